@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dibs.errors import DibsError
-from dibs.model import Capabilities, Command, Page, Reply, Wakeup
+from dibs.model import Capabilities, Command, Notification, Page, Reply
 from dibs.stores.port import AsyncConnection, BlockingConnection, Deliver, Done, GiveUp, Store
 
 
@@ -25,7 +25,7 @@ class ChangedStore(Store):
     def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
         return replies
 
-    def pushes(self, pushes: Sequence[Wakeup]) -> Sequence[Wakeup]:
+    def pushes(self, pushes: Sequence[Notification]) -> Sequence[Notification]:
         return pushes
 
     def page(self, page: Page) -> Page:
@@ -57,7 +57,7 @@ class ChangedAsyncConnection:
         return self._inner.submit(self._store.commands(commands), changed)
 
     async def subscribe(self, deliver: Deliver) -> None:
-        def changed(news: Sequence[Wakeup] | DibsError) -> None:
+        def changed(news: Sequence[Notification] | DibsError) -> None:
             if isinstance(news, DibsError):
                 deliver(news)
             elif pushes := self._store.pushes(news):
@@ -84,7 +84,7 @@ class ChangedBlockingConnection:
         replies = self._inner.apply(self._store.commands(commands), timeout)
         return self._store.replies(replies, commands)
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         return self._store.pushes(self._inner.notifications(timeout))
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:

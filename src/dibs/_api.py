@@ -72,7 +72,9 @@ class HeldBlock:
         await self._begin()
         return self
 
-    async def __aexit__(self: Entered, kind: object, exc: BaseException | None, trace: object) -> None:
+    async def __aexit__(
+        self: Entered, kind: object, exc: BaseException | None, trace: object
+    ) -> None:
         await self._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time

@@ -1,4 +1,4 @@
-"""What is said between a client and a store: commands, replies, wakeups.
+"""What is said between a client and a store: commands, replies, notifications.
 
 Every duration is in seconds. A *store time* is a reading of the store's own clock and means nothing
 elsewhere; a *stamp* is the store's wall clock in microseconds since 1970 and only seeds fencing tokens
@@ -46,7 +46,7 @@ class Acquire:
     units: int = 1
     capacity: int = 1
     queue: bool = False
-    patience: float = 30.0
+    waiter_ttl: float = 30.0
     """A place not heard of for this long is dropped."""
     priority: int = 0
     note: str = ""
@@ -79,9 +79,9 @@ class Release:
 
     key: bytes
     id: str
-    keep: float = 0.0
+    retain: float = 0.0
     """The units stay taken this long, by nobody."""
-    bury: float = 0.0
+    tombstone: float = 0.0
     """The id is remembered this long, so that a late copy of its Acquire answers `Gone`."""
 
 
@@ -286,7 +286,7 @@ type Event = Literal["granted", "head", "revoked", "refused"]
 
 
 @record
-class Wakeup:
+class Notification:
     """A hint to one client: may be late, doubled, lost or forged, and is never needed for safety."""
 
     key: bytes

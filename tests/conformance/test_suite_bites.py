@@ -15,6 +15,7 @@ from dibs.model import (
     Granted,
     Inspect,
     Lost,
+    Notification,
     Page,
     Queued,
     Refused,
@@ -25,7 +26,6 @@ from dibs.model import (
     Resize,
     Revoke,
     Status,
-    Wakeup,
 )
 from dibs.stores.port import BlockingConnection, Store
 from dibs.stores.registry import store_for
@@ -55,7 +55,7 @@ class BuggyStore(ChangedStore):
         super().__init__(store)
         self._bug = bug
 
-    def pushes(self, pushes: Sequence[Wakeup]) -> Sequence[Wakeup]:
+    def pushes(self, pushes: Sequence[Notification]) -> Sequence[Notification]:
         return () if self._bug is drops_pushes else pushes
 
     def page(self, page: Page) -> Page:
@@ -97,11 +97,11 @@ def forgets_priority(command: Command, apply: Apply) -> Reply:
 
 
 def forgets_burials(command: Command, apply: Apply) -> Reply:
-    return apply(replace(command, bury=0.0) if isinstance(command, Release) else command)
+    return apply(replace(command, tombstone=0.0) if isinstance(command, Release) else command)
 
 
 def forgets_keep(command: Command, apply: Apply) -> Reply:
-    return apply(replace(command, keep=0.0) if isinstance(command, Release) else command)
+    return apply(replace(command, retain=0.0) if isinstance(command, Release) else command)
 
 
 def forgets_lock_delay(command: Command, apply: Apply) -> Reply:
@@ -150,7 +150,7 @@ def ignores_repeats(command: Command, apply: Apply) -> Reply:
 
 def anybody_releases(command: Command, apply: Apply) -> Reply:
     reply = apply(command)
-    if isinstance(command, Release) and not command.bury:
+    if isinstance(command, Release) and not command.tombstone:
         apply(Revoke(command.key, None, "released", now=True))
     return reply
 

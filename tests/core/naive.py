@@ -245,7 +245,7 @@ class Naive:
         line = Line(
             wish.id,
             "waiting",
-            wish.patience,
+            wish.waiter_ttl,
             self.now,
             wish,
             since=self.stamp,
@@ -326,20 +326,20 @@ class Naive:
     def release(self, command: Release) -> Reply:
         line = self.line(command.id)
         if line is None:
-            if command.bury:
-                self.lines.append(self.ended(command.id, command.bury, "buried"))
+            if command.tombstone:
+                self.lines.append(self.ended(command.id, command.tombstone, "buried"))
             return Unknown()
         if line.what == "kept":
-            line.remember = max(line.remember, command.bury)
+            line.remember = max(line.remember, command.tombstone)
             return Released()
         if line.what == "ended":
-            if command.bury:
-                self.live(line, command.bury)
+            if command.tombstone:
+                self.live(line, command.tombstone)
             return Unknown()
-        if line.holds and command.keep:
-            self.replace(line, self.keep(line, command.keep, command.bury))
-        elif command.bury:
-            self.replace(line, self.ended(line.id, command.bury, "buried"))
+        if line.holds and command.retain:
+            self.replace(line, self.keep(line, command.retain, command.tombstone))
+        elif command.tombstone:
+            self.replace(line, self.ended(line.id, command.tombstone, "buried"))
         else:
             self.lines.remove(line)
         return Released()

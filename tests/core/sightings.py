@@ -9,7 +9,7 @@ No store of ours is without a clock; that the ledger would bear one is held here
 
 from collections.abc import Callable, Iterable
 
-from dibs.core.book import Entry, Hold, Place
+from dibs.core.book import Entry, Hold, QueueEntry
 from dibs.core.timing import DRIFT
 
 type Mark = tuple[type, int, int]
@@ -45,6 +45,6 @@ def _mark(entry: Entry) -> Mark:
     life = 0
     if isinstance(entry, Hold):
         life = entry.token
-    elif isinstance(entry, Place):
+    elif isinstance(entry, QueueEntry):
         life = entry.arrival
     return type(entry), life, entry.beat

@@ -9,13 +9,13 @@ from dibs.model import (
     Acquire,
     Command,
     Inspect,
+    Notification,
     Release,
     Renew,
     Reply,
     Resize,
     Revoke,
     Status,
-    Wakeup,
 )
 
 KEY = b"semaphore:k"
@@ -24,12 +24,12 @@ NOON = 1_700_000_000_000_000
 
 
 class Story:
-    """The ledger over a real book. Store time begins at 0; `woken` are the last command's wakeups."""
+    """The ledger over a real book. Store time begins at 0; `woken` are the last command's notifications."""
 
     def __init__(self, book: MemoryBook | None = None) -> None:
         self.book = book or MemoryBook()
         self.now = 0.0
-        self.woken: list[Wakeup] = []
+        self.woken: list[Notification] = []
         self.stamp: int | None = None
 
     def at(self, now: float) -> "Story":
@@ -51,8 +51,8 @@ class Story:
     def renew(self, id_: str, ttl: float = 30.0) -> Reply:
         return self.tell(Renew(KEY, id_, ttl))
 
-    def release(self, id_: str, keep: float = 0.0, bury: float = 0.0) -> Reply:
-        return self.tell(Release(KEY, id_, keep, bury))
+    def release(self, id_: str, retain: float = 0.0, tombstone: float = 0.0) -> Reply:
+        return self.tell(Release(KEY, id_, retain, tombstone))
 
     def resize(self, id_: str, units: int, seq: int) -> Reply:
         return self.tell(Resize(KEY, id_, units, seq))
@@ -69,4 +69,4 @@ class Story:
     def pushed(self) -> list[tuple[str, str]]:
         """Whom the last command woke, and why."""
         names = {fingerprint(id_): id_ for id_ in "abcdefghijklmnopqrstuvwxyz"}
-        return [(names[wakeup.lease], wakeup.event) for wakeup in self.woken]
+        return [(names[notification.lease], notification.event) for notification in self.woken]

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from dibs.core.book import Hold, MemoryBook, Place, Tomb, first_release
+from dibs.core.book import Hold, MemoryBook, QueueEntry, Tombstone, first_release
 
 
 def hold(id_: str, expires: float = 10, units: int = 1) -> Hold:
     return Hold(id_, id_, 1, units, (), 10, expires)
 
 
-def place(id_: str, arrival: int, priority: int = 0, expires: float = 10) -> Place:
-    return Place(id_, id_, 1, priority, arrival, 10, 10, expires)
+def place(id_: str, arrival: int, priority: int = 0, expires: float = 10) -> QueueEntry:
+    return QueueEntry(id_, id_, 1, priority, arrival, 10, 10, expires)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_an_id_has_one_entry_at_most(book: MemoryBook) -> None:
     book.put(place("a", 1))
     book.put(hold("a", units=3))
     assert (book.waiting, book.used, len(book.entries())) == (0, 3, 1)
-    book.put(Tomb("a", 10, 10))
+    book.put(Tombstone("a", 10, 10))
     assert (book.waiting, book.used, list(book.holds())) == (0, 0, [])
 
 
@@ -73,8 +73,8 @@ def test_what_was_prolonged_is_not_over(book: MemoryBook) -> None:
 
 def test_what_was_cut_short_is_over_earlier(book: MemoryBook) -> None:
     book.put(hold("a", expires=50))
-    book.put(Tomb("a", 5, 5))
-    assert [type(entry) for entry in book.ended(5, 9)] == [Tomb]
+    book.put(Tombstone("a", 5, 5))
+    assert [type(entry) for entry in book.ended(5, 9)] == [Tombstone]
 
 
 def test_an_entry_that_was_replaced_is_told_as_it_is_now(book: MemoryBook) -> None:
@@ -88,7 +88,7 @@ def test_an_entry_that_was_replaced_is_told_as_it_is_now(book: MemoryBook) -> No
 
 def test_a_book_without_entries_is_idle(book: MemoryBook) -> None:
     assert book.idle
-    book.put(Tomb("a", 5, 5))
+    book.put(Tombstone("a", 5, 5))
     assert not book.idle
 
 

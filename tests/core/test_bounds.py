@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dibs.core import ledger, turn
+from dibs.core import ledger, transition
 from dibs.core.book import MemoryBook
-from dibs.core.timing import BATCH_STEPS, FEW_STEPS, STEPS
+from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, STEPS
 from dibs.model import (
     Acquire,
     Command,
@@ -28,8 +28,8 @@ CROWD = 1000
 
 def ask(book: MemoryBook, command: Command, now: float = 0.0) -> tuple[Reply, int]:
     """The reply, and how many others are told something."""
-    reply, wakeups = ledger.apply(book, command, now, 0)
-    return reply, len(wakeups)
+    reply, notifications = ledger.apply(book, command, now, 0)
+    return reply, len(notifications)
 
 
 def wish(name: str, capacity: int = 1, **more: Any) -> Acquire:
@@ -39,7 +39,7 @@ def wish(name: str, capacity: int = 1, **more: Any) -> Acquire:
 def queue_of(count: int, **more: Any) -> MemoryBook:
     book = MemoryBook()
     for n in range(count + 1):
-        ask(book, wish(f"w{n}", patience=1e6, **more))
+        ask(book, wish(f"w{n}", waiter_ttl=1e6, **more))
     return book
 
 
@@ -58,7 +58,7 @@ def status(book: MemoryBook, now: float = 0.0) -> Status:
 
 def test_a_greater_capacity_lets_a_crowd_in_step_by_step() -> None:
     book = queue_of(CROWD)
-    reply, told = ask(book, wish("new", capacity=10 * CROWD, patience=1e6))
+    reply, told = ask(book, wish("new", capacity=10 * CROWD, waiter_ttl=1e6))
     assert isinstance(reply, Queued), "nobody passes those that are not served yet"
     assert told <= STEPS + 1
     assert reply.recheck_in == 0, "there is more to do at once"
@@ -71,7 +71,7 @@ def test_a_greater_capacity_lets_a_crowd_in_step_by_step() -> None:
 
 def test_a_smaller_capacity_refuses_a_crowd_step_by_step() -> None:
     book = queue_of(CROWD, units=2, capacity=2)
-    assert ask(book, wish("new", patience=1e6))[1] <= STEPS + 1
+    assert ask(book, wish("new", waiter_ttl=1e6))[1] <= STEPS + 1
     looks = 0
     while status(book).waiting > 1:
         looks += 1
@@ -96,8 +96,8 @@ def test_what_is_over_is_neither_renewed_nor_granted_before_it_is_cleared() -> N
     book = queue_of(CROWD)
     brief = {f"brief{n}" for n in range(CROWD)}
     for name in brief:
-        ask(book, wish(name, patience=4.0))
-    ask(book, wish("new", capacity=10 * CROWD, patience=1e6), 4.5)
+        ask(book, wish(name, waiter_ttl=4.0))
+    ask(book, wish("new", capacity=10 * CROWD, waiter_ttl=1e6), 4.5)
     while status(book, 4.5).waiting:
         assert not brief & {hold.id for hold in book.holds()}
     assert status(book, 4.5).holding == CROWD + 2
@@ -105,13 +105,13 @@ def test_what_is_over_is_neither_renewed_nor_granted_before_it_is_cleared() -> N
 
 def test_a_batch_is_bounded_too() -> None:
     book, batch = queue_of(CROWD), ledger.Batch()
-    commands: list[Command] = [wish("new", 10 * CROWD, patience=1e6), *[Inspect(KEY)] * 99]
+    commands: list[Command] = [wish("new", 10 * CROWD, waiter_ttl=1e6), *[Inspect(KEY)] * 99]
     told = sum(len(ledger.apply(book, each, 0.0, 0, batch)[1]) for each in commands)
-    assert BATCH_STEPS <= told <= BATCH_STEPS + 100 * (FEW_STEPS + 1)
+    assert BATCH_STEPS <= told <= BATCH_STEPS + 100 * (LEAST_STEPS + 1)
 
 
 def test_a_key_has_a_bounded_number_of_holders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "MAX_HOLDERS", 3)
+    monkeypatch.setattr(transition, "MAX_HOLDERS", 3)
     book = holders_of(3)
     refused, _ = ask(book, Acquire(KEY, "try", "o", 30.0, capacity=9))
     assert isinstance(refused, Refused)

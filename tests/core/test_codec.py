@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core.codec import decode_command, decode_notification, decode_reply, encode
-from dibs.model import Command, Failed, Granted, Holder, Reply, Status, Wakeup
+from dibs.model import Command, Failed, Granted, Holder, Notification, Reply, Status
 
 KEY = b"lock:\xff"
 
@@ -39,8 +39,8 @@ def test_a_reply_comes_back(reply: Any) -> None:
     assert decode_reply(carried(reply), KEY) == reply
 
 
-@given(st.from_type(Wakeup))
-def test_a_notification_comes_back(sent: Wakeup) -> None:
+@given(st.from_type(Notification))
+def test_a_notification_comes_back(sent: Notification) -> None:
     assert decode_notification(carried(sent), sent.key, sent.inbox) == sent
 
 

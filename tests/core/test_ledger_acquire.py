@@ -130,8 +130,8 @@ def test_a_place_keeps_what_it_asked_for(story: Story) -> None:
     story.acquire("a")
     story.wait("b", floor=NOON * 2, lock_delay=9, note="why", inbox="there")
     story.release("a")
-    (wakeup,) = story.woken
-    assert (wakeup.inbox, wakeup.token) == ("there", NOON * 2 + 1)
+    (notification,) = story.woken
+    assert (notification.inbox, notification.token) == ("there", NOON * 2 + 1)
     assert story.book.last == NOON * 2 + 1
     assert story.status().holders[0].note == "why"
 
@@ -145,14 +145,14 @@ def test_a_place_keeps_what_it_asked_for(story: Story) -> None:
         Acquire(KEY, "a", "a", ttl=0),
         Acquire(KEY, "a", "a", ttl=float("nan")),
         Acquire(KEY, "a", "a", ttl=float("inf")),
-        Acquire(KEY, "a", "a", ttl=1, patience=0),
+        Acquire(KEY, "a", "a", ttl=1, waiter_ttl=0),
         Acquire(KEY, "a", "a", ttl=1, units=0),
         Acquire(KEY, "a", "a", ttl=1, floor=-1),
         Acquire(KEY, "a", "a", ttl=1, lock_delay=-1),
         Renew(KEY, "a", -1),
         Resize(KEY, "a", 0, 1),
-        Release(KEY, "a", keep=-1),
-        Release(KEY, "a", bury=float("inf")),
+        Release(KEY, "a", retain=-1),
+        Release(KEY, "a", tombstone=float("inf")),
     ],
     ids=repr,
 )

@@ -33,7 +33,7 @@ def test_an_expired_lease_is_lost_even_if_nobody_took_it(story: Story) -> None:
 
 def test_a_renewal_is_a_places_sign_of_life(story: Story) -> None:
     story.acquire("a", ttl=100)
-    story.wait("b", patience=10)
+    story.wait("b", waiter_ttl=10)
     for now in (8, 16, 24):
         assert isinstance(story.at(now).renew("b"), Queued)
 
@@ -68,7 +68,7 @@ def test_a_release_of_another_id_frees_nothing(story: Story) -> None:
 
 def test_kept_units_stay_taken_by_nobody(story: Story) -> None:
     story.acquire("a")
-    story.release("a", keep=10)
+    story.release("a", retain=10)
     reply = story.at(9).acquire("b")
     assert isinstance(reply, Refused)
     assert (reply.reason, reply.recheck_in) == ("closed", 1)
@@ -78,47 +78,47 @@ def test_kept_units_stay_taken_by_nobody(story: Story) -> None:
 
 def test_a_repeat_never_extends_what_is_kept(story: Story) -> None:
     story.acquire("a")
-    story.release("a", keep=10)
-    assert story.at(9).release("a", keep=10) == Released()
+    story.release("a", retain=10)
+    assert story.at(9).release("a", retain=10) == Released()
     assert isinstance(story.at(10).acquire("b"), Granted)
 
 
 def test_who_gave_its_units_to_be_kept_has_no_lease(story: Story) -> None:
     story.acquire("a")
-    story.release("a", keep=10)
+    story.release("a", retain=10)
     assert story.renew("a") == Lost("expired")
     assert story.acquire("a") == Gone()
     assert story.resize("a", 1, 1) == Lost("expired")
 
 
 def test_an_acquire_that_comes_after_its_burial_is_gone(story: Story) -> None:
-    assert story.release("a", bury=60) == Unknown()
+    assert story.release("a", tombstone=60) == Unknown()
     assert story.at(59).acquire("a") == Gone()
 
 
 def test_an_acquire_that_comes_twice_is_gone_after_its_burial(story: Story) -> None:
     story.acquire("a")
-    story.release("a", bury=60)
+    story.release("a", tombstone=60)
     assert story.at(59).acquire("a") == Gone()
     assert isinstance(story.at(59).acquire("b"), Granted)
 
 
 def test_a_kept_hold_is_buried_once_its_time_is_over(story: Story) -> None:
     story.acquire("a")
-    story.release("a", keep=10, bury=60)
+    story.release("a", retain=10, tombstone=60)
     assert story.at(69).acquire("a") == Gone()
     assert isinstance(story.at(70).acquire("a"), Granted)
 
 
 def test_a_burial_counts_from_the_last_one(story: Story) -> None:
-    story.release("a", bury=60)
-    story.at(59).release("a", bury=60)  # it may have sent its Acquire again in the meantime
+    story.release("a", tombstone=60)
+    story.at(59).release("a", tombstone=60)  # it may have sent its Acquire again in the meantime
     assert story.at(118).acquire("a") == Gone()
 
 
 def test_a_hold_that_is_kept_by_its_lock_delay_can_be_buried(story: Story) -> None:
     story.acquire("a", lock_delay=10)
-    story.at(31).release("a", bury=60)
+    story.at(31).release("a", tombstone=60)
     assert story.at(41).acquire("a") == Gone()
 
 

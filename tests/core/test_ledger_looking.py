@@ -1,6 +1,6 @@
 """Inspecting and revoking, for people."""
 
-from dibs.core.timing import WINDOW
+from dibs.core.timing import MAX_CLAIM_TIMEOUT
 from dibs.model import (
     Gone,
     Granted,
@@ -67,7 +67,7 @@ def test_an_unclaimed_grant_that_is_revoked_ends_its_id(story: Story) -> None:
     story.wait("b")
     story.release("a")
     story.revoke("b")
-    assert story.at(WINDOW).wait("b") == Gone()
+    assert story.at(MAX_CLAIM_TIMEOUT).wait("b") == Gone()
 
 
 def test_with_now_the_units_are_free_at_once(story: Story) -> None:

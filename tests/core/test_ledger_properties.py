@@ -51,11 +51,13 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
 
     def ask(self, command: Command) -> None:
         before = self.book.last
-        reply, wakeups = ledger.apply(self.book, command, self.now, self.stamp)
+        reply, notifications = ledger.apply(self.book, command, self.now, self.stamp)
         expected, pushed = self.reference.do(command, self.now, self.stamp)
         assert _comparable(reply) == _comparable(expected), command
-        assert {(wakeup.lease, wakeup.event) for wakeup in wakeups} == pushed, command
-        assert len(wakeups) == len(pushed), "nobody is woken twice"
+        assert {
+            (notification.lease, notification.event) for notification in notifications
+        } == pushed, command
+        assert len(notifications) == len(pushed), "nobody is woken twice"
         assert self.book.last >= before, "tokens never fall"
 
     @rule(
@@ -64,7 +66,7 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
         units=st.sampled_from([1, 1, 1, 2, 3, MANY]),
         capacity=st.sampled_from([1, 2, 3, 3, MAX_SLOTS + 1, MANY]),
         queue=st.booleans(),
-        patience=durations,
+        waiter_ttl=durations,
         priority=st.sampled_from([0, 0, 1]),
         floor=st.sampled_from([0, 0, STAMP + 10_000_000]),
         lock_delay=delays,
@@ -76,9 +78,9 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
     def renew(self, id_: str, ttl: float) -> None:
         self.ask(Renew(KEY, id_, ttl))
 
-    @rule(id_=ids, keep=delays, bury=delays)
-    def release(self, id_: str, keep: float, bury: float) -> None:
-        self.ask(Release(KEY, id_, keep, bury))
+    @rule(id_=ids, retain=delays, tombstone=delays)
+    def release(self, id_: str, retain: float, tombstone: float) -> None:
+        self.ask(Release(KEY, id_, retain, tombstone))
 
     @rule(id_=ids, units=st.integers(1, 4), seq=st.integers(1, 5))
     def resize(self, id_: str, units: int, seq: int) -> None:

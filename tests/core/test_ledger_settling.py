@@ -46,7 +46,7 @@ def test_a_higher_priority_is_granted_past_a_large_head(story: Story) -> None:
 
 def test_a_waiter_not_heard_of_within_its_patience_is_dropped(story: Story) -> None:
     story.acquire("a", ttl=100)
-    story.wait("b", patience=10)
+    story.wait("b", waiter_ttl=10)
     assert story.at(10).status().waiting == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dibs import errors, model
 from dibs.errors import DibsError, LeaseLost
-from dibs.model import Capabilities, Granted, Holder, Lost, Queued, Status, Wakeup
+from dibs.model import Capabilities, Granted, Holder, Lost, Notification, Queued, Status
 
 HOLDER = Holder("f", "host/1/x", 7, 1, (0,), 41.0, 19.0, "why")
 ERRORS = [
@@ -60,7 +60,7 @@ def test_an_error_is_also_what_python_calls_it(kind: type, base: type) -> None:
         Lost("revoked", "why"),
         Queued(1, 2.5, 3.0),
         Status(b"k", 1, (HOLDER,)),
-        Wakeup(b"k", "f", "inbox", "granted", 1, (0,), 2.0, 5.0),
+        Notification(b"k", "f", "inbox", "granted", 1, (0,), 2.0, 5.0),
         model.Acquire(b"k", "a", "o", 30, units=2),
         Capabilities("host", survives=frozenset({"crash"})),
     ],

@@ -14,17 +14,17 @@ from dibs.core.names import (
     wait_key,
 )
 from dibs.core.timing import (
-    BURIAL,
     DRIFT,
     END_OF_TIME,
+    MAX_CLAIM_TIMEOUT,
     MIN_TTL,
-    WINDOW,
-    burial,
-    claim_window,
+    TOMBSTONE_TTL,
+    claim_timeout,
+    heartbeat_interval,
     margin,
     next_token,
     renew_after,
-    sign_of_life_after,
+    tombstone_ttl,
 )
 from dibs.errors import InvalidName
 
@@ -122,13 +122,13 @@ def test_two_renewals_are_due_before_the_deadline(ttl: float) -> None:
 
 @given(ttls)
 def test_a_claim_window_is_five_seconds_or_half_of_the_ttl(ttl: float) -> None:
-    assert claim_window(ttl) == min(WINDOW, ttl if ttl < 0.5 else max(ttl / 2, 0.5))
-    assert 2 * sign_of_life_after(claim_window(ttl)) < claim_window(ttl)
+    assert claim_timeout(ttl) == min(MAX_CLAIM_TIMEOUT, ttl if ttl < 0.5 else max(ttl / 2, 0.5))
+    assert 2 * heartbeat_interval(claim_timeout(ttl)) < claim_timeout(ttl)
 
 
 @given(st.floats(0.001, 1e4))
 def test_an_id_is_remembered_for_two_calls_and_a_minute_at_least(timeout: float) -> None:
-    assert burial(timeout) == max(BURIAL, 2 * timeout)
+    assert tombstone_ttl(timeout) == max(TOMBSTONE_TTL, 2 * timeout)
 
 
 tokens = st.integers(0, 2**53 - 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone
 from dibs.model import Acquire, Gone, Granted, Refused, Release, Renew, Reply, Resize
 from tests.core.sightings import Sightings
 
@@ -79,11 +79,11 @@ def test_a_tombstone_that_is_set_again_is_watched_afresh(
     """An observer may have seen the first one long ago."""
     owner, other = Observer(record), Observer(record)
     for _ in range(copies):
-        owner.tell(Release(KEY, "a", bury=10), now=0)
+        owner.tell(Release(KEY, "a", tombstone=10), now=0)
     other.tell(acquire("b"), now=0)
     if comes_between:
         owner.tell(Release(KEY, "b"), now=50)
-    owner.tell(Release(KEY, "a", bury=10), now=100)
+    owner.tell(Release(KEY, "a", tombstone=10), now=100)
     assert isinstance(other.tell(acquire("a"), now=101), Gone)
 
 
@@ -121,8 +121,8 @@ def test_what_has_gone_is_forgotten() -> None:
     view = eyes.view(0)
     hold = Hold("a", "a", 1, 1, (0,), 10, 0)
     view(hold)
-    view(Tomb("b", 10, 0))
-    view(Place("c", "c", 1, 0, 1, 10, 10, 0))
+    view(Tombstone("b", 10, 0))
+    view(QueueEntry("c", "c", 1, 0, 1, 10, 10, 0))
     eyes.forget_all_but([hold])
     assert list(eyes._seen) == ["a"]
     assert eyes.view(5)(hold) == pytest.approx(10.1), "and what stays is not"

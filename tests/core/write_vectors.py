@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from dibs.core import codec, ledger
 from dibs.core.book import MemoryBook
-from dibs.model import Command, Reply, Wakeup
+from dibs.model import Command, Notification, Reply
 from dibs.testing.clock import ManualClock
 from dibs.testing.conformance import vectors
 from tests.stores.redis.ledger_commands import PLANS
@@ -35,7 +35,7 @@ class Reference:
         self.clock = ManualClock()
         self.books: dict[bytes, MemoryBook] = {}
 
-    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
+    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Notification]]:
         replies, notifications, bound = [], [], ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook())

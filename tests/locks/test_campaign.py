@@ -83,7 +83,7 @@ async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
     leader = w.client.leader_election("main")
     await w.enter(leader)
-    faults = Faults(drop_wakeup=1.0)
+    faults = Faults(drop_notification=1.0)
     other = w.another(FaultyStore.around(w.store, faults))
     campaign = other.leader_election("main").campaign()
     await w.enter(campaign)
@@ -94,7 +94,7 @@ async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     await moving(w, campaign.is_leader)
     assert w.clock.now() - left <= 5
     if w.is_async:  # a thread asks again by itself as soon as its keeper listens
-        assert faults.hits["drop_wakeup"] > 0
+        assert faults.hits["drop_notification"] > 0
     await w.leave(campaign)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Client, Lease, LeaseLost
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.runtime.aio import TaskGuard
 from dibs.runtime.notifications import PassingMail
 from dibs.testing import ManualClock
@@ -27,8 +27,8 @@ class InTheSameTurn(PassingMail):
         super().__init__(client.session.loop_runtime().letterbox)
         self._keeper = client.session.keeper
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        super().deliver(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        super().deliver(notification)
         assert self._keeper.flush(10)
 
 

@@ -175,7 +175,7 @@ async def test_a_grant_whose_reply_was_lost_is_found_again(w: World) -> None:
     commands = [c for batch in (*store.batches, *store.kept) for c in batch]
     assert {c.id for c in commands if isinstance(c, Acquire)} == {lease._id}
     release = next(c for c in commands if isinstance(c, Release))
-    assert release.bury >= 60
+    assert release.tombstone >= 60
     w.store.blocking_connection().apply(lost[0], 10)
     assert not await w.get(w.client.lock("a").locked()), "its late copy is refused"
 

@@ -384,7 +384,7 @@ async def test_an_upgrade_whose_place_has_ended_takes_another(
             if isinstance(each, Acquire) and each.note.startswith("waits to upgrade") and not late:
                 late.append(each)
                 if ends:
-                    connection.apply([Release(each.key, each.id, bury=60)], 10)
+                    connection.apply([Release(each.key, each.id, tombstone=60)], 10)
                 raise BackendUnavailable("planted")
 
     lock = client.rwlock("a")

@@ -108,7 +108,7 @@ async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World
         return bool(sent)
 
     await eventually(w, landed)
-    assert 0 < sent[0].keep <= 4, "the rest of min_hold, at the time of the try that got through"
+    assert 0 < sent[0].retain <= 4, "the rest of min_hold, at the time of the try that got through"
     looks = w.another().task_lock("nightly", 10, 60)
     status = await w.get(looks.status())
     while status.holders and status.holders[0].state != "kept":

@@ -13,15 +13,15 @@ from itertools import product
 from math import inf
 from unittest.mock import patch
 
-from dibs.core import ledger, turn
+from dibs.core import ledger, transition
 from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Granted, Queued, Release, Renew
 
 KEY = b"lock:k"
-WINDOW = 3.0
+MAX_CLAIM_TIMEOUT = 3.0
 """The claim timeout, in seconds."""
-TTL = 2 * WINDOW
+TTL = 2 * MAX_CLAIM_TIMEOUT
 BEFORE = 1e-9
 FREE_AT = 23.0
 
@@ -29,7 +29,10 @@ FREE_AT = 23.0
 @contextmanager
 def tuned() -> Iterator[None]:
     """A small front, so that a queue of few waiters goes beyond it, and beyond what is looked at."""
-    with patch.object(turn, "FRONT", 2), patch.object(turn, "SIGHT", 5):
+    with (
+        patch.object(transition, "HEARTBEAT_POSITIONS", 2),
+        patch.object(transition, "EXAMINED_POSITIONS", 5),
+    ):
         yield
 
 
@@ -60,7 +63,7 @@ def flaw_of(line: Line) -> str | None:
     living = [f"w{n}" for n, death in enumerate(line.deaths) if death < 0]
     first = living[0]
     late = granted.get(first, inf) - FREE_AT
-    if late > 2 * WINDOW + 1e-6:
+    if late > 2 * MAX_CLAIM_TIMEOUT + 1e-6:
         return f"{first} waits {late} s: {line}"
     if any(granted.get(other, inf) <= granted[first] for other in living[1:]):
         return f"{first} was overtaken: {line}"
@@ -80,14 +83,14 @@ def _granted(line: Line) -> dict[str, float]:
     _tell(book, Acquire(KEY, "holder", "o", ttl), 0.0, granted)
     last = len(line.deaths) - 1
     for n in range(len(line.deaths)):
-        wish = Acquire(KEY, f"w{n}", "o", TTL, queue=True, patience=90.0)
+        wish = Acquire(KEY, f"w{n}", "o", TTL, queue=True, waiter_ttl=90.0)
         calls.append((line.phase if n == last else 0.0, n, wish))
     if not line.expires:
         calls.append((FREE_AT, -1, Release(KEY, "holder")))
     heapify(calls)
     while calls:
         now, n, command = heappop(calls)
-        if now > FREE_AT + 3 * WINDOW:
+        if now > FREE_AT + 3 * MAX_CLAIM_TIMEOUT:
             break
         recheck = _tell(book, command, now, granted)
         for lease in [each for each in granted if granted[each] == now and ends[each] == inf]:
@@ -102,11 +105,11 @@ def _tell(
     book: MemoryBook, command: Command, now: float, granted: dict[str, float]
 ) -> float | None:
     """Apply a command; when whoever sent it sends the next heartbeat, if it waits."""
-    reply, wakeups = ledger.apply(book, command, now, 0)
+    reply, notifications = ledger.apply(book, command, now, 0)
     leases = {fingerprint(f"w{n}"): f"w{n}" for n in range(12)}
-    for wakeup in wakeups:
-        if wakeup.event == "granted":
-            granted.setdefault(leases[wakeup.lease], now)
+    for notification in notifications:
+        if notification.event == "granted":
+            granted.setdefault(leases[notification.lease], now)
     if isinstance(reply, Granted) and getattr(command, "id", "holder") != "holder":
         granted.setdefault(command.id, now)  # type: ignore[union-attr]
     return reply.recheck_in if isinstance(reply, Queued) else None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from dibs.core import ledger, turn
-from dibs.core.book import Hold, Place
-from dibs.core.turn import Turn
+from dibs.core import ledger, transition
+from dibs.core.book import Hold, QueueEntry
+from dibs.core.transition import Transition
 from dibs.model import (
     Acquire,
     Granted,
@@ -42,12 +42,12 @@ class Mutant:
     plant: Planting = nullcontext
 
 
-def _rule(command: type, rule: Callable[[Turn, Any], Reply]) -> Planting:
+def _rule(command: type, rule: Callable[[Transition, Any], Reply]) -> Planting:
     return lambda: patch.dict(ledger._RULES, {command: rule})
 
 
 def _method(name: str, method: Callable[..., Any]) -> Planting:
-    return lambda: patch.object(Turn, name, method)
+    return lambda: patch.object(Transition, name, method)
 
 
 # ---- clients that believe too much ----------------------------------------------------------------
@@ -73,7 +73,7 @@ class NoMargin(Protocol):
 
 
 class NeverBuries(Protocol):
-    def bury(self, client: Client) -> int:
+    def set_tombstone(self, client: Client) -> int:
         return 0
 
 
@@ -90,95 +90,97 @@ class BelievesInUnitsItGaveUp(Protocol):
 # ---- ledgers that forget a rule -------------------------------------------------------------------
 
 
-def _release_of_anybody(turn: Turn, command: Release) -> Reply:
-    reply = ledger._release(turn, command)
+def _release_of_anybody(transition: Transition, command: Release) -> Reply:
+    reply = ledger._release(transition, command)
     if isinstance(reply, Unknown):
-        for hold in list(turn.book.holds()):
-            turn.book.remove(hold)
+        for hold in list(transition.book.holds()):
+            transition.book.remove(hold)
     return reply
 
 
-def _renew_of_the_expired(turn: Turn, command: Renew) -> Reply:
-    if turn.book.get(command.id) is not None or not turn.fits(1):
-        return ledger._renew(turn, command)
-    hold = Hold(command.id, "", turn.take_token(0), 1, (0,), command.ttl, turn.now + command.ttl)
-    turn.book.put(hold)
+def _renew_of_the_expired(transition: Transition, command: Renew) -> Reply:
+    if transition.book.get(command.id) is not None or not transition.fits(1):
+        return ledger._renew(transition, command)
+    hold = Hold(
+        command.id, "", transition.take_token(0), 1, (0,), command.ttl, transition.now + command.ttl
+    )
+    transition.book.put(hold)
     return Renewed(command.ttl)
 
 
-def _renew_of_the_revoked(turn: Turn, command: Renew) -> Reply:
-    hold = turn.book.get(command.id)
+def _renew_of_the_revoked(transition: Transition, command: Renew) -> Reply:
+    hold = transition.book.get(command.id)
     if isinstance(hold, Hold) and hold.state == "revoked":
-        return Renewed(turn.extend(hold, command.ttl))
-    return ledger._renew(turn, command)
+        return Renewed(transition.extend(hold, command.ttl))
+    return ledger._renew(transition, command)
 
 
-def _expired_until_somebody_wants_it(turn: Turn, entry: Any) -> None:
+def _expired_until_somebody_wants_it(transition: Transition, entry: Any) -> None:
     if not isinstance(entry, Hold):
-        turn.book.remove(entry)
+        transition.book.remove(entry)
 
 
-def _acquire_that_does_not_renew(turn: Turn, command: Acquire, entry: Any) -> Reply:
+def _acquire_that_does_not_renew(transition: Transition, command: Acquire, entry: Any) -> Reply:
     if isinstance(entry, Hold) and entry.state in ("held", "unclaimed"):
         entry.state = "held"
-        turn.book.put(entry)
+        transition.book.put(entry)
         return Granted(entry.token, entry.slots, command.ttl)
-    return _ACQUIRE_AGAIN(turn, command, entry)
+    return _ACQUIRE_AGAIN(transition, command, entry)
 
 
 _ACQUIRE_AGAIN = ledger._acquire_again
 
 
-def _resize_in_any_order(turn: Turn, command: Resize) -> Reply:
-    hold = turn.book.get(command.id)
+def _resize_in_any_order(transition: Transition, command: Resize) -> Reply:
+    hold = transition.book.get(command.id)
     if isinstance(hold, Hold):
-        return ledger._resize(turn, replace(command, seq=hold.seq + 1))
-    return ledger._resize(turn, command)
+        return ledger._resize(transition, replace(command, seq=hold.seq + 1))
+    return ledger._resize(transition, command)
 
 
-def _release_that_keeps_again(turn: Turn, command: Release) -> Reply:
-    hold = turn.book.get(command.id)
+def _release_that_keeps_again(transition: Transition, command: Release) -> Reply:
+    hold = transition.book.get(command.id)
     if isinstance(hold, Hold) and hold.state == "kept":
-        turn.keep(hold, command.keep, command.bury)
+        transition.retain(hold, command.retain, command.tombstone)
         return Released()
-    return ledger._release(turn, command)
+    return ledger._release(transition, command)
 
 
-def _fits_whoever_waits(turn: Turn, units: int, *, queue: bool = True) -> bool:
-    return turn.book.used + units <= turn.book.capacity
+def _fits_whoever_waits(transition: Transition, units: int, *, queue: bool = True) -> bool:
+    return transition.book.used + units <= transition.book.capacity
 
 
-def _grant_whatever_fits(turn: Turn) -> bool:
-    for place in turn.book.queue():
-        if turn.book.used + place.units <= turn.book.capacity:
-            turn._grant_waiter(place)
+def _grant_whatever_fits(transition: Transition) -> bool:
+    for place in transition.book.queue():
+        if transition.book.used + place.units <= transition.book.capacity:
+            transition._grant_waiter(place)
             return True
     return False
 
 
-_END = Turn._expire
+_END = Transition._expire
 
 
-def _unclaimed_for_ever(turn: Turn, entry: Any) -> None:
+def _unclaimed_for_ever(transition: Transition, entry: Any) -> None:
     if not (isinstance(entry, Hold) and entry.state == "unclaimed"):
-        _END(turn, entry)
+        _END(transition, entry)
 
 
-def _places_for_ever(turn: Turn, entry: Any) -> None:
-    if not isinstance(entry, Place):
-        _END(turn, entry)
+def _places_for_ever(transition: Transition, entry: Any) -> None:
+    if not isinstance(entry, QueueEntry):
+        _END(transition, entry)
 
 
-def _grant_only_who_speaks(turn: Turn) -> bool:
+def _grant_only_who_speaks(transition: Transition) -> bool:
     """The head waits for its own voice, and a dead one for ever."""
-    head = next(iter(turn.book.queue()), None)
+    head = next(iter(transition.book.queue()), None)
     if (
         head is None
-        or head.expires - turn.now < head.ttl
-        or not _fits_whoever_waits(turn, head.units)
+        or head.expires - transition.now < head.ttl
+        or not _fits_whoever_waits(transition, head.units)
     ):
         return False
-    turn._grant_waiter(head)
+    transition._grant_waiter(head)
     return True
 
 
@@ -259,25 +261,25 @@ MUTANTS = [
         "a queue that grants the last first",
         worlds.DEAD_WAITERS,
         "overtook",
-        lambda: patch.object(Place, "rank", property(lambda p: (-p.priority, -p.arrival))),
+        lambda: patch.object(QueueEntry, "rank", property(lambda p: (-p.priority, -p.arrival))),
     ),
     Mutant(
         "a place that is passed over though it speaks",
         worlds.DEAD_WAITERS,
         "overtook",
-        _method("_is_passed_over", lambda turn, place: turn.book.ahead_of(place) == 0),
+        _method("_is_passed_over", lambda transition, place: transition.book.ahead_of(place) == 0),
     ),
     Mutant(
         "a token that repeats",
         worlds.CONTENTION,
         "was granted after",
-        lambda: patch.object(turn, "next_token", lambda last, stamp, floor: max(last, 1)),
+        lambda: patch.object(transition, "next_token", lambda last, stamp, floor: max(last, 1)),
     ),
     Mutant(
         "a token that falls",
         worlds.WIPE,
         "was granted after",
-        lambda: patch.object(turn, "next_token", lambda last, stamp, floor: last + 1),
+        lambda: patch.object(transition, "next_token", lambda last, stamp, floor: last + 1),
     ),
     Mutant(
         "a pushed grant without a claim window",
@@ -289,7 +291,9 @@ MUTANTS = [
         "a queue that waits for its dead head",
         worlds.DEAD_WAITERS,
         "waits for ever",
-        lambda: patch.multiple(Turn, _expire=_places_for_ever, _grant_next=_grant_only_who_speaks),
+        lambda: patch.multiple(
+            Transition, _expire=_places_for_ever, _grant_next=_grant_only_who_speaks
+        ),
     ),
     Mutant(
         "a repeated keep that extends",

@@ -38,7 +38,7 @@ class Protocol:
         """By how much this clock may be late after `waited` of the store's ticks."""
         return -(-waited // EVERY)
 
-    def bury(self, client: Client) -> int:
+    def set_tombstone(self, client: Client) -> int:
         """A copy of the Acquire may still be on its way if one was never answered, or sent twice."""
         return FOREVER if client.asked > 1 or not client.answered else 0
 

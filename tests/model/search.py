@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from dibs.core import ledger, turn
+from dibs.core import ledger, transition
 from tests.model.size import World
 from tests.model.steps import TIME, Label, Steps
 from tests.model.world import FOREVER, State, part
@@ -43,9 +43,9 @@ class Search:
 def tuned(world: World) -> Iterator[None]:
     """The ledger's own durations in whole ticks."""
     with (
-        patch.object(turn, "claim_window", lambda ttl: world.window),
-        patch.object(turn, "BURIAL", FOREVER),
-        patch.object(ledger, "BURIAL", FOREVER),
+        patch.object(transition, "claim_timeout", lambda ttl: world.window),
+        patch.object(transition, "TOMBSTONE_TTL", FOREVER),
+        patch.object(ledger, "TOMBSTONE_TTL", FOREVER),
     ):
         yield
 
@@ -111,7 +111,7 @@ def _would_write_late(state: State) -> bool:
 
 
 def _look_for_the_stuck(found: Search) -> None:
-    """From every state in which a client waits, it gets its turn even if all others have died."""
+    """From every state in which a client waits, it gets its transition even if all others have died."""
     for i in range(len(found.world.ids)):
         ways = _ways_back(found, lambda actor, i=i: actor in (i, TIME))  # type: ignore[misc]
         todo = [at for at, state in enumerate(found.states) if state.clients[i].believes]

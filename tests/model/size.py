@@ -20,7 +20,7 @@ class World:
     capacity: int = 1
     ttl: int = 3
     window: int = 3
-    patience: int = 4
+    waiter_ttl: int = 4
     every: int = 3
     priorities: tuple[int, ...] = (0, 0, 0)
     renewals: tuple[int, ...] = (1, 0, 0)

@@ -47,7 +47,7 @@ class Steps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.protocol = world.protocol
-        self.store = Store(world.clock, world.capacity, world.ttl, world.patience)
+        self.store = Store(world.clock, world.capacity, world.ttl, world.waiter_ttl)
 
     def __call__(self, state: State) -> Iterator[Step]:
         for step in self._raw(state):
@@ -154,7 +154,7 @@ class Steps:
             yield from self._calls(state, i, client, ("renew", id_of(i, client)))
 
     def _leaves(self, state: State, i: int, client: Client) -> Iterator[Step]:
-        call = ("release", id_of(i, client), self.world.keep, self.protocol.bury(client))
+        call = ("release", id_of(i, client), self.world.keep, self.protocol.set_tombstone(client))
         gone = with_client(self._orphaned(state, i), i, self.protocol.gone(client))
         if self.world.loud[i]:
             yield Step((i, "leaves", call), i, posted(gone, ("q", i, False, call)))

@@ -10,6 +10,7 @@ from dibs.model import (
     Gone,
     Granted,
     Lost,
+    Notification,
     Queued,
     Refused,
     Release,
@@ -21,7 +22,6 @@ from dibs.model import (
     Revoke,
     Revoked,
     Unknown,
-    Wakeup,
 )
 from tests.core.sightings import Sightings
 from tests.model.invariants import flaws_of_step, tokens_of_step
@@ -43,11 +43,11 @@ class Store:
     Without a clock, it is the caller itself that runs the ledger, with what *it* has seen.
     """
 
-    def __init__(self, clock: bool, capacity: int, ttl: int, patience: int) -> None:
+    def __init__(self, clock: bool, capacity: int, ttl: int, waiter_ttl: int) -> None:
         self.clock = clock
         self.capacity = capacity
         self.ttl = ttl
-        self.patience = patience
+        self.waiter_ttl = waiter_ttl
         self._known: dict[tuple[FrozenBook, Call, int, int], Outcome] = {}
 
     def apply(self, book: FrozenBook, call: Call, by: int, stamp: int = 0) -> Outcome:
@@ -62,9 +62,13 @@ class Store:
         if not self.clock:
             eyes._seen = _remembered(eyes, frozen, frozen.sights[by])
         book = thaw(frozen, stored_expiry if self.clock else eyes.view(0))
-        reply, wakeups = ledger.apply(book, self.command(call, by), 0, stamp)
+        reply, notifications = ledger.apply(book, self.command(call, by), 0, stamp)
         sights = () if self.clock else _sights_after(frozen, book, eyes, by)
-        pushes = tuple(_push(book, wakeup) for wakeup in wakeups if wakeup.event == "granted")
+        pushes = tuple(
+            _push(book, notification)
+            for notification in notifications
+            if notification.event == "granted"
+        )
         after = freeze(book, self.clock, sights)
         tokens = tokens_of_step(frozen, after)
         flaw = next(flaws_of_step(frozen, after, call), None) if self.clock else None
@@ -82,14 +86,14 @@ class Store:
                     units,
                     self.capacity,
                     queue,
-                    self.patience,
+                    self.waiter_ttl,
                     priority,
                     inbox=str(by),
                 )
             case ("renew", id_):
                 return Renew(KEY, id_, self.ttl)
-            case ("release", id_, keep, bury):
-                return Release(KEY, id_, keep, bury)
+            case ("release", id_, keep, tombstone):
+                return Release(KEY, id_, keep, tombstone)
             case ("resize", id_, units, seq):
                 return Resize(KEY, id_, units, seq)
             case ("revoke",):
@@ -111,10 +115,18 @@ def plain(reply: Reply) -> tuple[Any, ...]:
     raise AssertionError(reply)
 
 
-def _push(book: MemoryBook, wakeup: Wakeup) -> Message:
+def _push(book: MemoryBook, notification: Notification) -> Message:
     """To whom it goes, and what a push says: the id stands for its fingerprint."""
-    hold = next(hold for hold in book.holds() if hold.token == wakeup.token)
-    return ("p", int(wakeup.inbox), hold.id, wakeup.token, wakeup.slots, wakeup.window, 0)
+    hold = next(hold for hold in book.holds() if hold.token == notification.token)
+    return (
+        "p",
+        int(notification.inbox),
+        hold.id,
+        notification.token,
+        notification.slots,
+        notification.window,
+        0,
+    )
 
 
 # What an observer has seen counts only while the entry's mark (its beat, and what else tells one life

@@ -7,65 +7,69 @@ from unittest.mock import patch
 
 import pytest
 
-from dibs.core import turn
-from dibs.core.book import Hold, Place
-from dibs.core.turn import Turn
+from dibs.core import transition
+from dibs.core.book import Hold, QueueEntry
+from dibs.core.transition import Transition
 from tests.model.dead_waiters import flaw_of, lines, tuned
 
 pytestmark = pytest.mark.once
 
-_END, _HEAR = Turn._expire, Turn._record_heartbeat
+_END, _HEAR = Transition._expire, Transition._record_heartbeat
 
 
-def _end_without_doubt(turn: Turn, entry: Any) -> None:
-    doubt = turn.book.doubt
-    _END(turn, entry)
-    turn.book.doubt = doubt
+def _end_without_doubt(transition: Transition, entry: Any) -> None:
+    doubt = transition.book.doubt
+    _END(transition, entry)
+    transition.book.doubt = doubt
 
 
-def _doubt_of_every_end(turn: Turn, entry: Any) -> None:
+def _doubt_of_every_end(transition: Transition, entry: Any) -> None:
     if isinstance(entry, Hold):
-        turn.book.doubt = max(turn.book.doubt, turn.book.last + 1)
-    _END(turn, entry)
+        transition.book.doubt = max(transition.book.doubt, transition.book.last + 1)
+    _END(transition, entry)
 
 
-def _hear_nothing(turn: Turn, place: Place, ahead: int) -> None:
+def _hear_nothing(transition: Transition, place: QueueEntry, ahead: int) -> None:
     seen = place.seen
-    _HEAR(turn, place, ahead)
+    _HEAR(transition, place, ahead)
     place.seen = seen
 
 
-def _never_silent(turn: Turn, place: Place) -> bool:
+def _never_silent(transition: Transition, place: QueueEntry) -> bool:
     return False
 
 
-def _only_silence(turn: Turn, place: Place) -> bool:
-    heard = turn.book.expires_at(place) - place.ttl
-    return turn.now - heard > place.silence
+def _only_silence(transition: Transition, place: QueueEntry) -> bool:
+    heard = transition.book.expires_at(place) - place.ttl
+    return transition.now - heard > place.silence
 
 
-def _often_for_the_front_alone(turn: Turn, place: Place, ahead: int) -> float:
+def _often_for_the_front_alone(transition: Transition, place: QueueEntry, ahead: int) -> float:
     return 1.0 if place.silence == 3.0 else place.ttl / 3
 
 
-def _two_windows_for_all_others(turn: Turn, place: Place, ahead: int) -> float:
+def _two_windows_for_all_others(transition: Transition, place: QueueEntry, ahead: int) -> float:
     return 1.0 if place.silence == 3.0 else 6.0
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "an unclaimed grant casts no doubt": lambda: patch.object(Turn, "_expire", _end_without_doubt),
-    "doubt is overlooked": lambda: patch.object(Turn, "_is_passed_over", _only_silence),
-    "nobody is passed over": lambda: patch.object(Turn, "_is_passed_over", _never_silent),
-    "every end casts doubt": lambda: patch.object(Turn, "_expire", _doubt_of_every_end),
-    "a heartbeat dispels no doubt": lambda: patch.object(Turn, "_record_heartbeat", _hear_nothing),
+    "an unclaimed grant casts no doubt": lambda: patch.object(
+        Transition, "_expire", _end_without_doubt
+    ),
+    "doubt is overlooked": lambda: patch.object(Transition, "_is_passed_over", _only_silence),
+    "nobody is passed over": lambda: patch.object(Transition, "_is_passed_over", _never_silent),
+    "every end casts doubt": lambda: patch.object(Transition, "_expire", _doubt_of_every_end),
+    "a heartbeat dispels no doubt": lambda: patch.object(
+        Transition, "_record_heartbeat", _hear_nothing
+    ),
     "those behind the front are heard too seldom": lambda: patch.object(
-        Turn, "_next_heartbeat_in", _often_for_the_front_alone
+        Transition, "_next_heartbeat_in", _often_for_the_front_alone
     ),
     "those behind the front look too late": lambda: patch.object(
-        Turn, "_next_heartbeat_in", _two_windows_for_all_others
+        Transition, "_next_heartbeat_in", _two_windows_for_all_others
     ),
     "whoever asks from beyond sight is not granted": lambda: patch.object(
-        turn.Turn, "fits", lambda turn, units, **_: False
+        transition.Transition, "fits", lambda transition, units, **_: False
     ),
 }
 

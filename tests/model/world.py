@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb, stored_expiry
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone, stored_expiry
 
 KEY = b"lock:k"
 FOREVER = 1_000_000
@@ -94,7 +94,7 @@ class State(NamedTuple):
     stamp: int = 0
 
 
-_KINDS: dict[str, type[Entry]] = {"hold": Hold, "place": Place, "tomb": Tomb}
+_KINDS: dict[str, type[Entry]] = {"hold": Hold, "place": QueueEntry, "tomb": Tombstone}
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
 _AT = {(tag, name): 1 + n for tag, k in _KINDS.items() for n, name in enumerate(_FIELDS[k])}
@@ -108,7 +108,7 @@ def part(entry: FrozenEntry, name: str) -> Any:
 def freeze_entry(entry: Entry, clock: bool) -> FrozenEntry:
     """An entry without what makes no difference: beats are in the sights, stamps are for people."""
     plain = replace(entry, beat=0, expires=_near(entry.expires) if clock else 0)
-    if not isinstance(plain, Tomb):
+    if not isinstance(plain, Tombstone):
         plain.since = 0
     kind = type(plain)
     return (_TAGS[kind], *(getattr(plain, name) for name in _FIELDS[kind]))
@@ -124,14 +124,15 @@ def freeze(book: MemoryBook, clock: bool, sights: tuple[Sights, ...] = ()) -> Fr
     So with what a place has seen: only the tokens that nobody claimed, or may not claim, count.
     """
     places = sorted(
-        (entry for entry in book.entries() if isinstance(entry, Place)), key=lambda p: p.arrival
+        (entry for entry in book.entries() if isinstance(entry, QueueEntry)),
+        key=lambda p: p.arrival,
     )
     numbers = {place.id: number for number, place in enumerate(places, 1)}
     doubt = book.doubt if any(place.seen < book.doubt for place in places) else 0
     marks = [0, doubt, *(h.token for h in book.holds() if h.state == "unclaimed")]
     renumbered = (
         replace(entry, arrival=numbers[entry.id], seen=max(m for m in marks if m <= entry.seen))
-        if isinstance(entry, Place)
+        if isinstance(entry, QueueEntry)
         else entry
         for entry in book.entries()
     )

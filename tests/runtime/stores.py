@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from dibs.clock import Clock
 from dibs.errors import DibsError
-from dibs.model import Capabilities, Command, Finding, Page, Reply, Wakeup
+from dibs.model import Capabilities, Command, Finding, Notification, Page, Reply
 from dibs.runtime.batcher import apply_over
 from dibs.stores.aio import submit_in_task
 from dibs.stores.memory import MemoryStore
@@ -139,7 +139,7 @@ class TappedBlockingConnection:
     def subscribe(self, timeout: float) -> None:
         self._inner.subscribe(timeout)
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         self._store.listening(())
         return self._inner.notifications(timeout)
 

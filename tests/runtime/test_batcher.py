@@ -265,7 +265,7 @@ async def test_a_late_copy_of_what_was_sent_twice_finds_its_id_buried(
     for lease in leases:
         await lease.release()
     released = [c for batch in store.batches for c in batch if isinstance(c, Release)]
-    assert all(release.bury > 0 for release in released)
+    assert all(release.tombstone > 0 for release in released)
     store.inner.blocking_connection().apply(late[0], 5)
     for n in range(1, 3):
         assert not await client.lock(f"key-{n}").locked()

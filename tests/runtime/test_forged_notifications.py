@@ -19,7 +19,7 @@ from dibs import Client
 from dibs.clock import SystemClock
 from dibs.errors import AcquireTimeout
 from dibs.locks.acquire import ManualLeases
-from dibs.model import Acquire, Event, Wakeup
+from dibs.model import Acquire, Event, Notification
 from dibs.runtime.notifications import PassingMail, Receiver
 from dibs.session import StoreSession
 from dibs.stores.sqlite import notify
@@ -29,7 +29,7 @@ from tests.runtime.stores import TappedStore
 OUT_OF_REACH = 2**52
 """A token above all real ones for decades: believed once, it poisons fencing for good."""
 
-type Forge = Callable[[Wakeup], None]
+type Forge = Callable[[Notification], None]
 
 
 class Overheard(PassingMail):
@@ -37,17 +37,17 @@ class Overheard(PassingMail):
 
     def __init__(self, letterbox: Receiver) -> None:
         super().__init__(letterbox)
-        self.arrived: asyncio.Queue[Wakeup] = asyncio.Queue()
+        self.arrived: asyncio.Queue[Notification] = asyncio.Queue()
         self.keep = False
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        self.arrived.put_nowait(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        self.arrived.put_nowait(notification)
         if not self.keep:
-            super().deliver(wakeup)
+            super().deliver(notification)
 
-    def remind(self, wakeup: Wakeup) -> None:
-        self.arrived.put_nowait(wakeup)
-        super().remind(wakeup)
+    def remind(self, notification: Notification) -> None:
+        self.arrived.put_nowait(notification)
+        super().remind(notification)
 
 
 def by_redis(url: str) -> Iterator[Forge]:
@@ -60,7 +60,7 @@ def by_redis(url: str) -> Iterator[Forge]:
             with pytest.raises(redis.exceptions.NoPermissionError):
                 chat.get("dibs:{lock:x}")
 
-            def forge(it: Wakeup) -> None:
+            def forge(it: Notification) -> None:
                 texts: tuple[bytes, ...] = (
                     b"dibs:{%b}" % it.key,
                     it.lease.encode(),
@@ -80,7 +80,7 @@ def by_postgres(url: str) -> Iterator[Forge]:
     """Anybody who may connect: `NOTIFY` needs no right."""
     with psycopg.connect(url, autocommit=True) as stranger:
 
-        def forge(it: Wakeup) -> None:
+        def forge(it: Notification) -> None:
             said = [it.key.hex(), it.lease, it.event, it.token, it.slots, it.granted_at, it.window]
             payload = json.dumps([*said, it.detail, it.proof])
             stranger.execute("SELECT pg_notify(%s, %s)", (it.inbox, payload))
@@ -92,7 +92,7 @@ def by_sqlite(url: str) -> Iterator[Forge]:
     """Any user of the machine."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
 
-        def forge(it: Wakeup) -> None:
+        def forge(it: Notification) -> None:
             for letter in notify.datagrams_of([it]):
                 stranger.sendto(letter, "\0" + it.inbox)
 
@@ -143,7 +143,7 @@ async def test_a_forged_grant_lets_nobody_in(forged: tuple[str, Forge]) -> None:
         event: Event = "granted"
         now = clock_of(url) + 1
         proof = "f" * 40
-        forge(Wakeup(b"lock:x", lease, inbox, event, OUT_OF_REACH, (0,), now, 5.0, "", proof))
+        forge(Notification(b"lock:x", lease, inbox, event, OUT_OF_REACH, (0,), now, 5.0, "", proof))
         while (await heard.arrived.get()).token != OUT_OF_REACH:
             pass
         await client.status("x")
@@ -161,7 +161,7 @@ async def test_a_forged_revocation_ends_no_lease(forged: tuple[str, Forge]) -> N
         held = await client.lock("x").acquire()
         (holder,) = (await client.status("x")).holders
         inbox = client.session.loop_runtime().inbox
-        forge(Wakeup(b"lock:x", holder.lease, inbox, "revoked", detail="so there"))
+        forge(Notification(b"lock:x", holder.lease, inbox, "revoked", detail="so there"))
         assert (await heard.arrived.get()).event == "revoked"
         await client.status("x")
         assert not held.lost
@@ -179,7 +179,9 @@ async def test_other_forgeries_only_make_a_waiter_ask(
         waiting = asyncio.create_task(client.lock("x").acquire())
         lease = await waiter_of(client, "x")
         forge(
-            Wakeup(b"lock:x", lease, client.session.loop_runtime().inbox, event, detail="go away")
+            Notification(
+                b"lock:x", lease, client.session.loop_runtime().inbox, event, detail="go away"
+            )
         )
         assert (await heard.arrived.get()).event == event
         await client.status("x")
@@ -264,7 +266,7 @@ async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(
         waiting = asyncio.create_task(client.lock("x").acquire())
         lease = await waiter_of(client, "x")
         inbox = client.session.loop_runtime().inbox
-        grant = Wakeup(
+        grant = Notification(
             b"lock:x", lease, inbox, "granted", 7, (0,), time.time() + 1, 5.0, "", "f" * 64
         )
         for forge in by_postgres(url):
@@ -293,12 +295,12 @@ async def queued() -> AsyncIterator[Any]:
         heard.keep = False
         store.batches.clear()
 
-        async def hear(wakeup: Wakeup) -> tuple[Any, bool]:
+        async def hear(notification: Notification) -> tuple[Any, bool]:
             """The lease, and whether its waiter asked before it believed the grant."""
-            client.session.loop_runtime().mail.deliver(wakeup)
+            client.session.loop_runtime().mail.deliver(notification)
             return await waiting, bool(store.batches)
 
-        async def run(change: Callable[[Wakeup], Wakeup]) -> tuple[Any, bool]:
+        async def run(change: Callable[[Notification], Notification]) -> tuple[Any, bool]:
             lease, asked = await hear(change(push))
             assert (lease.token, lease.slots) == (push.token, push.slots)
             await lease.release()
@@ -320,7 +322,7 @@ async def queued() -> AsyncIterator[Any]:
     ids=["token", "slots", "time", "window", "no proof", "another proof"],
 )
 async def test_a_grant_that_was_changed_or_repeated_later_is_not_believed(
-    queued: Any, change: Callable[[Wakeup], Wakeup]
+    queued: Any, change: Callable[[Notification], Notification]
 ) -> None:
     _, asked = await queued(change)
     assert asked

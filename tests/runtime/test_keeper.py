@@ -14,7 +14,7 @@ import pytest
 
 from dibs import BackendUnavailable, Forbidden, LeaseLost
 from dibs.clock import SystemClock
-from dibs.model import Acquire, Command, Release, Renew, Wakeup
+from dibs.model import Acquire, Command, Notification, Release, Renew
 from dibs.runtime.scheduler import ThreadTimers
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
@@ -180,7 +180,7 @@ def test_a_revoked_lease_is_told_by_the_next_renewal_if_the_push_was_lost(site: 
     lease = site.client.lock("a", ttl=TTL).acquire()
     site.clock.advance(TTL / 2)
     mailroom = site.client.session.keeper.mail
-    mailroom._revoked = lambda wakeup: None
+    mailroom._revoked = lambda notification: None
     assert site.another().lock("a").revoke(reason="maintenance") == 1
     assert not lease.lost
     site.clock.advance(TTL / 3)
@@ -207,7 +207,7 @@ def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
     (holder,) = site.client.status("a").holders
     site.clock.advance(TTL / 5)
     began, before = lease.remaining, len(site.times(lease))
-    site.client.session.keeper.mail.deliver(Wakeup(lease.key, holder.lease, "", "revoked"))
+    site.client.session.keeper.mail.deliver(Notification(lease.key, holder.lease, "", "revoked"))
     assert site.client.session.keeper.flush(10)
     assert len(site.times(lease)) == before + 1
     assert not lease.lost

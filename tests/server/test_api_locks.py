@@ -76,8 +76,8 @@ def late(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     (store,) = world.server.service.runtime.ways.named.values()
     call, late = store.call, [0.0]
 
-    async def slowly(command: Command, patience: float | None = None) -> Answer:
-        answer = await call(command, patience)
+    async def slowly(command: Command, wait: float | None = None) -> Answer:
+        answer = await call(command, wait)
         await asyncio.sleep(late[-1])
         return answer
 
@@ -193,9 +193,9 @@ def test_a_wait_that_times_out_says_who_is_in_the_way(world: World, name: str) -
 def test_whoever_hangs_up_leaves_the_line(world: World, name: str) -> None:
     client = world.client()
     acquired(client, name)
-    patience = httpx2.Timeout(LONG, read=0.5)
+    wait = httpx2.Timeout(LONG, read=0.5)
     with pytest.raises(httpx2.ReadTimeout):
-        client.post(f"/v1/locks/{b64(name)}", params={"wait": 50}, timeout=patience)
+        client.post(f"/v1/locks/{b64(name)}", params={"wait": 50}, timeout=wait)
     wait_until(lambda: not waiting(client, name), "nobody in line")
 
 

@@ -109,7 +109,7 @@ def test_what_one_may_not(world: World) -> None:
         wire.Acquire(key("z"), ID, "me", 30.0, floor=2**51),
         wire.Acquire(key("z"), ID, "me", 30.0, floor=-1),
         wire.Renew(key("z", "wait"), ID, 0.5),
-        wire.Release(key("z"), ID, keep=1e12),
+        wire.Release(key("z"), ID, retain=1e12),
         wire.Revoke(key("z"), None, " "),
     ],
     ids=lambda command: type(command).__name__,

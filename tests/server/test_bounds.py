@@ -40,11 +40,11 @@ def buried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     async def seen(command: Command, *rest: Any) -> Any:
         if type(command) is Release:
-            found.append(command.bury)
+            found.append(command.tombstone)
         return await call(command, *rest)
 
     async def all_seen(commands: list[Command], *rest: Any) -> Any:
-        found.extend(each.bury for each in commands if type(each) is Release)
+        found.extend(each.tombstone for each in commands if type(each) is Release)
         return await call_all(commands, *rest)
 
     monkeypatch.setattr(store, "call", seen)
@@ -57,7 +57,7 @@ def test_tombstones_of_a_key_are_few_and_short(
 ) -> None:
     found = buried(world, monkeypatch)
     client = world.client("acquire")
-    release = {"op": "release", "key": key_of("x"), "bury": 80_000}
+    release = {"op": "release", "key": key_of("x"), "tombstone": 80_000}
     batch(client, *({**release, "id": "same"} for _ in range(5)))
     assert found == [accounts.MAX_BURY] * 5, "one id of one name is one tombstone"
     found.clear()

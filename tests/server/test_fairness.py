@@ -45,11 +45,11 @@ class Gate:
         runtime = world.server.service.runtime
         call, scan = runtime.call, runtime.connection.scan
 
-        async def slow_call(command: Command, patience: float | None = None) -> Answer:
+        async def slow_call(command: Command, wait: float | None = None) -> Answer:
             if type(command) is Acquire:
                 self.order.append(command.owner)
                 await self._room.acquire()
-            return await call(command, patience)
+            return await call(command, wait)
 
         async def slow_scan(*given: Any) -> Any:
             self.reads += 1

@@ -37,16 +37,16 @@ class Late:
         monkeypatch.setattr(runtime, "call", self.call)
         monkeypatch.setattr(runtime, "call_all", self.call_all)
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         """Each acquire is under way for longer than anybody waits, or a copy of it is."""
         if type(command) is not Acquire:
-            return await self._call(command, patience)
+            return await self._call(command, wait)
         self.under_way.append(command)
         if self._fate == "silent":
             await asyncio.Event().wait()
         if self._fate == "lost":
             raise BackendUnavailable("the store took too long")
-        answer = await self._call(command, patience)
+        answer = await self._call(command, wait)
         if self._fate == "resent, slowly":
             await self._goes_on.wait()
         return Answer(answer.reply, answer.sent, resent=True)
@@ -56,10 +56,10 @@ class Late:
         self._world.do(self._goes_on.set)
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """Each on its own."""
-        each = (self.call(command, patience) for command in commands)
+        each = (self.call(command, wait) for command in commands)
         return await asyncio.gather(*each, return_exceptions=True)  # type: ignore[return-value]
 
     def arrive(self) -> list[object]:

@@ -8,7 +8,7 @@ from secrets import token_urlsafe
 
 import pytest
 
-from dibs.model import Acquire, Command, Wakeup
+from dibs.model import Acquire, Command, Notification
 from dibs.runtime.port import Answer
 from tests.server.test_api_locks import acquire, acquired, waiting
 from tests.server.world import LONG, World, b64
@@ -27,14 +27,14 @@ class Still:
         monkeypatch.setattr(self._runtime, "call", self.call)
         monkeypatch.setattr(self._runtime.letterbox, "deliver", self.lose)
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         if type(command) is Acquire:
             self._acquires += 1
             if self._acquires > 1:
                 await self._moves.wait()
-        return await self._call(command, patience)
+        return await self._call(command, wait)
 
-    def lose(self, push: Wakeup) -> None:
+    def lose(self, push: Notification) -> None:
         pass
 
     def goes_on(self) -> None:

@@ -135,9 +135,9 @@ def test_whoever_asks_often_costs_the_store_nothing(
     (store,) = service.runtime.ways.named.values()
     call = store.call
 
-    async def counted(command: Command, patience: float | None = None) -> Answer:
+    async def counted(command: Command, wait: float | None = None) -> Answer:
         asked.append(command)
-        return await call(command, patience)
+        return await call(command, wait)
 
     monkeypatch.setattr(store, "call", counted)
 

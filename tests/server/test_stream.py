@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
 from tests.server.test_batch import ID, key, post
@@ -72,7 +72,7 @@ def test_grants_and_revocations_are_pushed(world: World) -> None:
 
 def push_of(event: tuple[str, Any]) -> wire.Push:
     name, data = event
-    assert name == "wakeup", event
+    assert name == "notification", event
     return msgspec.convert(data, wire.Push)
 
 
@@ -118,7 +118,7 @@ def test_a_client_that_does_not_read_is_cut_off(pushes: int) -> None:
     world = World.over(limits=Limits(stream_backlog=1_000, stall_time=0.4))
     post_office = world.server.service.post
     host, port = world.url.removeprefix("http://").split(":")
-    news = Wakeup(b"lock:x", "a-lease", "", "revoked", detail="x" * 100_000)
+    news = Notification(b"lock:x", "a-lease", "", "revoked", detail="x" * 100_000)
 
     def push() -> int:
         streams = list(post_office.streams)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from dibs.core.timing import POSITIONS, STEPS
+from dibs.core.timing import COUNTED_POSITIONS, STEPS
 from dibs.model import (
     Acquire,
     Command,
@@ -220,12 +220,14 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
 ) -> None:
     meter: Meter = request.getfixturevalue(store)()
     meter.say([take("holder", 1)])
-    names = [f"w{n:04}" for n in range(POSITIONS + 10)]
+    names = [f"w{n:04}" for n in range(COUNTED_POSITIONS + 10)]
     told: list[Any] = []
     for first in range(0, len(names), 200):
         some = names[first : first + 200]
-        told += meter.say([take(name, 1, queue=True, patience=1e5) for name in some])
-    assert [reply.position for reply in told] == [min(n, POSITIONS) for n in range(len(names))]
+        told += meter.say([take(name, 1, queue=True, waiter_ttl=1e5) for name in some])
+    assert [reply.position for reply in told] == [
+        min(n, COUNTED_POSITIONS) for n in range(len(names))
+    ]
 
     def position(name: str, *before: Command) -> int:
         reply = meter.say([*before, Renew(KEY, name, 60.0)])[-1]
@@ -233,18 +235,21 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
         return reply.position
 
     beats = [Renew(KEY, name, 60.0) for name in names[-9:]]
-    assert position(names[POSITIONS - 3], *beats) == POSITIONS - 3
-    assert position(names[-1], Release(KEY, names[0]), Release(KEY, names[1])) == POSITIONS
-    late = take("late", 1, queue=True, patience=1e5)
-    assert position(names[POSITIONS + 3], *beats, late, Release(KEY, names[2])) == POSITIONS
-    assert position(names[POSITIONS + 2], *beats) == POSITIONS - 1
+    assert position(names[COUNTED_POSITIONS - 3], *beats) == COUNTED_POSITIONS - 3
+    assert position(names[-1], Release(KEY, names[0]), Release(KEY, names[1])) == COUNTED_POSITIONS
+    late = take("late", 1, queue=True, waiter_ttl=1e5)
+    assert (
+        position(names[COUNTED_POSITIONS + 3], *beats, late, Release(KEY, names[2]))
+        == COUNTED_POSITIONS
+    )
+    assert position(names[COUNTED_POSITIONS + 2], *beats) == COUNTED_POSITIONS - 1
 
-    meter.say([take("more", 5000, queue=True, patience=1e5)])
+    meter.say([take("more", 5000, queue=True, waiter_ttl=1e5)])
     looks, found = 1, look(meter)
     while found.waiting:
         assert found.holding <= 1 + (looks + 1) * (STEPS + 1)
         looks, found = looks + 1, look(meter)
-    assert looks >= POSITIONS // STEPS
+    assert looks >= COUNTED_POSITIONS // STEPS
 
 
 def look(meter: Meter) -> Status:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dibs.core.timing import claim_window
+from dibs.core.timing import claim_timeout
 from dibs.sync import Client, connect
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.once]
 
 TTL = 4.0
-CLAIM_TIMEOUT = claim_window(TTL)
+CLAIM_TIMEOUT = claim_timeout(TTL)
 SLACK = 3 * CLAIM_TIMEOUT
 """Before, the twenty cost more than thirty seconds."""
 EACH = 10

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from dibs.core.timing import FRONT, claim_window, sign_of_life_after
+from dibs.core.timing import HEARTBEAT_POSITIONS, claim_timeout, heartbeat_interval
 from tests.stores.round_trips import Counter, Side, counter_of
 
 TTL = 30.0
-WAITERS = FRONT + 4
-WINDOW = claim_window(TTL)
-OFTEN = sign_of_life_after(WINDOW)
+WAITERS = HEARTBEAT_POSITIONS + 4
+MAX_CLAIM_TIMEOUT = claim_timeout(TTL)
+OFTEN = heartbeat_interval(MAX_CLAIM_TIMEOUT)
 """How often a place at the front of the queue speaks up."""
-SELDOM = 2 * WINDOW
+SELDOM = 2 * MAX_CLAIM_TIMEOUT
 """How often any other must."""
 WATCHED = 2.5 * SELDOM
 STEP = 0.25
@@ -33,7 +33,7 @@ async def queue_up(side: Side, client: Any) -> list[Any]:
     started = []
     others = len(side.clock._callbacks)
     for number in range(WAITERS):
-        if number == FRONT:
+        if number == HEARTBEAT_POSITIONS:
             side.clock.advance(STEP)
         started.append(side.start(client.lock("a", ttl=TTL).acquire))
         while (await side.get(client.status("a"))).waiting <= number:
@@ -58,8 +58,8 @@ def test_only_the_front_of_a_queue_asks_often(side: Side) -> None:
             await asleep(side, alarms)
         often = int(WATCHED / OFTEN)
         # a loop's signs of life travel together, all of them or all but the first
-        most = often * (2 if side.mode == "async" else FRONT)
-        rare = (WAITERS - FRONT) * int(WATCHED / SELDOM)
+        most = often * (2 if side.mode == "async" else HEARTBEAT_POSITIONS)
+        rare = (WAITERS - HEARTBEAT_POSITIONS) * int(WATCHED / SELDOM)
         assert 0.8 * often <= side.trips() <= most + rare
         await side.get(held.release())
         for waiting in started:

@@ -99,9 +99,9 @@ def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: StoreFile
     connection.apply([acquire("b", queue=True)])
     connection.apply([acquire("c", queue=True)])
     assert connection.read("SELECT waiting FROM lease_keys") == [(2,)]
-    connection.apply([Release(KEY, "b", bury=60.0)])
+    connection.apply([Release(KEY, "b", tombstone=60.0)])
     connection.apply([Release(KEY, "c")])
-    connection.apply([Release(KEY, "a", bury=60.0)])
+    connection.apply([Release(KEY, "a", tombstone=60.0)])
     assert connection.read("SELECT waiting, tombs, used FROM lease_keys") == [(0, 2, 0)]
     assert connection.read("SELECT count(*) FROM lease_entries") == [(2,)]
 

@@ -162,7 +162,7 @@ def test_positions_in_the_queue(path: Path) -> None:
     run(backend.close())
 
 
-# ---- wakeups --------------------------------------------------------------------------------------
+# ---- notifications --------------------------------------------------------------------------------------
 
 
 async def test_grants_reach_other_backends(path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_wake_and_the_timeout_end_the_wait_of_a_thread(path: Path) -> None:
 
 
 async def test_many_grants_at_once_all_arrive(path: Path) -> None:
-    """A socket's queue holds few datagrams, so one carries many wakeups."""
+    """A socket's queue holds few datagrams, so one carries many notifications."""
     holder, waiter = await looped(path), await looped(path)
     names = [b"lock:%d" % n for n in range(100)]
     await holder.apply([acquire(name, f"a{n}") for n, name in enumerate(names)])
@@ -258,7 +258,7 @@ async def test_scan_shows_what_is_not_idle_page_by_page(path: Path) -> None:
     wanted = [*(b"lock:%03d" % n for n in range(150)), b"lock:\xff", b"lock:\xff\xff"]
     others = [b"leader:x", b"semaphore:x", b"lock;", b"lock:idle"]
     await backend.apply([acquire(key, key.hex()) for key in wanted + others])
-    await backend.apply([Release(b"lock:idle", b"lock:idle".hex(), bury=60.0)])
+    await backend.apply([Release(b"lock:idle", b"lock:idle".hex(), tombstone=60.0)])
     found, cursor = [], None
     while True:
         page = await backend.scan(b"lock:", cursor, 7)
@@ -293,7 +293,7 @@ async def test_whoever_a_scan_grants_to_is_told(path: Path, mode: Mode) -> None:
     for key in keys:
         await scanner.apply([acquire(key, "a", ttl=1.0)])
     for key, inbox in zip(keys, [waiter.inbox, scanner.inbox] * 50, strict=True):
-        run(waiter.apply([acquire(key, "b", queue=True, patience=30.0, inbox=inbox)]))
+        run(waiter.apply([acquire(key, "b", queue=True, waiter_ttl=30.0, inbox=inbox)]))
     clock.advance(2.0)
     assert len((await scanner.scan(b"", None, 1000)).items) == 100
     for each, count in ((scanner, 50), (waiter, 50)):

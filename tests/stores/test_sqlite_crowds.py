@@ -39,7 +39,7 @@ class Queue:
         return replies
 
     def queueing(self, name: str, **more: object) -> Acquire:
-        return acquire(KEY, name, queue=True, patience=1e6, **more)
+        return acquire(KEY, name, queue=True, waiter_ttl=1e6, **more)
 
     def steps(self, commands: Iterator[Command], batch: int = MAX_BATCH) -> float:
         """What each of them costs, on average."""

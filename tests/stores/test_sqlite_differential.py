@@ -19,11 +19,11 @@ from dibs.model import (
     Acquire,
     Command,
     Inspect,
+    Notification,
     Refused,
     Release,
     Renew,
     Reply,
-    Wakeup,
 )
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
@@ -52,10 +52,12 @@ def plain(reply: Reply) -> Reply:
     return Refused(reply.reason, shown, reply.recheck_in)
 
 
-def revoked_last(wakeups: Sequence[Wakeup]) -> tuple[list[Wakeup], list[Wakeup]]:
-    others = [wakeup for wakeup in wakeups if wakeup.event != "revoked"]
-    revoked = [wakeup for wakeup in wakeups if wakeup.event == "revoked"]
-    return others, sorted(revoked, key=lambda wakeup: wakeup.lease)
+def revoked_last(
+    notifications: Sequence[Notification],
+) -> tuple[list[Notification], list[Notification]]:
+    others = [notification for notification in notifications if notification.event != "revoked"]
+    revoked = [notification for notification in notifications if notification.event == "revoked"]
+    return others, sorted(revoked, key=lambda notification: notification.lease)
 
 
 class Reference:
@@ -66,23 +68,23 @@ class Reference:
         self.floor = 0
         self.books: dict[bytes, MemoryBook] = {}
 
-    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
-        replies, wakeups, bound = [], [], ledger.Batch()
+    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Notification]]:
+        replies, notifications, bound = [], [], ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook(self.floor))
             reply, more = ledger.apply(book, command, self.clock.now(), self.clock.stamp(), bound)
             replies.append(reply)
-            wakeups += more
-        return replies, wakeups
+            notifications += more
+        return replies, notifications
 
-    def sweep(self) -> list[Wakeup]:
+    def sweep(self) -> list[Notification]:
         """Inspecting a key settles it, as the store's own sweep does."""
-        wakeups = []
+        notifications = []
         for key in KEYS:
-            wakeups += self.apply([Inspect(key)])[1]
+            notifications += self.apply([Inspect(key)])[1]
             if self.books[key].idle:
                 self.floor = max(self.floor, self.books.pop(key).last)
-        return wakeups
+        return notifications
 
 
 class Subject:
@@ -94,7 +96,7 @@ class Subject:
         self.connection = Connection(self.site)
         self.other = Connection(self.site)
 
-    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
+    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Notification]]:
         if self.manner == "reopened":
             self.connection.close()
         elif self.manner == "in turns":
@@ -146,10 +148,10 @@ def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: S
         elif step == "sweep":
             assert revoked_last(subject.connection.sweep(KEYS)) == revoked_last(reference.sweep())
         else:
-            expected, expected_wakeups = reference.apply(step)
-            replies, wakeups = subject.apply(step)
+            expected, expected_notifications = reference.apply(step)
+            replies, notifications = subject.apply(step)
             assert [plain(r) for r in replies] == [plain(r) for r in expected], step
-            assert revoked_last(wakeups) == revoked_last(expected_wakeups), step
+            assert revoked_last(notifications) == revoked_last(expected_notifications), step
         check_counts(subject.connection)
 
 
@@ -181,7 +183,7 @@ def count(connection: Connection, kind: int, key: bytes) -> int:
 
 def places(connection: Connection, key: bytes, many: int) -> Iterator[str]:
     for number in range(many):
-        waiter = Acquire(key, f"w{number}", "o", 30.0, queue=True, patience=600.0)
+        waiter = Acquire(key, f"w{number}", "o", 30.0, queue=True, waiter_ttl=600.0)
         connection.apply([waiter])
         yield waiter.id
 

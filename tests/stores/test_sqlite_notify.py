@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs import connect
-from dibs.model import Release, Wakeup
+from dibs.model import Notification, Release
 from dibs.stores.sqlite import notify
 from tests.stores.sqlite_help import acquire, blocking, run
 
-GRANT = Wakeup(b"lock:x", "f" * 24, "me", "granted", 7, (0, 2), 12.5, 5.0, "", "c" * 64)
+GRANT = Notification(b"lock:x", "f" * 24, "me", "granted", 7, (0, 2), 12.5, 5.0, "", "c" * 64)
 
-wakeups = st.builds(
-    Wakeup,
+notifications = st.builds(
+    Notification,
     key=st.binary(min_size=1, max_size=523),
     lease=st.text(max_size=24),
     inbox=st.just("me"),
@@ -34,9 +34,9 @@ wakeups = st.builds(
 )
 
 
-@given(st.lists(wakeups, max_size=40))
-def test_what_is_written_is_read(sent: list[Wakeup]) -> None:
-    found: list[Wakeup] = []
+@given(st.lists(notifications, max_size=40))
+def test_what_is_written_is_read(sent: list[Notification]) -> None:
+    found: list[Notification] = []
     for datagram in notify.datagrams_of(sent):
         assert len(datagram) <= notify.MAX_SIZE
         found += notify.notifications_in(datagram, "me")
@@ -45,7 +45,7 @@ def test_what_is_written_is_read(sent: list[Wakeup]) -> None:
 
 def test_many_share_datagrams_that_can_be_read() -> None:
     sent = [replace(GRANT, key=bytes([n % 256]) * 500) for n in range(400)]
-    found: list[Wakeup] = []
+    found: list[Notification] = []
     for datagram in notify.datagrams_of(sent):
         assert len(datagram) <= notify.MAX_SIZE
         found += notify.notifications_in(datagram, "me")

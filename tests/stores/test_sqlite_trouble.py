@@ -369,8 +369,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_what_another_boot_left_is_observed(path: Path) -> None:
     before, after = ManualClock(time=500_000.0), ManualClock(time=3.0)
     old = blocking(path, clock=before, boot="one")
-    run(old.apply([acquire(KEY, "a", ttl=10.0), acquire(KEY, "q", queue=True, patience=20.0)]))
-    run(old.apply([acquire(b"lock:y", "c", ttl=60.0), Release(b"lock:z", "late", bury=60.0)]))
+    run(old.apply([acquire(KEY, "a", ttl=10.0), acquire(KEY, "q", queue=True, waiter_ttl=20.0)]))
+    run(old.apply([acquire(b"lock:y", "c", ttl=60.0), Release(b"lock:z", "late", tombstone=60.0)]))
     run(old.close())
     new = blocking(path, clock=after, boot="two")
     after.advance(10.0)

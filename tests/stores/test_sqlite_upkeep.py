@@ -59,8 +59,8 @@ def test_what_is_in_use_is_spared(path: Path) -> None:
     clock = ManualClock()
     backend = blocking(path, clock=clock)
     run(backend.apply([acquire(b"lock:held", "h", ttl=1e6)]))
-    run(backend.apply([Release(b"lock:buried", "late", bury=1e6)]))
-    run(backend.apply([acquire(b"lock:kept", "k"), Release(b"lock:kept", "k", keep=1e6)]))
+    run(backend.apply([Release(b"lock:buried", "late", tombstone=1e6)]))
+    run(backend.apply([acquire(b"lock:kept", "k"), Release(b"lock:kept", "k", retain=1e6)]))
     for n in range(200):
         cycle(backend, b"lock:%d" % n, "a")
     maintenance.maintain(backend._connection)

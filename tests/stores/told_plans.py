@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dibs.core.timing import SIGHT
+from dibs.core.timing import EXAMINED_POSITIONS
 from dibs.model import Acquire, Inspect, Release, Renew, Resize, Revoke
 
 LINE = b"lock:a"
@@ -33,7 +33,7 @@ def everywhere(kind: type[Any], lease: str, **more: Any) -> list[Any]:
 
 def crowd(many: int, **wishes: Any) -> list[Any]:
     """One holds, and so many wait."""
-    return [wish(f"w{number}", **{"patience": 90.0, **wishes}) for number in range(many + 1)]
+    return [wish(f"w{number}", **{"waiter_ttl": 90.0, **wishes}) for number in range(many + 1)]
 
 
 def beat(number: int) -> Renew:
@@ -68,7 +68,7 @@ SLOTS: list[Any] = [
     [leave("3"), Resize(LINE, "5", 9, 1), Resize(LINE, "11", 2, 1)],
     [wish("a", capacity=2000, units=7), Resize(LINE, "7", 20, 1), Inspect(LINE)],
     [wish("b", capacity=900, units=800), Resize(LINE, "a", 20, 1), leave("1"), Inspect(LINE)],
-    [leave("2", keep=9.0), wish("c", capacity=1), wish("d", capacity=1024, units=30)],
+    [leave("2", retain=9.0), wish("c", capacity=1), wish("d", capacity=1024, units=30)],
     [Revoke(LINE, None, "so", now=True), Inspect(LINE), wish("e", capacity=9, units=9)],
 ]
 """Numbered and unnumbered units of one key."""
@@ -83,7 +83,7 @@ TOLD: list[list[Any]] = [
         [Revoke(LINE, None, "again")],
     ],
     [[wish("a", ttl=1.5), wish("b")], 1.7, [leave("a")]],
-    [[wish("a"), wish("b", patience=1.0), wish("c")], 1.7, [leave("a")]],
+    [[wish("a"), wish("b", waiter_ttl=1.0), wish("c")], 1.7, [leave("a")]],
     [[wish("a"), wish("b", ttl=3.0), wish("c")], 5.0, [leave("a")]],
     [[wish("a"), wish("b"), wish("c", ttl=3.0)], 5.0, [leave("a")]],
     [[wish("a"), wish("b", lock_delay=2.0)], [leave("a")], 5.0, [Inspect(LINE)]],
@@ -111,8 +111,8 @@ TOLD: list[list[Any]] = [
         [wish("f", capacity=2), leave("a"), leave("b"), leave("c"), Inspect(LINE)],
         [wish("g", capacity=2, priority=1), leave("d"), leave("e"), Inspect(LINE)],
     ],
-    [[wish("a")], [leave("a", keep=4.0)], [leave("a")], [wish("b", queue=False)]],
-    [[wish("a"), wish("b")], [leave("a", keep=4.0)], [leave("a")], [Inspect(LINE)]],
+    [[wish("a")], [leave("a", retain=4.0)], [leave("a")], [wish("b", queue=False)]],
+    [[wish("a"), wish("b")], [leave("a", retain=4.0)], [leave("a")], [Inspect(LINE)]],
     [[wish("a", ttl=3.0), wish("b")], 3.5, [leave("a")], [Inspect(LINE)]],
     [
         [wish("a", units=2, capacity=2), wish("b", capacity=2), wish("c", units=2, capacity=2)],
@@ -164,7 +164,7 @@ TOLD: list[list[Any]] = [
         [Inspect(LINE)],
     ],
     [
-        [wish("a", ttl=9.0), leave("x", bury=9e3)],
+        [wish("a", ttl=9.0), leave("x", tombstone=9e3)],
         -600.0,
         [Renew(LINE, "a", 9.0)],
         11.0,
@@ -175,15 +175,35 @@ TOLD: list[list[Any]] = [
     [everywhere(Acquire, "a"), everywhere(Release, "a"), everywhere(Acquire, "b")],
     [[Inspect(LINE)], everywhere(Acquire, "a"), [wish("b")], everywhere(Release, "a")],
     [everywhere(Acquire, "a", ttl=3.0), 5.0, everywhere(Renew, "a", ttl=30.0)],
-    [everywhere(Acquire, "a"), everywhere(Release, "a", bury=6.0), everywhere(Acquire, "a")],
+    [everywhere(Acquire, "a"), everywhere(Release, "a", tombstone=6.0), everywhere(Acquire, "a")],
     [crowd(20), 5.7, [beat(20)], [leave("w0")], 5.0, [beat(19)], [beat(20)], [leave("w19")]],
     [crowd(20), 1.0, [leave("w0")], 2.0, [beat(20), beat(19)], 3.0, [Inspect(LINE)], [beat(2)]],
     [crowd(20), 1.0, [leave("w0")], 2.0, [beat(1)], 1.0, [leave("w1")], 2.5, [beat(20)]],
     [crowd(20), 12.0, [beat(18)], 4.0, [leave("w0")], [wish("new", queue=False)], [beat(20)]],
-    [crowd(2 * SIGHT), 50.0, [leave("w0")], [beat(100)], [beat(70)], [leave("w100")], [beat(70)]],
-    [crowd(2 * SIGHT), 50.0, [leave("w0"), beat(63)], [leave("w63")], [wish("new", queue=False)]],
-    [crowd(SIGHT - 1), [wish("near"), wish("far")], 50.0, [leave("w0"), beat(30)], [beat(31)]],
-    [crowd(2 * SIGHT), 20.0, [beat(120)]],
+    [
+        crowd(2 * EXAMINED_POSITIONS),
+        50.0,
+        [leave("w0")],
+        [beat(100)],
+        [beat(70)],
+        [leave("w100")],
+        [beat(70)],
+    ],
+    [
+        crowd(2 * EXAMINED_POSITIONS),
+        50.0,
+        [leave("w0"), beat(63)],
+        [leave("w63")],
+        [wish("new", queue=False)],
+    ],
+    [
+        crowd(EXAMINED_POSITIONS - 1),
+        [wish("near"), wish("far")],
+        50.0,
+        [leave("w0"), beat(30)],
+        [beat(31)],
+    ],
+    [crowd(2 * EXAMINED_POSITIONS), 20.0, [beat(120)]],
     [[wish("w0", ttl=3.0), *crowd(30)[1:]], 4.0, [beat(30), beat(29)], 3.0, [beat(30)]],
     [[wish("w0", ttl=3.0, lock_delay=4.0), *crowd(30)[1:]], 4.0, [beat(30)], 3.0, [beat(30)]],
     [
@@ -217,7 +237,7 @@ def dead_crowd(many: int) -> st.SearchStrategy[list[Any]]:
         st.sampled_from([[wish("new", queue=False)], [wish("new")], [Inspect(LINE)]]),
     ]
     wishes = st.fixed_dictionaries(
-        {"ttl": st.sampled_from([3.0, 30.0]), "patience": st.sampled_from([30.0, 90.0])},
+        {"ttl": st.sampled_from([3.0, 30.0]), "waiter_ttl": st.sampled_from([30.0, 90.0])},
         optional={"lock_delay": st.just(2.0), "capacity": st.just(2), "priority": st.just(1)},
     )
     return st.builds(
@@ -227,4 +247,4 @@ def dead_crowd(many: int) -> st.SearchStrategy[list[Any]]:
     )
 
 
-DEAD_CROWDS = st.sampled_from([3, 18, 18, SIGHT + 16]).flatmap(dead_crowd)
+DEAD_CROWDS = st.sampled_from([3, 18, 18, EXAMINED_POSITIONS + 16]).flatmap(dead_crowd)

@@ -5,7 +5,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from dibs.model import Acquire, Release, Reply, Wakeup
+from dibs.model import Acquire, Notification, Release, Reply
 from dibs.stores.temporal.broker.mailbox import DibsMailbox, MailboxInput
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
@@ -14,8 +14,8 @@ from dibs.stores.temporal.protocol.wire import (
     Call,
     News,
     pack_command,
+    unpack_notification,
     unpack_reply,
-    unpack_wakeup,
 )
 
 
@@ -72,7 +72,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._answers: dict[int, Reply] = {}
-        self._pushes: list[Wakeup] = []
+        self._pushes: list[Notification] = []
         self._leave = False
 
     @workflow.signal(name=ids.NEWS)
@@ -80,7 +80,7 @@ class Waiter:
         key = b"lock:x"
         for answer in news.answers:
             self._answers[answer.number] = unpack_reply(answer.replies[0], key)
-        self._pushes += [unpack_wakeup(packed, key) for packed in news.wakeups]
+        self._pushes += [unpack_notification(packed, key) for packed in news.notifications]
 
     @workflow.signal
     def leave(self) -> None:
@@ -94,7 +94,7 @@ class Waiter:
         broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
         info = workflow.info()
         fast = bool(more.pop("fast", False))
-        more.setdefault("patience", 3e8)
+        more.setdefault("waiter_ttl", 3e8)
         ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
         call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id, fast)
         await broker.signal(ids.APPLY, call)
@@ -133,7 +133,7 @@ class Crowd:
         info = workflow.info()
 
         async def ask(number: int) -> None:
-            wish = Acquire(key.encode(), f"c{number}", "crowd", 60.0, queue=True, patience=3e8)
+            wish = Acquire(key.encode(), f"c{number}", "crowd", 60.0, queue=True, waiter_ttl=3e8)
             call = Call([pack_command(wish)], number, info.workflow_id, info.run_id)
             await broker.signal(ids.APPLY, call)
 

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
-from dibs.core.timing import WINDOW
+from dibs.core.timing import MAX_CLAIM_TIMEOUT
 from dibs.model import (
     Acquire,
     Command,
     Failed,
     Granted,
+    Notification,
     Queued,
     Refused,
     Release,
     Renew,
     Reply,
-    Wakeup,
 )
 from dibs.stores.temporal.broker.desk import QUEUE_LIMIT, Desk
 from dibs.stores.temporal.protocol.owners import inbox_of, owner_of
@@ -102,13 +102,13 @@ def queue(desk: Desk, *inboxes: str, now: float = NOW) -> list[Reply]:
     return [desk.apply(waits(f"w{n}", inbox), now, STAMP)[0] for n, inbox in enumerate(inboxes)]
 
 
-def waits(entry_id: str, inbox: str, patience: float = AGES) -> Acquire:
-    """As somebody asks who has such patience."""
-    return Acquire(KEY, entry_id, "w", 60.0, queue=True, patience=patience, inbox=inbox)
+def waits(entry_id: str, inbox: str, waiter_ttl: float = AGES) -> Acquire:
+    """As somebody asks who has such waiter_ttl."""
+    return Acquire(KEY, entry_id, "w", 60.0, queue=True, waiter_ttl=waiter_ttl, inbox=inbox)
 
 
-def granted(wakeups: Sequence[Wakeup]) -> list[str]:
-    return [wakeup.inbox for wakeup in wakeups if wakeup.event == "granted"]
+def granted(notifications: Sequence[Notification]) -> list[str]:
+    return [notification.inbox for notification in notifications if notification.event == "granted"]
 
 
 def test_a_workflow_that_waits_is_believed_in_without_signs_of_life() -> None:
@@ -122,7 +122,7 @@ def test_a_workflow_that_waits_is_believed_in_without_signs_of_life() -> None:
 def test_a_plain_client_that_is_silent_is_passed_over() -> None:
     desk = Desk(KEY)
     queue(desk, "mailbox", THERE)
-    _, told = desk.apply(Release(KEY, "holder"), NOW + WINDOW + 1, STAMP)
+    _, told = desk.apply(Release(KEY, "holder"), NOW + MAX_CLAIM_TIMEOUT + 1, STAMP)
     assert granted(told) == [THERE]
 
 
@@ -131,8 +131,8 @@ def test_what_is_pushed_to_a_workflow_is_claimed_for_as_long_as_was_asked_for() 
     queue(desk, THERE)
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
     assert desk.ids_granted(told) == {THERE: ["w0"]}
-    [wakeup] = desk.claimed(["w0"], told, NOW, STAMP)
-    assert (wakeup.event, wakeup.window) == ("granted", 60.0)
+    [notification] = desk.claimed(["w0"], told, NOW, STAMP)
+    assert (notification.event, notification.window) == ("granted", 60.0)
     (holder,) = anew(desk).status(NOW + 1, STAMP).holders
     assert (holder.state, holder.expires_in) == ("held", 59.0)
 
@@ -210,8 +210,8 @@ def test_time_alone_changes_something_only_for_those_who_wait() -> None:
 def test_it_looks_again_when_a_plain_client_at_the_head_falls_silent() -> None:
     desk = Desk(KEY)
     queue(desk, "mailbox", THERE)
-    assert desk.next_change(NOW) == NOW + WINDOW
-    assert desk.next_change(NOW + WINDOW + 1) == NOW + 30.0
+    assert desk.next_change(NOW) == NOW + MAX_CLAIM_TIMEOUT
+    assert desk.next_change(NOW + MAX_CLAIM_TIMEOUT + 1) == NOW + 30.0
 
 
 def test_a_query_changes_nothing() -> None:

@@ -50,7 +50,7 @@ def any_command(random: Random, key: bytes) -> Command:
                 units,
                 capacity,
                 queue=random.random() < 0.8,
-                patience=random.choice([1.0, 8.0, 30.0]),
+                waiter_ttl=random.choice([1.0, 8.0, 30.0]),
                 priority=random.choice([0, 0, 0, 1]),
                 lock_delay=random.choice([0.0, 0.0, 2.0]),
                 inbox=random.choice(["", "here"]),

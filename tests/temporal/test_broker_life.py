@@ -18,12 +18,12 @@ from dibs.model import (
     Failed,
     Granted,
     Inspect,
+    Notification,
     Queued,
     Release,
     Renew,
     Renewed,
     Status,
-    Wakeup,
 )
 from dibs.stores.temporal.broker import watch as broker_watch
 from dibs.stores.temporal.broker.desk import Desk
@@ -211,7 +211,7 @@ async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
 async def test_what_nobody_of_ours_would_send_does_no_harm(temporal_server: TemporalServer) -> None:
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a", ttl=1e300, capacity=3))
-        huge = here.acquire("b", ttl=1e300, patience=1e300, units=3, capacity=3, inbox="x")
+        huge = here.acquire("b", ttl=1e300, waiter_ttl=1e300, units=3, capacity=3, inbox="x")
         assert isinstance(await here.ask(huge), Queued)
         odd = [{"is": "Acquire"}, {"is": "Nothing"}, {}, {**pack_command(huge), "ttl": None}]
         for workflow_id, run_id in (
@@ -263,7 +263,7 @@ async def test_an_error_of_ours_fails_its_task_and_not_the_broker(
     """Ended it would have lost all that is held; so its task is tried again, until it is mended."""
     really, planted = Desk.settle, [DibsError("a defect")]
 
-    def broken(desk: Desk, now: float, stamp: int) -> list[Wakeup]:
+    def broken(desk: Desk, now: float, stamp: int) -> list[Notification]:
         if planted:
             raise planted.pop()
         return really(desk, now, stamp)
@@ -372,11 +372,11 @@ async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
         holder = await here.waiter("held", hold=-1, ttl=600, fast=True)
         while not (await here.status()).holders:
             await asyncio.sleep(0.02)
-        await here.ask(here.acquire("next", ttl=600.0, patience=600.0))
+        await here.ask(here.acquire("next", ttl=600.0, waiter_ttl=600.0))
         while len(await here.chain()) < 2:
             await here.ask(Inspect(here.key))
         await holder.terminate()
         async with asyncio.timeout(15):
-            again = here.acquire("next", ttl=600.0, patience=600.0)
+            again = here.acquire("next", ttl=600.0, waiter_ttl=600.0)
             while not isinstance(await here.ask(again), Granted):
                 await asyncio.sleep(0.02)

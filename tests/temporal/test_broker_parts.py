@@ -91,16 +91,18 @@ async def test_a_letter_too_large_goes_in_parts_and_in_order(addressee: Addresse
     post = Post("", lambda inbox, bundle, there: granted.append(bundle.granted))
     bundle = post.to(inbox_of("w", RUN))
     for number in range(1_000):
-        bundle.wakeups.append({"number": number, "detail": LONG})
+        bundle.notifications.append({"number": number, "detail": LONG})
         bundle.answers.append(Answer([{"detail": LONG}], number))
     bundle.granted.append("a")
     addressee.open.set()
     await all_sent(post)
     assert max(size_of(asdict(each)) for each in addressee.news) < A_PART + 1_000
     assert [each.number for news in addressee.news for each in news.answers] == [*range(1_000)]
-    assert [each["number"] for news in addressee.news for each in news.wakeups] == [*range(1_000)]
+    assert [each["number"] for news in addressee.news for each in news.notifications] == [
+        *range(1_000)
+    ]
     last = max(number for number, each in enumerate(addressee.news) if each.answers)
-    assert not any(each.wakeups for each in addressee.news[:last])
+    assert not any(each.notifications for each in addressee.news[:last])
     assert granted == [["a"]] + [[]] * (len(addressee.news) - 1)
 
 
@@ -123,7 +125,11 @@ def test_one_piece_goes_however_large_it_is() -> None:
     while rest is not None:
         part, rest = rest.split(500)
         parts.append(part)
-    assert [(len(each.answers), len(each.wakeups)) for each in parts] == [(1, 0), (0, 1), (0, 1)]
+    assert [(len(each.answers), len(each.notifications)) for each in parts] == [
+        (1, 0),
+        (0, 1),
+        (0, 1),
+    ]
 
 
 def answer_to(office: Office, *commands: Any, inbox: str = "") -> Answer:

@@ -7,15 +7,15 @@ import pytest
 
 from dibs.core.proof import proof_of
 from dibs.core.timing import trusted
-from dibs.model import Gone, Granted, Lost, Queued, Refused, Renewed, Wakeup
+from dibs.model import Gone, Granted, Lost, Notification, Queued, Refused, Renewed
 from dibs.temporal.fair.lease import BrokeredLease, pause
 
 KEY = b"lock:x"
 
 
-def granted(at: float, window: float) -> Wakeup:
+def granted(at: float, window: float) -> Notification:
     proof = proof_of(KEY, "id", 7, (1,), at, window)
-    return Wakeup(KEY, "", "wf:a:b", "granted", 7, (1,), at, window, proof=proof)
+    return Notification(KEY, "", "wf:a:b", "granted", 7, (1,), at, window, proof=proof)
 
 
 def test_an_answer_counts_from_when_it_was_asked_for() -> None:
@@ -71,7 +71,7 @@ def test_a_renewal_never_shortens() -> None:
 def test_the_first_reason_of_a_loss_counts() -> None:
     lease = BrokeredLease("id", 10.0)
     lease.hear(Granted(7, (), 10.0), 100.0)
-    lease.hear_push(Wakeup(KEY, "", "", "revoked", detail="by hand"), 101.0)
+    lease.hear_push(Notification(KEY, "", "", "revoked", detail="by hand"), 101.0)
     lease.hear(Lost("expired"), 102.0)
     assert lease.ending is not None
     assert (lease.ending.reason, lease.ending.detail) == ("revoked", "by hand")
@@ -84,9 +84,9 @@ def test_what_ends_the_wait() -> None:
         lease.hear(reply, 100.0)
         assert lease.refusal == reply
     lease = BrokeredLease("id", 10.0)
-    lease.hear_push(Wakeup(KEY, "", "", "head"), 100.0)
+    lease.hear_push(Notification(KEY, "", "", "head"), 100.0)
     assert lease.refusal is None
-    lease.hear_push(Wakeup(KEY, "", "", "refused"), 100.0)
+    lease.hear_push(Notification(KEY, "", "", "refused"), 100.0)
     assert lease.refusal == Refused("too_large")
 
 

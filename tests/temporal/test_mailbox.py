@@ -102,7 +102,7 @@ async def test_a_broker_pushes_to_it(here: Brokered) -> None:
     await here.ask(Release(here.key, "a"))
     (news,) = await box.take()
     assert news["key"] == text_of(here.key)
-    (push,) = news["wakeups"]
+    (push,) = news["notifications"]
     assert (push["event"], push["lease"]) == ("granted", fingerprint("b"))
 
 

@@ -135,7 +135,8 @@ def pushed(rig: Rig, key: bytes = KEY) -> int:
 
 @both
 @pytest.mark.parametrize(
-    ("fault", "count"), [("seed", 1), ("drop_wakeup", 0), ("double_wakeup", 2), ("late_wakeup", 0)]
+    ("fault", "count"),
+    [("seed", 1), ("drop_notification", 0), ("double_notification", 2), ("late_notification", 0)],
 )
 def test_pushes(mode: str, fault: str, count: int) -> None:
     rig = world(faulty(fault), mode)
@@ -144,10 +145,10 @@ def test_pushes(mode: str, fault: str, count: int) -> None:
 
 @both
 def test_a_late_push_comes_with_a_later_call(mode: str) -> None:
-    rig = world(Faults(late_wakeup=1.0), mode)
+    rig = world(Faults(late_notification=1.0), mode)
     assert pushed(rig) == 0
 
-    rig.faults.late_wakeup = 0.0
+    rig.faults.late_notification = 0.0
     assert pushed(rig, b"lock:b") == 2
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dibs.core.names import fingerprint
-from dibs.model import Acquire, Command, Inspect, Reply, Status, Wakeup
+from dibs.model import Acquire, Command, Inspect, Notification, Reply, Status
 from dibs.stores.registry import store_for
 from tests.torture.engine import Engine
 from tests.torture.simruntime import SimRuntime
@@ -92,8 +92,8 @@ class Network:
             return
         reply = self.apply(message.command)
         self.seen(message, reply)
-        for wakeup in self.connection.notifications(0.0):
-            self._push(wakeup)
+        for notification in self.connection.notifications(0.0):
+            self._push(notification)
         if self.engine.random.random() >= self.weather.lose:
             when = self.engine.now + self._delay()
             self.engine.at(when, message.answer.set, reply, message.runtime.process)
@@ -106,8 +106,8 @@ class Network:
         """What the store has of a key; no message is needed for that."""
         replies = self.connection.apply([Inspect(key)], 0.0)
         assert isinstance(replies[0], Status)
-        for wakeup in self.connection.notifications(0.0):
-            self._push(wakeup)
+        for notification in self.connection.notifications(0.0):
+            self._push(notification)
         return replies[0]
 
     def held(self) -> Sequence[Status]:
@@ -119,15 +119,15 @@ class Network:
             self.connection.scan(b"", None, 1000)
         return self.connection.scan(b"", None, 1000).items
 
-    def _push(self, wakeup: Wakeup) -> None:
-        address = self._addresses.get(wakeup.lease)
+    def _push(self, notification: Notification) -> None:
+        address = self._addresses.get(notification.lease)
         if address is None or self.engine.random.random() < self.weather.lose_push:
             return
         runtime, lease_id = address
         copies = 2 if self.engine.random.random() < self.weather.double else 1
         for _ in range(copies):
             when = self.engine.now + self._delay()
-            push = lease_id, self.engine.now, wakeup
+            push = lease_id, self.engine.now, notification
             self.engine.at(when, runtime.deliver, push, runtime.process)
 
     def forget(self, lease_id: str) -> None:

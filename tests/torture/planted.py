@@ -13,13 +13,13 @@ from dibs.model import (
     Acquire,
     Command,
     Granted,
+    Notification,
     Release,
     Released,
     Renew,
     Renewed,
     Reply,
     Resize,
-    Wakeup,
 )
 from dibs.stores.sqlite import SqliteStore
 from tests.changed_store import ChangedStore
@@ -43,7 +43,7 @@ class Bug:
 
     command: Callable[[Command], Command] = lambda command: command
     reply: Callable[[Reply, Command], Reply] = lambda reply, command: reply
-    push: Callable[[Wakeup], Wakeup] = lambda push: push
+    push: Callable[[Notification], Notification] = lambda push: push
 
 
 def one_more(command: Command) -> Command:
@@ -70,7 +70,7 @@ def told_as_downgrades(reply: Reply, command: Command) -> Reply:
 
 
 def closed_no_longer(command: Command) -> Command:
-    return replace(command, keep=0.0) if isinstance(command, Release) else command
+    return replace(command, retain=0.0) if isinstance(command, Release) else command
 
 
 def the_first_slots(reply: Reply, command: Command) -> Reply:
@@ -79,7 +79,7 @@ def the_first_slots(reply: Reply, command: Command) -> Reply:
     return replace(reply, slots=tuple(range(len(reply.slots))))
 
 
-def pushed_the_first_slots(push: Wakeup) -> Wakeup:
+def pushed_the_first_slots(push: Notification) -> Notification:
     return replace(push, slots=tuple(range(len(push.slots))))
 
 
@@ -107,7 +107,7 @@ def token_falls(reply: Reply, command: Command) -> Reply:
     return replace(reply, token=falling(reply.token)) if isinstance(reply, Granted) else reply
 
 
-def pushed_token_falls(push: Wakeup) -> Wakeup:
+def pushed_token_falls(push: Notification) -> Notification:
     return replace(push, token=falling(push.token)) if push.token else push
 
 
@@ -147,5 +147,5 @@ class PlantedStore(ChangedStore):
     def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
         return [self._bug.reply(*each) for each in zip(replies, commands, strict=True)]
 
-    def pushes(self, pushes: Sequence[Wakeup]) -> Sequence[Wakeup]:
+    def pushes(self, pushes: Sequence[Notification]) -> Sequence[Notification]:
         return [self._bug.push(each) for each in pushes]

@@ -6,7 +6,7 @@ from weakref import ref
 
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
+from dibs.model import Capabilities, Command, Granted, Notification, Release, Renewed
 from dibs.runtime.notifications import NotificationRouter
 from dibs.runtime.port import Answer, HeldByOwner, Told, Watched
 from tests.torture.engine import Process
@@ -63,17 +63,17 @@ class SimKeeper:
             lease._renewed(answer)
 
     def abandon(
-        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+        self, key: bytes, lease_id: str, tombstone: float, keep_until: float | None = None
     ) -> None:
-        self._process.spawn(self._give_up(key, lease_id, bury, keep_until))
+        self._process.spawn(self._give_up(key, lease_id, tombstone, keep_until))
 
     async def _give_up(
-        self, key: bytes, lease_id: str, bury: float, keep_until: float | None
+        self, key: bytes, lease_id: str, tombstone: float, keep_until: float | None
     ) -> None:
         for attempt in range(8):
             keep = 0.0 if keep_until is None else max(keep_until - self._process.now(), 0.0)
             try:
-                await self._runtime.call(Release(key, lease_id, keep, bury))
+                await self._runtime.call(Release(key, lease_id, keep, tombstone))
             except BackendUnavailable:
                 await self._runtime.signal().wait(0.1 * 2**attempt)
             else:
@@ -99,7 +99,7 @@ class SimRuntime:
         """By id: when its last confirmation was sent, and until when the store's word can be relied on."""
         self._network = network
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         if not self.process.alive:
             raise Dead
         sent, answer = self.now(), self.signal()
@@ -107,7 +107,7 @@ class SimRuntime:
         return await self._answer(command, sent, answer)
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """They leave at the same time, and each has a fate of its own."""
         if not self.process.alive:
@@ -141,13 +141,13 @@ class SimRuntime:
         before = self.word.get(lease_id, (sent, until))
         self.word[lease_id] = max(sent, before[0]), max(until, before[1])
 
-    def deliver(self, push: tuple[str, float, Wakeup]) -> None:
+    def deliver(self, push: tuple[str, float, Notification]) -> None:
         """A push has come, for that id, about what happened at that (true) time."""
-        lease_id, at, wakeup = push
-        if wakeup.event == "granted":
+        lease_id, at, notification = push
+        if notification.event == "granted":
             granted = self.process.offset + self.process.rate * at
-            self._believe(lease_id, granted, granted + trusted(wakeup.window))
-        self.mail.deliver(wakeup)
+            self._believe(lease_id, granted, granted + trusted(notification.window))
+        self.mail.deliver(notification)
 
     async def ready(self, timeout: float | None = None) -> None: ...
 
@@ -171,5 +171,5 @@ class SimRuntime:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.process.soon(lambda _: callback())
 
-    def _revoked(self, wakeup: Wakeup) -> None:
+    def _revoked(self, notification: Notification) -> None:
         """Bodies learn of it by their next renewal."""

@@ -67,7 +67,9 @@ class World:
             key, now = command.key.decode(), self.engine.now
             if key.startswith("tasklock:"):
                 name = self.called.get(command.id, "")
-                self.record("kept", key, lease=name, invoked=message.sent, until=now + command.keep)
+                self.record(
+                    "kept", key, lease=name, invoked=message.sent, until=now + command.retain
+                )
 
     # -- whatever is given up leaves nothing behind ----------------------------------------------------
 

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Literal, Protocol
 
-from dibs.core.timing import POSITIONS
+from dibs.core.timing import COUNTED_POSITIONS
 
 # An id has at most one entry: a hold, a waiter or a tombstone.
 
@@ -35,7 +35,7 @@ class Hold:
     seq: int = 0
     """Number of the newest Resize."""
     lock_delay: float = 0.0
-    bury: float = 0.0
+    tombstone: float = 0.0
     """Seconds for which the id is remembered after a kept hold has ended."""
     since: int = 0
     """Stamp of its grant."""
@@ -48,7 +48,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Place:
+class QueueEntry:
     """A waiter. The queue is in the order of priority, then of arrival."""
 
     id: str
@@ -81,7 +81,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Tomb:
+class Tombstone:
     """A remembered id that has ended. It is never granted anything again."""
 
     id: str
@@ -92,7 +92,7 @@ class Tomb:
     detail: str = ""
 
 
-type Entry = Hold | Place | Tomb
+type Entry = Hold | QueueEntry | Tombstone
 
 
 class Book(Protocol):
@@ -146,14 +146,14 @@ class Book(Protocol):
     def first_to_end(self, count: int) -> Sequence[Hold]:
         """The holds that expire first, then by id. At most `count`."""
 
-    def first(self) -> Place | None:
+    def first(self) -> QueueEntry | None:
         """The head of the queue."""
 
-    def queue(self) -> Iterable[Place]:
+    def queue(self) -> Iterable[QueueEntry]:
         """The waiters in order. Lazy: read no further than you must."""
 
-    def ahead_of(self, place: Place) -> int:
-        """How many waiters are ahead of this one, up to `POSITIONS`."""
+    def ahead_of(self, place: QueueEntry) -> int:
+        """How many waiters are ahead of this one, up to `COUNTED_POSITIONS`."""
 
     def put(self, entry: Entry) -> None:
         """Write an entry. It replaces the entry that its id had."""
@@ -243,19 +243,19 @@ class MemoryBook:
             heappush(self._releases, release)
         return [self._holds[entry_id] for entry_id in found]
 
-    def first(self) -> Place | None:
+    def first(self) -> QueueEntry | None:
         return next(iter(self.queue()), None) if self._queue else None
 
-    def queue(self) -> Iterable[Place]:
+    def queue(self) -> Iterable[QueueEntry]:
         for _, _, entry_id in self._queue:
             place = self._entries[entry_id]
-            assert isinstance(place, Place)
+            assert isinstance(place, QueueEntry)
             yield place
 
-    def ahead_of(self, place: Place) -> int:
-        return min(self._index(place), POSITIONS)
+    def ahead_of(self, place: QueueEntry) -> int:
+        return min(self._index(place), COUNTED_POSITIONS)
 
-    def _index(self, place: Place) -> int:
+    def _index(self, place: QueueEntry) -> int:
         return bisect_left(self._queue, (*place.rank, ""))
 
     def put(self, entry: Entry) -> None:
@@ -268,7 +268,7 @@ class MemoryBook:
                 self._holds[entry.id] = entry
                 self.used += entry.units
                 self.taken |= bits_of(entry.slots)
-            elif isinstance(entry, Place):
+            elif isinstance(entry, QueueEntry):
                 insort(self._queue, (*entry.rank, entry.id))
         heappush(self._alarms, (self.expires_at(entry), entry.id))
         if isinstance(entry, Hold):
@@ -281,7 +281,7 @@ class MemoryBook:
             del self._holds[entry.id]
             self.used -= entry.units
             self.taken &= ~bits_of(entry.slots)
-        elif isinstance(entry, Place):
+        elif isinstance(entry, QueueEntry):
             del self._queue[self._index(entry)]
         self._sweep_if_due()
 
@@ -302,7 +302,7 @@ class MemoryBook:
         self._holds = {entry.id: entry for entry in entries if isinstance(entry, Hold)}
         self.used = sum(hold.units for hold in self._holds.values())
         self.taken = bits_of(slot for hold in self._holds.values() for slot in hold.slots)
-        self._queue = sorted((*e.rank, e.id) for e in entries if isinstance(e, Place))
+        self._queue = sorted((*e.rank, e.id) for e in entries if isinstance(e, QueueEntry))
         self._sweep()
 
     def _sweep_if_due(self) -> None:

@@ -23,6 +23,7 @@ from dibs.model import (
     Holder,
     Inspect,
     Lost,
+    Notification,
     Queued,
     Refused,
     Release,
@@ -36,7 +37,6 @@ from dibs.model import (
     Status,
     Unknown,
     Waiter,
-    Wakeup,
 )
 
 type Fields = list[Any]
@@ -49,7 +49,7 @@ MAX_INTEGER = 2**53
 """The first integer that a double does not hold exactly; all that are written are below it."""
 
 
-def encode(message: Command | Reply | Wakeup) -> Fields:
+def encode(message: Command | Reply | Notification) -> Fields:
     """A message as a list. Any value of any type is written as it is: the store checks commands."""
     return _SHAPES[type(message)].encode(message)
 
@@ -66,9 +66,9 @@ def decode_reply(data: Sequence[Any], key: bytes) -> Reply:
     return reply
 
 
-def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Wakeup:
+def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Notification:
     """The notification that a list holds, as it arrived in this inbox. Raises `ValueError`."""
-    notification: Wakeup = _decode(_NOTIFICATIONS, data, {"key": key, "inbox": inbox})
+    notification: Notification = _decode(_NOTIFICATIONS, data, {"key": key, "inbox": inbox})
     return notification
 
 
@@ -223,9 +223,9 @@ _OF_REPLIES = (
 _SHAPES: dict[type, _Shape] = {
     **{cls: _Shape(cls, frozenset({"key"})) for cls in _OF_COMMANDS},
     **{cls: _Shape(cls, BESIDE) for cls in _OF_REPLIES},
-    Wakeup: _Shape(Wakeup, BESIDE, "notification"),
+    Notification: _Shape(Notification, BESIDE, "notification"),
 }
 
 _COMMANDS = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_COMMANDS}
 _REPLIES = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_REPLIES}
-_NOTIFICATIONS = {"notification": _SHAPES[Wakeup]}
+_NOTIFICATIONS = {"notification": _SHAPES[Notification]}

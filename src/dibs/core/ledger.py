@@ -21,10 +21,10 @@ from itertools import islice
 from math import inf, isfinite
 from typing import Any, Literal
 
-from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
+from dibs.core.book import Book, Entry, Hold, QueueEntry, Tombstone, first_release
 from dibs.core.names import fingerprint
-from dibs.core.timing import BATCH_STEPS, BURIAL, FEW_STEPS, STEPS, WINDOW
-from dibs.core.turn import Turn
+from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, MAX_CLAIM_TIMEOUT, STEPS, TOMBSTONE_TTL
+from dibs.core.transition import Transition
 from dibs.model import (
     MANY,
     Acquire,
@@ -35,6 +35,7 @@ from dibs.model import (
     Holder,
     Inspect,
     Lost,
+    Notification,
     Queued,
     Refused,
     Release,
@@ -48,7 +49,6 @@ from dibs.model import (
     Status,
     Unknown,
     Waiter,
-    Wakeup,
 )
 
 LAST_TOKEN = 2**53
@@ -74,13 +74,13 @@ class Batch:
 
 def apply(
     book: Book, command: Command, now: float, stamp: int, batch: Batch | None = None
-) -> tuple[Reply, list[Wakeup]]:
+) -> tuple[Reply, list[Notification]]:
     """Apply one command to the book of its key. Returns the reply and the notifications to send."""
     flaw = flaw_of(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
-    turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
-    allowed = STEPS if batch is None else max(min(batch.steps, STEPS), FEW_STEPS)
+    turn = Transition(book, command.key, now, stamp, getattr(command, "id", None))
+    allowed = STEPS if batch is None else max(min(batch.steps, STEPS), LEAST_STEPS)
     turn.steps = allowed
     first = book.first()
     turn.settle()
@@ -89,7 +89,7 @@ def apply(
     turn.notify_new_head(first)
     if batch is not None:
         batch.steps -= allowed - turn.steps
-    return reply, turn.wakeups
+    return reply, turn.notifications
 
 
 def flaw_of(command: Command) -> str | None:
@@ -97,8 +97,8 @@ def flaw_of(command: Command) -> str | None:
     if isinstance(command, Acquire):
         if type(command.units) is not int or type(command.priority) is not int:
             return "units and priority must be whole numbers"
-        if not (0 < command.ttl < inf and 0 < command.patience < inf):
-            return "ttl and patience must be positive"
+        if not (0 < command.ttl < inf and 0 < command.waiter_ttl < inf):
+            return "ttl and waiter_ttl must be positive"
         if command.units < 1 or not 0 <= command.floor < LAST_TOKEN:
             return "units must be at least 1, floor at least 0 and less than 2^53"
         if not 0 <= command.lock_delay < inf:
@@ -113,15 +113,17 @@ def flaw_of(command: Command) -> str | None:
             return "units must be at least 1"
         if command.units > MANY:
             return _TOO_MANY
-    elif isinstance(command, Release) and not (0 <= command.keep < inf and 0 <= command.bury < inf):
-        return "keep and bury must be finite and at least 0"
+    elif isinstance(command, Release) and not (
+        0 <= command.retain < inf and 0 <= command.tombstone < inf
+    ):
+        return "retain and tombstone must be finite and at least 0"
     return None
 
 
 # ---- Acquire --------------------------------------------------------------------------------------
 
 
-def _acquire(turn: Turn, command: Acquire) -> Reply:
+def _acquire(turn: Transition, command: Acquire) -> Reply:
     entry = turn.book.get(command.id)
     if entry is not None:
         return _acquire_again(turn, command, entry)
@@ -140,19 +142,19 @@ def _acquire(turn: Turn, command: Acquire) -> Reply:
     return turn.enqueue(_new_place(turn, command))
 
 
-def _acquire_again(turn: Turn, command: Acquire, entry: Entry) -> Reply:
+def _acquire_again(turn: Transition, command: Acquire, entry: Entry) -> Reply:
     """A repeated Acquire renews a hold, counts as a waiter's heartbeat, and never revives an ended id."""
-    if isinstance(entry, Tomb):
+    if isinstance(entry, Tombstone):
         return Refused("too_large") if entry.reason == "too_large" else Gone()
     if isinstance(entry, Hold) and entry.state in ("kept", "revoked"):
         return Gone()
     entry.inbox = command.inbox  # its owner may have reconnected
-    if isinstance(entry, Place):
+    if isinstance(entry, QueueEntry):
         return turn.heartbeat(entry, command.ttl)
     return turn.claim(entry, command.ttl)
 
 
-def _grant(turn: Turn, command: Acquire) -> Granted:
+def _grant(turn: Transition, command: Acquire) -> Granted:
     token = turn.take_token(command.floor)
     slots = turn.free_slots(command.units)
     turn.book.put(
@@ -175,17 +177,17 @@ def _grant(turn: Turn, command: Acquire) -> Granted:
     return Granted(token, slots, command.ttl)
 
 
-def _new_place(turn: Turn, command: Acquire) -> Place:
+def _new_place(turn: Transition, command: Acquire) -> QueueEntry:
     turn.book.arrivals += 1
-    return Place(
+    return QueueEntry(
         id=command.id,
         owner=command.owner,
         units=command.units,
         priority=command.priority,
         arrival=turn.book.arrivals,
         grant_ttl=command.ttl,
-        ttl=command.patience,
-        expires=turn.now + command.patience,
+        ttl=command.waiter_ttl,
+        expires=turn.now + command.waiter_ttl,
         floor=command.floor,
         lock_delay=command.lock_delay,
         since=turn.stamp,
@@ -196,7 +198,7 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
     )
 
 
-def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:
+def _refuse(turn: Transition, reason: Literal["held", "queue_full"] = "held") -> Refused:
     """Refuse, with the holders and the seconds until time can free units (0 if the steps ran out).
 
     The reason is `closed` if the units of all listed holders are retained by nobody.
@@ -207,63 +209,65 @@ def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refus
     return Refused(
         "closed" if closed else reason,
         holders_of(turn, holds),
-        max(again, 0.0) if isfinite(again) else WINDOW,
+        max(again, 0.0) if isfinite(again) else MAX_CLAIM_TIMEOUT,
     )
 
 
 # ---- Renew, Release -------------------------------------------------------------------------------
 
 
-def _renew(turn: Turn, command: Renew) -> Reply:
+def _renew(turn: Transition, command: Renew) -> Reply:
     entry = turn.book.get(command.id)
-    if command.inbox and isinstance(entry, Hold | Place):
+    if command.inbox and isinstance(entry, Hold | QueueEntry):
         entry.inbox = command.inbox
     match entry:
         case Hold(state="held"):
             return Renewed(turn.extend(entry, command.ttl))
         case Hold(state="unclaimed"):
             return turn.claim(entry, command.ttl)
-        case Place():
+        case QueueEntry():
             reply = turn.heartbeat(entry, command.ttl)
             return reply if isinstance(reply, Granted | Queued) else Lost("expired", "too large")
         case Hold(state="revoked"):
             turn.book.put(entry)  # its inbox may be a new one
             return Lost("revoked", entry.detail)
-        case Tomb(reason="revoked"):
+        case Tombstone(reason="revoked"):
             return Lost("revoked", entry.detail)
         case _:
             return Lost()
 
 
-def _release(turn: Turn, command: Release) -> Reply:
+def _release(turn: Transition, command: Release) -> Reply:
     entry = turn.book.get(command.id)
     match entry:
         case Hold(state="kept"):
-            if command.bury > entry.bury:
-                entry.bury = command.bury
+            if command.tombstone > entry.tombstone:
+                entry.tombstone = command.tombstone
                 turn.book.put(entry)
             return Released()  # a repeat never extends it
-        case Hold() if command.keep:
-            turn.keep(entry, command.keep, command.bury)
+        case Hold() if command.retain:
+            turn.retain(entry, command.retain, command.tombstone)
             return Released()
-        case Hold() | Place():
-            if command.bury:
-                turn.bury(command.id, command.bury)
+        case Hold() | QueueEntry():
+            if command.tombstone:
+                turn.set_tombstone(command.id, command.tombstone)
             else:
                 turn.book.remove(entry)
             return Released()
-        case None if command.bury:
-            turn.bury(command.id, command.bury)
-        case Tomb() if command.bury:
+        case None if command.tombstone:
+            turn.set_tombstone(command.id, command.tombstone)
+        case Tombstone() if command.tombstone:
             # its Acquire may have been sent again since
-            turn.bury(entry.id, turn.left(entry, command.bury), entry.reason, entry.detail)
+            turn.set_tombstone(
+                entry.id, turn.left(entry, command.tombstone), entry.reason, entry.detail
+            )
     return Unknown()
 
 
 # ---- Resize ---------------------------------------------------------------------------------------
 
 
-def _resize(turn: Turn, command: Resize) -> Reply:
+def _resize(turn: Transition, command: Resize) -> Reply:
     hold = turn.book.get(command.id)
     if not isinstance(hold, Hold) or hold.state == "kept":
         return Lost()
@@ -281,7 +285,7 @@ def _resize(turn: Turn, command: Resize) -> Reply:
     return Granted(hold.token, hold.slots, left)
 
 
-def _set_units(turn: Turn, hold: Hold, units: int) -> None:
+def _set_units(turn: Transition, hold: Hold, units: int) -> None:
     """Growing ignores the queue. Otherwise a holder could wait for waiters that wait for it."""
     book = turn.book
     grows = units > hold.units
@@ -296,7 +300,7 @@ def _set_units(turn: Turn, hold: Hold, units: int) -> None:
     book.put(hold)
 
 
-def _refuse_growth(turn: Turn, hold: Hold, units: int) -> Refused:
+def _refuse_growth(turn: Transition, hold: Hold, units: int) -> Refused:
     if units > turn.book.capacity:
         return Refused("too_large")
     first = turn.book.first_to_end(HOLDERS_NAMED + 1)
@@ -308,7 +312,7 @@ def _refuse_growth(turn: Turn, hold: Hold, units: int) -> Refused:
 # ---- Revoke, Inspect ------------------------------------------------------------------------------
 
 
-def _revoke(turn: Turn, command: Revoke) -> Revoked:
+def _revoke(turn: Transition, command: Revoke) -> Revoked:
     hit = [
         hold
         for hold in turn.book.holds()
@@ -318,7 +322,7 @@ def _revoke(turn: Turn, command: Revoke) -> Revoked:
     for hold in hit:
         turn.notify_revoked(hold, command.reason)
         if command.now:
-            turn.bury(hold.id, BURIAL, "revoked", command.reason)
+            turn.set_tombstone(hold.id, TOMBSTONE_TTL, "revoked", command.reason)
         else:
             hold.state = "revoked"
             hold.detail = command.reason
@@ -327,7 +331,7 @@ def _revoke(turn: Turn, command: Revoke) -> Revoked:
     return Revoked(len(hit), ends_in)
 
 
-def _inspect(turn: Turn, command: Inspect) -> Status:
+def _inspect(turn: Transition, command: Inspect) -> Status:
     book = turn.book
     return Status(
         command.key,
@@ -341,7 +345,7 @@ def _inspect(turn: Turn, command: Inspect) -> Status:
     )
 
 
-_RULES: dict[type, Callable[[Turn, Any], Reply]] = {
+_RULES: dict[type, Callable[[Transition, Any], Reply]] = {
     Acquire: _acquire,
     Renew: _renew,
     Release: _release,
@@ -351,7 +355,7 @@ _RULES: dict[type, Callable[[Turn, Any], Reply]] = {
 }
 
 
-def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
+def holders_of(turn: Transition, holds: Iterable[Hold]) -> tuple[Holder, ...]:
     """Holds as other clients see them, without ids."""
     return tuple(
         Holder(
@@ -371,7 +375,7 @@ def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
     )
 
 
-def waiter_of(turn: Turn, place: Place) -> Waiter:
+def waiter_of(turn: Transition, place: QueueEntry) -> Waiter:
     """A waiter as other clients see it, without its id."""
     return Waiter(
         lease=fingerprint(place.id),
@@ -385,5 +389,5 @@ def waiter_of(turn: Turn, place: Place) -> Waiter:
     )
 
 
-def _age(turn: Turn, since: int) -> float:
+def _age(turn: Transition, since: int) -> float:
     return max(turn.stamp - since, 0) / 1e6

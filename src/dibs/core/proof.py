@@ -11,7 +11,7 @@ from functools import cache
 from struct import error, pack
 from typing import Any
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 
 
 def proof_of(
@@ -22,7 +22,7 @@ def proof_of(
     return proof
 
 
-def is_proven(push: Wakeup, lease_id: str) -> bool:
+def is_proven(push: Notification, lease_id: str) -> bool:
     """Whether the store itself has sent this grant, just as it is."""
     sha256, sha1, same = _hashes()
     try:

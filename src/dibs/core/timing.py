@@ -1,25 +1,25 @@
 """Durations and limits of the protocol, and how they follow from a ttl. Seconds, unless stated."""
 
-WINDOW = 5.0
+MAX_CLAIM_TIMEOUT = 5.0
 """Seconds within which a grant by notification must be claimed, at most."""
 
-FRONT = 16
+HEARTBEAT_POSITIONS = 16
 """How many waiters at the front of a queue send a heartbeat every third of the claim timeout."""
 
-SIGHT = 64
+EXAMINED_POSITIONS = 64
 """How many waiters are looked at. If all of them are passed over, the next client that asks is granted."""
 
-POSITIONS = 1_000
+COUNTED_POSITIONS = 1_000
 """The largest queue position that is counted."""
 
 STEPS = 64
 """How many entries a command can expire, and waiters grant or refuse. Later commands do the rest."""
 
-FEW_STEPS = 4
+LEAST_STEPS = 4
 """The same, for each command of a batch that has used up its `BATCH_STEPS`."""
 BATCH_STEPS = 256
 
-BURIAL = 60.0
+TOMBSTONE_TTL = 60.0
 """Seconds for which an ended id is remembered, at least."""
 
 DRIFT = 0.01
@@ -42,12 +42,12 @@ def trusted(ttl: float) -> float:
     return ttl - margin(ttl)
 
 
-def claim_window(ttl: float) -> float:
+def claim_timeout(ttl: float) -> float:
     """Seconds within which the owner of a grant by notification must send its first renewal.
 
     Everybody waits for it, so a short ttl gives half of itself, unless that would be all margin.
     """
-    return min(WINDOW, max(ttl / 2, min(ttl, 0.5)))
+    return min(MAX_CLAIM_TIMEOUT, max(ttl / 2, min(ttl, 0.5)))
 
 
 def renew_after(ttl: float) -> float:
@@ -55,14 +55,14 @@ def renew_after(ttl: float) -> float:
     return ttl / 3
 
 
-def sign_of_life_after(window: float) -> float:
+def heartbeat_interval(window: float) -> float:
     """Seconds between two heartbeats of a waiter at the front of the queue."""
     return window / 3
 
 
-def burial(call_timeout: float) -> float:
+def tombstone_ttl(call_timeout: float) -> float:
     """Seconds for which an id is remembered, because a copy of its command may still be under way."""
-    return max(BURIAL, 2 * call_timeout)
+    return max(TOMBSTONE_TTL, 2 * call_timeout)
 
 
 def next_token(last: int, stamp: int, floor: int) -> int:

@@ -35,6 +35,7 @@ from dibs.model import (
     Holder,
     Inspect,
     Lost,
+    Notification,
     Queued,
     Refused,
     Release,
@@ -42,7 +43,6 @@ from dibs.model import (
     Renew,
     Renewed,
     Status,
-    Wakeup,
 )
 from dibs.runtime.port import Answer, Runtime, Signal
 
@@ -216,7 +216,7 @@ class AcquireAttempt:
     async def _leave_queue(self) -> None:
         """Leave at once, so that the store grants nothing to this id any more."""
         bury = tombstone(self._rt, self._doubtful or self._in_flight)
-        await self._rt.call(Release(self._request.key, self._id, bury=bury), ASIDE)
+        await self._rt.call(Release(self._request.key, self._id, tombstone=bury), ASIDE)
         self._over = True
 
     def _abandon(self) -> None:
@@ -258,7 +258,7 @@ class AcquireAttempt:
             rt.mail.expect(key, waiter, signal)
             if await self._wait(signal, max(min(end, self._due_at) - rt.now(), 0.0)):
                 told = signal.value
-                if isinstance(told, Wakeup) and told.event == "granted":
+                if isinstance(told, Notification) and told.event == "granted":
                     return self._pushed(told, answer.sent, reply.now)
                 return None
             if rt.now() >= end or not rt.mail.pause(key, waiter):
@@ -324,7 +324,7 @@ class AcquireAttempt:
         deadline = sent + trusted(reply.ttl)
         return Grant(self._id, reply.token, reply.slots, sent, deadline, None, self._doubtful)
 
-    def _pushed(self, told: Wakeup, sent: float, store_now: float) -> Grant | None:
+    def _pushed(self, told: Notification, sent: float, store_now: float) -> Grant | None:
         """A grant by notification, if it is proven and still stands for a while; else None: ask the store.
 
         The store granted at `granted_at`. It had answered our last message, sent at `sent`, at

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, Self
 
 from dibs.config import Duration, optional_seconds, safe_ttl, seconds
-from dibs.core.timing import MIN_TTL, burial, renew_after, trusted
+from dibs.core.timing import MIN_TTL, renew_after, tombstone_ttl, trusted
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
 from dibs.locks import hooks
 from dibs.locks.messages import (
@@ -778,7 +778,7 @@ class LeaseBase:
 
 def tombstone(rt: Runtime, doubtful: bool) -> float:
     """Seconds that the store remembers an id that is given up: if a copy of its Acquire may come, long."""
-    return burial(rt.call_timeout) if doubtful else 0.0
+    return tombstone_ttl(rt.call_timeout) if doubtful else 0.0
 
 
 def give_up(

@@ -158,10 +158,10 @@ async def _grow_alone(rt: Runtime, lease: RWLeaseBase, others: Grant, until: flo
         while True:
             try:  # each of these can be repeated
                 not_busy(await rt.call(command), key)
-                leave = Release(key, others.id, bury=tombstone(rt, doubtful))
+                leave = Release(key, others.id, tombstone=tombstone(rt, doubtful))
                 not_busy(await rt.call(leave), key)
                 refused = await lease._grow()
-                leave = Release(key, place, bury=tombstone(rt, doubtful))
+                leave = Release(key, place, tombstone=tombstone(rt, doubtful))
                 not_busy(await rt.call(leave), key)
                 return refused is None
             except BackendUnavailable:

@@ -9,7 +9,7 @@ from weakref import WeakMethod
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Capabilities, Command, Finding, Inspect, Page, Status, Wakeup
+from dibs.model import Capabilities, Command, Finding, Inspect, Notification, Page, Status
 from dibs.process import on_fork
 from dibs.runtime.batcher import Batcher, Call
 from dibs.runtime.keeper import StoreKeeper
@@ -218,7 +218,7 @@ class AsyncRuntime:
         await self.connection.subscribe(self._deliver_weakly)
         self.is_ready = True
 
-    def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
+    def _deliver(self, news: Sequence[Notification] | DibsError) -> None:
         """Take notifications. When some may have been missed, all waiters ask again."""
         if isinstance(news, DibsError):
             self._is_deaf = True
@@ -227,11 +227,11 @@ class AsyncRuntime:
                 self._subscribing = self._loop.create_task(self._subscribe_again())
                 self._subscribing._log_destroy_pending = False  # type: ignore[attr-defined]
             return
-        for wakeup in news:
-            if wakeup.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(UNHURRIED, self.letterbox.remind, wakeup)
+        for notification in news:
+            if notification.event == "head" and not self._clock_is_by_hand:
+                self._loop.call_later(UNHURRIED, self.letterbox.remind, notification)
             else:
-                self.letterbox.deliver(wakeup)
+                self.letterbox.deliver(notification)
 
     async def _subscribe_again(self) -> None:
         """Try until notifications come again, and have all waiters ask meanwhile."""
@@ -252,12 +252,12 @@ class AsyncRuntime:
         """Reads travel apart from what leases depend on."""
         return self._reads if type(command) is Inspect else self._batcher
 
-    def call(self, command: Command, patience: float | None = None) -> Coroutine[Any, Any, Answer]:
+    def call(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Answer]:
         """See `runtime.port.Runtime`."""
-        return self._batcher_for(command).call(command, patience)
+        return self._batcher_for(command).call(command, wait)
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """See `runtime.port.Runtime`. Reads and changes of one key keep their order."""
         told: list[Told] = []
@@ -268,7 +268,7 @@ class AsyncRuntime:
             if batchers.setdefault(command.key, batcher) is not batcher:
                 told += await told_of(calls)
                 calls, batchers = [], {command.key: batcher}
-            calls.append(batcher.gather(command, patience))
+            calls.append(batcher.gather(command, wait))
         return [*told, *await told_of(calls)] if calls else told
 
     async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:

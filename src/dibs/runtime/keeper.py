@@ -19,9 +19,9 @@ from weakref import WeakSet
 
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import fingerprint
-from dibs.core.timing import burial
+from dibs.core.timing import tombstone_ttl
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Failed, Release, Reply, Resize, Wakeup
+from dibs.model import Command, Failed, Notification, Release, Reply, Resize
 from dibs.process import Gate, on_fork
 from dibs.runtime.calls import Outcome, apply_in_halves
 from dibs.runtime.notifications import NotificationRouter
@@ -53,7 +53,7 @@ class _Abandoned(NamedTuple):
         """What gives it up at this moment; of what is to stay closed less is left with every try."""
         if self.keep_until is None:
             return self.release
-        return replace(self.release, keep=max(self.keep_until - now, 0.0))
+        return replace(self.release, retain=max(self.keep_until - now, 0.0))
 
 
 type _Chore = Watched | _Abandoned | Gate
@@ -113,15 +113,15 @@ class StoreKeeper:
         self,
         key: bytes,
         lease_id: str,
-        bury: float | None = None,
+        tombstone: float | None = None,
         keep_until: float | None = None,
         *,
         maybe_in_flight: bool = False,
     ) -> None:
         """See `runtime.port.Keeper`."""
-        if bury is None:
-            bury = burial(self._call_timeout) if maybe_in_flight else 0.0
-        self._post(_Abandoned(Release(key, lease_id, bury=bury), 0, keep_until))
+        if tombstone is None:
+            tombstone = tombstone_ttl(self._call_timeout) if maybe_in_flight else 0.0
+        self._post(_Abandoned(Release(key, lease_id, tombstone=tombstone), 0, keep_until))
 
     @property
     def inbox(self) -> str:
@@ -204,10 +204,10 @@ class StoreKeeper:
             if self._stepped:
                 self.flush(10 * DRAIN)
 
-    def _revoked(self, wakeup: Wakeup) -> None:
+    def _revoked(self, notification: Notification) -> None:
         """A notification says that one of our leases was revoked: the store has the last word."""
         for lease in self._scheduler.leases():
-            is_it = lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease
+            is_it = lease.key == notification.key and fingerprint(lease._id) == notification.lease
             if is_it and lease._doubt():
                 self._post(lease)
 
@@ -286,8 +286,8 @@ class StoreKeeper:
         if chores:
             self._work(connection, chores)
         elif not self._closing:
-            for wakeup in connection.notifications(None):
-                self.mail.deliver(wakeup)
+            for notification in connection.notifications(None):
+                self.mail.deliver(notification)
 
     def _connect(self) -> BlockingConnection:
         connection = self.store.blocking_connection()

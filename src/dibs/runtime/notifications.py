@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.runtime.port import Signal
 
 MAX_EARLY = 1024
@@ -13,10 +13,10 @@ MAX_EARLY = 1024
 class Receiver(Protocol):
     """Takes notifications of the store. To see them on their way, take the place of a runtime's."""
 
-    def deliver(self, wakeup: Wakeup) -> None:
+    def deliver(self, notification: Notification) -> None:
         """A notification has come."""
 
-    def remind(self, wakeup: Wakeup) -> None:
+    def remind(self, notification: Notification) -> None:
         """A notification that was put off: it only matters to somebody who still waits."""
 
     def recheck(self) -> None:
@@ -30,9 +30,9 @@ class NotificationRouter:
     kept for a while. Every step is a single operation on a dict: any thread may deliver.
     """
 
-    def __init__(self, revoked: Callable[[Wakeup], None]) -> None:
+    def __init__(self, revoked: Callable[[Notification], None]) -> None:
         self._waiting: dict[tuple[bytes, str], Signal] = {}
-        self._early: dict[tuple[bytes, str], Wakeup] = {}
+        self._early: dict[tuple[bytes, str], Notification] = {}
         self._revoked = revoked
 
     def expect(self, key: bytes, lease: str, signal: Signal) -> None:
@@ -51,24 +51,24 @@ class NotificationRouter:
         self._waiting.pop((key, lease), None)
         self._early.pop((key, lease), None)
 
-    def deliver(self, wakeup: Wakeup) -> None:
+    def deliver(self, notification: Notification) -> None:
         """Bring a notification to its waiter, or keep it; a revocation goes to the keeper."""
-        if wakeup.event == "revoked":
-            self._revoked(wakeup)
+        if notification.event == "revoked":
+            self._revoked(notification)
             return
-        signal = self._waiting.pop((wakeup.key, wakeup.lease), None)
+        signal = self._waiting.pop((notification.key, notification.lease), None)
         if signal is not None:
-            signal.set(wakeup)
+            signal.set(notification)
             return
-        self._early[wakeup.key, wakeup.lease] = wakeup
+        self._early[notification.key, notification.lease] = notification
         while len(self._early) > MAX_EARLY:
             self._early.pop(next(iter(self._early)), None)
 
-    def remind(self, wakeup: Wakeup) -> None:
+    def remind(self, notification: Notification) -> None:
         """Bring it to its waiter, if that still waits."""
-        signal = self._waiting.pop((wakeup.key, wakeup.lease), None)
+        signal = self._waiting.pop((notification.key, notification.lease), None)
         if signal is not None:
-            signal.set(wakeup)
+            signal.set(notification)
 
     def recheck(self) -> None:
         """Have all waiters ask again."""
@@ -84,11 +84,11 @@ class PassingMail:
     def __init__(self, letterbox: Receiver) -> None:
         self._letterbox = letterbox
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        self._letterbox.deliver(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        self._letterbox.deliver(notification)
 
-    def remind(self, wakeup: Wakeup) -> None:
-        self._letterbox.remind(wakeup)
+    def remind(self, notification: Notification) -> None:
+        self._letterbox.remind(notification)
 
     def recheck(self) -> None:
         self._letterbox.recheck()

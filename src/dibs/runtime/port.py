@@ -208,7 +208,7 @@ class Keeper(Protocol):
         self,
         key: bytes,
         lease_id: str,
-        bury: float | None = None,
+        tombstone: float | None = None,
         keep_until: float | None = None,
         *,
         maybe_in_flight: bool = False,
@@ -216,7 +216,7 @@ class Keeper(Protocol):
         """Give up whatever that id has, in the background; never blocks.
 
         `maybe_in_flight`: a copy of its Acquire may still be under way, so the store remembers the id for
-        as long as that may take (or for `bury` seconds, if given). Its units stay taken until
+        as long as that may take (or for `tombstone` seconds, if given). Its units stay taken until
         `keep_until`, by nobody.
         """
 
@@ -285,15 +285,15 @@ class Runtime(Protocol):
     async def ready(self, timeout: float | None = None) -> None:
         """Connect, if that hasn't been done; raise `BackendUnavailable` after `timeout` seconds."""
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
 
-        An event loop waits for `patience` seconds at most, where that is less than a call may take; so do
+        An event loop waits for `wait` seconds at most, where that is less than a call may take; so do
         threads where the store's backend has `apply_within`, and `open_within` to connect.
         """
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """What came of each of these, which travel together: as `call` would have told it."""
 

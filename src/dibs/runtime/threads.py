@@ -148,41 +148,41 @@ class ThreadRuntime:
         if self._closed:
             raise DibsError("the client was closed while it was asked for something")
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         sent = self._clock.now()
-        return Answer(self._applied((command,), patience)[0], sent)
+        return Answer(self._applied((command,), wait)[0], sent)
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """See `runtime.port.Runtime`: a round trip for as many as may travel together."""
         told: list[Told] = []
         for start in range(0, len(commands), MAX_BATCH):
-            told += self._call_batch(commands[start : start + MAX_BATCH], patience)
+            told += self._call_batch(commands[start : start + MAX_BATCH], wait)
         return told
 
-    def _call_batch(self, batch: Sequence[Command], patience: float | None) -> Sequence[Told]:
+    def _call_batch(self, batch: Sequence[Command], wait: float | None) -> Sequence[Told]:
         sent = self._clock.now()
         try:
-            return [Answer(reply, sent) for reply in self._applied(batch, patience)]
+            return [Answer(reply, sent) for reply in self._applied(batch, wait)]
         except DibsError as error:
             return [error] * len(batch)
 
-    def _applied(self, batch: Sequence[Command], patience: float | None) -> Sequence[Reply]:
-        """Within `patience` seconds in all, and each attempt within the limit of its commands."""
+    def _applied(self, batch: Sequence[Command], wait: float | None) -> Sequence[Reply]:
+        """Within `wait` seconds in all, and each attempt within the limit of its commands."""
         self._refuse_if_closed()
-        limit = min([time_limit(command, self.call_timeout, patience) for command in batch])
+        limit = min([time_limit(command, self.call_timeout, wait) for command in batch])
         replies = self._using(
-            lambda connection, left: connection.apply(batch, min(limit, left)), patience
+            lambda connection, left: connection.apply(batch, min(limit, left)), wait
         )
         self._refuse_if_closed()
         return replies
 
     def _using[T](
-        self, use: Callable[[BlockingConnection, float], T], patience: float | None = None
+        self, use: Callable[[BlockingConnection, float], T], wait: float | None = None
     ) -> T:
         """Do something over a connection of the pool, in the seconds that are left."""
-        until = inf if patience is None else monotonic() + patience
+        until = inf if wait is None else monotonic() + wait
 
         def left() -> float:
             return max(until - monotonic(), SHORTEST)

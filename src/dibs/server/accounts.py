@@ -167,12 +167,12 @@ class Accounts:
     def buried(self, key_id: str, command: Release) -> Release:
         """A release whose tombstone is within bounds: in time, and in number for each key."""
         tombstones, now = self.of(key_id).tombstones, self._now()
-        bury, which = min(command.bury, MAX_BURY), (command.key, command.id)
+        tombstone, which = min(command.tombstone, MAX_BURY), (command.key, command.id)
         if tombstones.has_room(which, self.limits.tombstones_per_key, now):
-            tombstones.put(which, now + bury)
+            tombstones.put(which, now + tombstone)
         else:
-            bury = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
-        return replace(command, bury=bury)
+            tombstone = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
+        return replace(command, tombstone=tombstone)
 
     def signed_in(self, key_id: str, session: str) -> None:
         """A session begins. Raises `Problem`, 429, if a key has begun too many lately."""
@@ -189,9 +189,9 @@ class Accounts:
         delay = max(delay, account.places.drop(which))
         account.leases.put(which, self._now() + ttl, delay)
 
-    def queued(self, key_id: str, which: Which, patience: float, delay: float = 0.0) -> None:
+    def queued(self, key_id: str, which: Which, waiter_ttl: float, delay: float = 0.0) -> None:
         """A key's place in line lives for so long."""
-        self.of(key_id).places.put(which, self._now() + patience, delay)
+        self.of(key_id).places.put(which, self._now() + waiter_ttl, delay)
 
     def ended(self, key_id: str, which: Which) -> None:
         """A lease or a place has ended; what keeps units taken counts on."""

@@ -10,7 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.runtime.notifications import PassingMail, Receiver
 
 
@@ -25,7 +25,7 @@ class Stream:
         self.key_id = key_id
         self.news = asyncio.Event()
         """There is something to be sent."""
-        self.waiting: deque[Wakeup] = deque()
+        self.waiting: deque[Notification] = deque()
         self.recheck = False
         """Pushes may have been lost: the client should ask again for all that waits."""
         self.behind = False
@@ -34,15 +34,15 @@ class Stream:
         """The fingerprints whose pushes go here, oldest first."""
         self._most = most
 
-    def put(self, wakeup: Wakeup) -> None:
+    def put(self, notification: Notification) -> None:
         """One more push."""
         if len(self.waiting) >= self._most:
             self.behind = True
         else:
-            self.waiting.append(wakeup)
+            self.waiting.append(notification)
         self.news.set()
 
-    def take(self) -> list[Wakeup]:
+    def take(self) -> list[Notification]:
         """All that has come."""
         self.news.clear()
         found = list(self.waiting)
@@ -95,12 +95,12 @@ class Post:
         if stream is not None:
             stream.leases.pop(lease, None)
 
-    def deliver(self, wakeup: Wakeup) -> bool:
+    def deliver(self, notification: Notification) -> bool:
         """Put a push into its stream; tell whether it has one."""
-        stream = self._to.get(wakeup.lease)
+        stream = self._to.get(notification.lease)
         if stream is None:
             return False
-        stream.put(wakeup)
+        stream.put(notification)
         return True
 
     def recheck(self) -> None:
@@ -122,13 +122,13 @@ class TappedMail(PassingMail):
         super().__init__(letterbox)
         self._post = post
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        if not self._post.deliver(wakeup):
-            super().deliver(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        if not self._post.deliver(notification):
+            super().deliver(notification)
 
-    def remind(self, wakeup: Wakeup) -> None:
-        if not self._post.deliver(wakeup):
-            super().remind(wakeup)
+    def remind(self, notification: Notification) -> None:
+        if not self._post.deliver(notification):
+            super().remind(notification)
 
     def recheck(self) -> None:
         super().recheck()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dibs.core.names import PROBE
-from dibs.core.timing import burial
+from dibs.core.timing import tombstone_ttl
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.locks.requests import new_id
 from dibs.model import (
@@ -126,7 +126,7 @@ class Doubts:
     __slots__ = ("_bury", "_made", "ids")
 
     def __init__(self, call_timeout: float) -> None:
-        self._bury = burial(call_timeout)
+        self._bury = tombstone_ttl(call_timeout)
         self._made: dict[str, None] = {}
         """Ids that this server made and has not released. The latest comes last."""
         self.ids: dict[str, None] = {}
@@ -166,7 +166,7 @@ class Doubts:
 
     def buried(self, command: Release) -> Release:
         """Have the store remember its id for as long as a late copy may be on its way."""
-        return replace(command, bury=max(command.bury, self._bury))
+        return replace(command, tombstone=max(command.tombstone, self._bury))
 
 
 def _remember(ids: dict[str, None], lease_id: str) -> None:
@@ -278,7 +278,7 @@ class Service:
         return told
 
     def _bounded(self, who: Principal, command: Command) -> Command:
-        if type(command) is Release and command.bury:
+        if type(command) is Release and command.tombstone:
             return self.accounts.buried(who.key_id, command)
         return command
 
@@ -316,7 +316,7 @@ def _acquired(accounts: Accounts, key_id: str, command: Acquire, reply: Reply) -
     if type(reply) is Granted:
         accounts.leased(key_id, which, reply.ttl, delay)
     elif type(reply) is Queued:
-        accounts.queued(key_id, which, command.patience, delay)
+        accounts.queued(key_id, which, command.waiter_ttl, delay)
 
 
 def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> None:
@@ -330,7 +330,7 @@ def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> N
 
 def _released(accounts: Accounts, key_id: str, command: Release, reply: Reply) -> None:
     if type(reply) is Released:
-        accounts.released(key_id, (command.key, command.id), command.keep)
+        accounts.released(key_id, (command.key, command.id), command.retain)
     else:
         accounts.ended(key_id, (command.key, command.id))
 

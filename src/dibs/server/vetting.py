@@ -93,8 +93,8 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
         return flaw
     if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
         return "`priority` must be -2^31 to 2^31 - 1"
-    if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):
-        return f"`patience` must be at most {limits.max_ttl:g} seconds"
+    if not (isfinite(command.waiter_ttl) and 0 < command.waiter_ttl <= limits.max_ttl):
+        return f"`waiter_ttl` must be at most {limits.max_ttl:g} seconds"
     if not 0 <= command.lock_delay <= limits.max_ttl:
         return f"`lock_delay` must be at most {limits.max_ttl:g} seconds"
     return (
@@ -133,7 +133,7 @@ def _floor_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
 
 
 def _release_flaw(limits: Limits, command: Release) -> str | None:
-    for what, most in (("keep", limits.max_keep), ("bury", limits.max_ttl)):
+    for what, most in (("retain", limits.max_keep), ("tombstone", limits.max_ttl)):
         if not 0 <= getattr(command, what) <= most:
             return f"`{what}` must be at most {most:g} seconds"
     return None

@@ -14,7 +14,7 @@ from dibs.clock import Clock, SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.errors import NotConfigured
-from dibs.model import Capabilities, Command, Finding, Inspect, Page, Reply, Status, Wakeup
+from dibs.model import Capabilities, Command, Finding, Inspect, Notification, Page, Reply, Status
 from dibs.process import on_fork
 from dibs.stores.port import AsyncConnection, BlockingConnection, Deliver, Done, GiveUp, Store
 
@@ -41,7 +41,7 @@ class Shelf:
     def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         """Apply commands one after the other, then deliver the notifications that follow."""
         replies: list[Reply] = []
-        pushes: list[Wakeup] = []
+        pushes: list[Notification] = []
         clock = self.clock
         with self._lock:
             now, stamp, batch = clock.now(), clock.stamp(), ledger.Batch()
@@ -49,11 +49,9 @@ class Shelf:
                 self._mend()
             for command in commands:
                 book = self._open = self._books.get(command.key) or self._new_book(command.key)
-                reply, wakeups = ledger.apply(book, command, now, stamp, batch)
+                reply, sent = ledger.apply(book, command, now, stamp, batch)
                 replies.append(reply)
-                pushes += (
-                    wakeups  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
-                )
+                pushes += sent  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
             self._open = None
         if pushes:
             self._push(pushes)
@@ -65,11 +63,11 @@ class Shelf:
         assert half_written is not None
         half_written.rebuild()
 
-    def _push(self, pushes: Sequence[Wakeup]) -> None:
-        for wakeup in pushes:
-            inbox = self.inboxes.get(wakeup.inbox)
+    def _push(self, pushes: Sequence[Notification]) -> None:
+        for notification in pushes:
+            inbox = self.inboxes.get(notification.inbox)
             if inbox is not None:
-                inbox.push(wakeup)
+                inbox.push(notification)
 
     def _new_book(self, key: bytes) -> MemoryBook:
         if len(self._books) >= self._sweep_at:
@@ -115,20 +113,20 @@ class _Inbox:
 
     def __init__(self) -> None:
         self.name = f"memory-{next(_numbers)}"
-        self.queue: SimpleQueue[Wakeup | None] = SimpleQueue()
+        self.queue: SimpleQueue[Notification | None] = SimpleQueue()
 
-    def push(self, wakeup: Wakeup | None) -> None:
-        self.queue.put(wakeup)
+    def push(self, notification: Notification | None) -> None:
+        self.queue.put(notification)
 
-    def drain(self, first: Wakeup | None = None) -> list[Wakeup]:
+    def drain(self, first: Notification | None = None) -> list[Notification]:
         found = [] if first is None else [first]
         while True:
             try:
-                wakeup = self.queue.get_nowait()
+                notification = self.queue.get_nowait()
             except Empty:
                 return found
-            if wakeup is not None:
-                found.append(wakeup)
+            if notification is not None:
+                found.append(notification)
 
 
 class _LoopInbox(_Inbox):
@@ -139,8 +137,8 @@ class _LoopInbox(_Inbox):
         self._loop = loop
         self._deliver = deliver
 
-    def push(self, wakeup: Wakeup | None) -> None:
-        super().push(wakeup)
+    def push(self, notification: Notification | None) -> None:
+        super().push(notification)
         try:
             self._loop.call_soon_threadsafe(self._empty)
         except RuntimeError:
@@ -217,7 +215,7 @@ class BlockingMemoryConnection:
         self.inbox = self._box.name
         self._shelf.inboxes[self.inbox] = self._box
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         try:
             return self._box.drain(self._box.queue.get(timeout=timeout))
         except Empty:

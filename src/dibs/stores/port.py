@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError, NotConfigured
-from dibs.model import Capabilities, Command, Finding, Page, Reply, Wakeup
+from dibs.model import Capabilities, Command, Finding, Notification, Page, Reply
 
 MAX_BATCH = 512
 """Commands in one batch, at most."""
@@ -29,7 +29,7 @@ type Done = Callable[[Sequence[Reply] | DibsError], None]
 type GiveUp = Callable[[], object]
 """Gives a batch up, as at a time-out."""
 
-type Deliver = Callable[[Sequence[Wakeup] | DibsError], None]
+type Deliver = Callable[[Sequence[Notification] | DibsError], None]
 """Takes notifications as they arrive; or an error: some may have been missed."""
 
 
@@ -115,7 +115,7 @@ class BlockingConnection(Protocol):
     def subscribe(self, timeout: float) -> None:
         """Have notifications sent here, unless that is done; sets `inbox`."""
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         """Wait for notifications; none at the timeout and after a `wake`.
 
         Raises `BackendUnavailable` whenever some may have been missed, also once they come again.

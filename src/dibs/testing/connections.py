@@ -7,7 +7,7 @@ from typing import Literal
 from weakref import WeakMethod
 
 from dibs.errors import DibsError
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.runtime.batcher import apply_over
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 
@@ -43,7 +43,7 @@ class Connection:
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         raise NotImplementedError
 
-    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    async def notifications(self, timeout: float | None) -> Sequence[Notification]:
         """Wait for notifications; none at the timeout. Raises if some may have been missed."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class OfLoop(Connection):
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.connection: AsyncConnection = connection
-        self._news: deque[Sequence[Wakeup] | DibsError] = deque()
+        self._news: deque[Sequence[Notification] | DibsError] = deque()
         self._come = asyncio.Event()
         self._is_broken = False
 
@@ -75,14 +75,14 @@ class OfLoop(Connection):
     async def _subscribe(self) -> None:
         weakly = WeakMethod(self._deliver)  # a connection that nobody closes ends with its owner
 
-        def deliver(news: Sequence[Wakeup] | DibsError) -> None:
+        def deliver(news: Sequence[Notification] | DibsError) -> None:
             found = weakly()
             if found is not None:
                 found(news)
 
         await self.connection.subscribe(deliver)
 
-    def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
+    def _deliver(self, news: Sequence[Notification] | DibsError) -> None:
         self._news.append(news)
         self._come.set()
 
@@ -92,7 +92,7 @@ class OfLoop(Connection):
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         return await apply_over(self.connection, commands)
 
-    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    async def notifications(self, timeout: float | None) -> Sequence[Notification]:
         if self._is_broken:
             await self._subscribe()
             self._is_broken = False
@@ -133,7 +133,7 @@ class OfThread(Connection):
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         return self.connection.apply(commands, TIMEOUT)
 
-    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    async def notifications(self, timeout: float | None) -> Sequence[Notification]:
         return self.connection.notifications(timeout)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:

@@ -25,12 +25,12 @@ from dibs.model import (
     Command,
     Finding,
     Granted,
+    Notification,
     Page,
     Release,
     Reply,
     Revoke,
     Status,
-    Wakeup,
 )
 from dibs.runtime.batcher import apply_over
 from dibs.stores.aio import submit_in_task
@@ -66,9 +66,9 @@ class Faults:
     delay: float = 0.0
     """The reply takes up to `longest_delay` seconds of real time."""
     longest_delay: float = 0.05
-    drop_wakeup: float = 0.0
-    double_wakeup: float = 0.0
-    late_wakeup: float = 0.0
+    drop_notification: float = 0.0
+    double_notification: float = 0.0
+    late_notification: float = 0.0
     """It comes together with those of a later call."""
     down: bool = False
     """No call gets through, until this is False again."""
@@ -131,7 +131,7 @@ class _Trip:
         self._faults = faults
         self.under_way: list[Sequence[Command]] = []
         """Late copies, which the store hears of before some later call."""
-        self._late_wakeups: list[Wakeup] = []
+        self._late_notifications: list[Notification] = []
 
     def there(self, commands: Sequence[Command]) -> None:
         """Raises `BackendUnavailable` if they don't arrive now."""
@@ -157,15 +157,15 @@ class _Trip:
         late, self.under_way = self.under_way, []
         return late
 
-    def notifications(self, arrived: Sequence[Wakeup]) -> Sequence[Wakeup]:
+    def notifications(self, arrived: Sequence[Notification]) -> Sequence[Notification]:
         """Those that arrive, with what was late."""
-        late, self._late_wakeups = self._late_wakeups, []
-        for wakeup in arrived:
-            if self._faults.strikes("drop_wakeup"):
+        late, self._late_notifications = self._late_notifications, []
+        for notification in arrived:
+            if self._faults.strikes("drop_notification"):
                 continue
-            copies = 2 if self._faults.strikes("double_wakeup") else 1
-            slow = self._faults.strikes("late_wakeup")
-            (self._late_wakeups if slow else late).extend([wakeup] * copies)
+            copies = 2 if self._faults.strikes("double_notification") else 1
+            slow = self._faults.strikes("late_notification")
+            (self._late_notifications if slow else late).extend([notification] * copies)
         return late
 
     def connect(self) -> None:
@@ -234,7 +234,7 @@ class FaultyAsyncConnection:
             await apply_over(self._connection, batch)
 
     async def subscribe(self, deliver: Deliver) -> None:
-        def take(news: Sequence[Wakeup] | DibsError) -> None:
+        def take(news: Sequence[Notification] | DibsError) -> None:
             if isinstance(news, DibsError):
                 deliver(news)
             elif arrived := self._trip.notifications(news):
@@ -300,7 +300,7 @@ class FaultyBlockingConnection:
         self._trip.connect()
         self._connection.subscribe(timeout)
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         return self._trip.notifications(self._connection.notifications(timeout))
 
     def wake(self) -> None:

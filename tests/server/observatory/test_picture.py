@@ -266,7 +266,7 @@ def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) 
 def test_units_kept_by_nobody_are_no_lease(seen: Watched) -> None:
     seen.walk()
     seen.elsewhere(acquire("a"))
-    seen.elsewhere(replace(release("a"), keep=60))
+    seen.elsewhere(replace(release("a"), retain=60))
     seen.walk()
     assert seen.take() == []
 
@@ -309,7 +309,7 @@ def test_no_slot_is_shown_with_two_holders(capacity: int, seed: int) -> None:
             Resize(KEY, f"id-of-{who}", random.randint(1, capacity), step),
             replace(acquire(who, ttl=4.0), capacity=capacity),
             replace(acquire(who, ttl=4.0), capacity=capacity),
-            replace(release(who), keep=random.choice([0.0, 0.0, 0.0, 1.0])),
+            replace(release(who), retain=random.choice([0.0, 0.0, 0.0, 1.0])),
             renew(who, 4.0),
             Revoke(KEY, None, "x", now=random.random() < 0.5),
         ]

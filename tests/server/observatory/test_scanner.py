@@ -95,10 +95,10 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
     observatory, bell = Observatory(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):
-            wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True, patience=0.2)
+            wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True, waiter_ttl=0.2)
             observatory.picture.saw(wish, (await runtime.call(wish)).reply)
     for who in ("k", "l"):
-        kept = Acquire(b"lock:kept", who * 22, "me", 60.0, queue=True, patience=0.2)
+        kept = Acquire(b"lock:kept", who * 22, "me", 60.0, queue=True, waiter_ttl=0.2)
         observatory.picture.saw(kept, (await runtime.call(kept)).reply)
     assert len(observatory.picture) == 21
     async with observatory.at_work(), asyncio.timeout(LONG):

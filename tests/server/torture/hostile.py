@@ -150,7 +150,7 @@ def fat(call: Caller, any_of: random.Random) -> int:
 
 def burying(call: Caller, any_of: random.Random) -> int:
     commands = [
-        {"op": "release", "key": b64("lock:theirs/t"), "id": new_id(any_of), "bury": 86400.0}
+        {"op": "release", "key": b64("lock:theirs/t"), "id": new_id(any_of), "tombstone": 86400.0}
         for _ in range(512)
     ]
     return call("POST", "/v1/batch", {"commands": commands})[0]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 
-from dibs.core.timing import DRIFT, claim_window
+from dibs.core.timing import DRIFT, claim_timeout
 from dibs.testing.checker import Violation
 from dibs.testing.history import Event, read
 from dibs.testing.torture.judging import Judge
@@ -58,7 +58,7 @@ class ServiceJudge(Judge):
 
     def _believed(self, call: Event) -> float:
         """Until when its place stands at least, or the grant that it had in silence."""
-        return call.invoked + (1 - DRIFT) * claim_window(self._plan.ttl)
+        return call.invoked + (1 - DRIFT) * claim_timeout(self._plan.ttl)
 
 
 def _in_order(key: str) -> bool:

@@ -19,7 +19,7 @@ class Held:
     def take(self, key: str | bytes, owner: str, *, ttl: float = 600, **fields: Any) -> str:
         """A lease, or, with `queue=True`, a place in line that lasts; its id."""
         lease = f"lease-of-a-test-{next(_NUMBERS):0>8}"
-        told = {"id": lease, "owner": owner, "ttl": ttl, "patience": 600, **fields}
+        told = {"id": lease, "owner": owner, "ttl": ttl, "waiter_ttl": 600, **fields}
         assert self._send("acquire", key, told)["is"] in ("granted", "queued")
         return lease
 

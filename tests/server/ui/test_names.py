@@ -49,7 +49,14 @@ def key(world: World) -> str:
         for kind in ({}, {"capacity": "3"}, {"mode": "read"}, {"kind": "leader"}):
             answer = admin.post(f"/v1/locks/{b64(name)}", params=about | kind)
             assert answer.status_code == 200, answer.text
-    wait = {"op": "acquire", "owner": TEXT, "note": TEXT, "ttl": 60, "queue": True, "patience": 600}
+    wait = {
+        "op": "acquire",
+        "owner": TEXT,
+        "note": TEXT,
+        "ttl": 60,
+        "queue": True,
+        "waiter_ttl": 600,
+    }
     commands = [
         wait | {"id": f"waiter-{number:016}", "key": encoded(b"lock:" + name)}
         for number, name in enumerate(EVIL)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.stores.http import wire
 from dibs.stores.http.following import MOST_SPREAD, SPREAD, Following, Spread
 from dibs.stores.http.names import encoded
@@ -26,7 +26,7 @@ def event(kind: str, data: bytes = b"{}") -> bytes:
 
 
 def pushed(push: wire.Push = PUSH) -> bytes:
-    return event("wakeup", msgspec.json.encode(push))
+    return event("notification", msgspec.json.encode(push))
 
 
 def test_what_was_pushed_arrives(side: Side) -> None:
@@ -35,7 +35,7 @@ def test_what_was_pushed_arrives(side: Side) -> None:
         with Peer(service(stream=stream(b": hello\n\n", strange, pushed(), inbox="s1.x"))) as peer:
             backend = await side.open(store_for(peer.url))
             assert backend.inbox == "s1.x"
-            assert await side.pushed(backend, "granted") == Wakeup(
+            assert await side.pushed(backend, "granted") == Notification(
                 b"lock:a", "print", "s1.x", "granted", 7, (0,), 1.5, 5.0
             )
 
@@ -43,7 +43,7 @@ def test_what_was_pushed_arrives(side: Side) -> None:
 
 
 def test_a_loop_s_pushes_are_handed_over_at_once() -> None:
-    side, taken = Side("async"), list[Wakeup]()
+    side, taken = Side("async"), list[Notification]()
 
     async def case() -> None:
         with Peer(service()) as peer:

@@ -94,8 +94,8 @@ def test_replies_arrive_as_they_were_given(replies: list[model.Reply]) -> None:
         assert [translation.reply_to_model(each) for each in heard.replies] == replies
 
 
-@given(of(model.Wakeup))
-def test_pushes_arrive_as_they_were_sent(push: model.Wakeup) -> None:
+@given(of(model.Notification))
+def test_pushes_arrive_as_they_were_sent(push: model.Notification) -> None:
     said = translation.push_to_wire(push)
     for spoken in FORMATS:
         heard = spoken.decode(spoken.encode(said), type=wire.Push)

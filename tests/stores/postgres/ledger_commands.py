@@ -33,7 +33,7 @@ acquires = st.builds(
     units=st.sampled_from([1, 1, 1, 2, 3]),
     capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MAX_SLOTS + 1, MANY]),
     queue=st.sampled_from([True, True, True, False]),
-    patience=st.sampled_from([1.0, 8.0, 30.0]),
+    waiter_ttl=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),
     note=st.sampled_from(["", "why\nnot", "\0\x10\x100\\u0000"]),
     floor=st.sampled_from([0, 0, _SOON]),
@@ -45,8 +45,8 @@ releases = st.builds(
     Release,
     key=keys,
     id=ids,
-    keep=st.sampled_from([0.0, 0.0, 4.0]),
-    bury=st.sampled_from([0.0, 0.0, 6.0]),
+    retain=st.sampled_from([0.0, 0.0, 4.0]),
+    tombstone=st.sampled_from([0.0, 0.0, 6.0]),
 )
 others = st.one_of(
     st.builds(Resize, key=keys, id=ids, units=st.integers(1, 4), seq=st.integers(0, 4)),
@@ -63,7 +63,7 @@ others = st.one_of(
 FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
     (Acquire, {"ttl": 0.0}),
     (Acquire, {"ttl": nan}),
-    (Acquire, {"patience": inf}),
+    (Acquire, {"waiter_ttl": inf}),
     (Acquire, {"units": 0}),
     (Acquire, {"units": MANY + 1}),
     (Acquire, {"capacity": MANY + 1}),
@@ -77,8 +77,8 @@ FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
     (Renew, {"ttl": 0.0}),
     (Resize, {"units": 0, "seq": 1}),
     (Resize, {"units": MANY + 1, "seq": 1}),
-    (Release, {"keep": -1.0}),
-    (Release, {"bury": nan}),
+    (Release, {"retain": -1.0}),
+    (Release, {"tombstone": nan}),
 ]
 """What no client of ours sends; the ledger knows what is wrong with each."""
 
@@ -124,14 +124,16 @@ def queuers(capacity: int) -> st.SearchStrategy[Acquire]:
         units=st.sampled_from([1, 1, 2]),
         capacity=st.just(capacity),
         queue=st.just(True),
-        patience=st.just(30.0),
+        waiter_ttl=st.just(30.0),
         priority=st.sampled_from([0, 0, 0, 1]),
         floor=st.sampled_from([0, 0, _SOON]),
         inbox=inboxes,
     )
 
 
-leavers = st.builds(Release, key=st.just(KEYS[0]), id=few, bury=st.sampled_from([*[0.0] * 5, 6.0]))
+leavers = st.builds(
+    Release, key=st.just(KEYS[0]), id=few, tombstone=st.sampled_from([*[0.0] * 5, 6.0])
+)
 
 
 def crowd(capacity: int) -> st.SearchStrategy[list[Any]]:
@@ -160,9 +162,9 @@ TOLD_ROWS: list[list[Any]] = [
         [Renew(LINE, "c", 60.0), Inspect(LINE), leave("c")],
         [Inspect(LINE)],
     ],
-    [[wish("a")], [leave("a", keep=4.0, bury=6.0)], 5.0, [Inspect(LINE)], 5.5, [wish("a")]],
+    [[wish("a")], [leave("a", retain=4.0, tombstone=6.0)], 5.0, [Inspect(LINE)], 5.5, [wish("a")]],
     [
-        waiters(80, patience=5.0),
+        waiters(80, waiter_ttl=5.0),
         12.0,
         [wish("new", queue=False)],
         [wish("new", queue=False)],

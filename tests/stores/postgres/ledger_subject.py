@@ -10,13 +10,13 @@ import psycopg
 
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
-from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
+from dibs.model import Acquire, Command, Failed, Inspect, Notification, Refused, Reply
 from dibs.stores import port
 from dibs.stores.postgres import ledger as sql
 from dibs.stores.postgres import schema
 from tests.stores.postgres.ledger_commands import KEYS, OTHERS, OWN
 
-type Outcome = tuple[list[Reply], list[Wakeup]]
+type Outcome = tuple[list[Reply], list[Notification]]
 
 NOON = 1_700_000_000_000_000
 
@@ -49,14 +49,14 @@ class Reference:
 
     def apply(self, batch: Sequence[Command]) -> Outcome:
         replies: list[Reply] = []
-        wakeups: list[Wakeup] = []
+        notifications: list[Notification] = []
         bound = ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook(self.floor))
             reply, more = ledger.apply(book, command, self.time.now, self.time.stamp, bound)
             replies.append(reply)
-            wakeups += [wakeup for wakeup in more if wakeup.inbox]
-        return replies, wakeups
+            notifications += [notification for notification in more if notification.inbox]
+        return replies, notifications
 
     def throw_out(self) -> None:
         for key, book in list(self.books.items()):
@@ -73,12 +73,12 @@ class Database:
         self.connection.add_notify_handler(self._hear)
         for inbox in OTHERS:
             self.connection.execute(f"LISTEN {inbox}".encode())
-        self._heard: list[Wakeup] = []
+        self._heard: list[Notification] = []
 
     def _hear(self, notify: psycopg.Notify) -> None:
-        wakeup = sql.read_push(notify.payload, notify.channel)
-        assert wakeup is not None, notify
-        self._heard.append(wakeup)
+        notification = sql.read_push(notify.payload, notify.channel)
+        assert notification is not None, notify
+        self._heard.append(notification)
 
     def execute(self, sql: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(sql.encode(), values)
@@ -165,11 +165,11 @@ def follow(plan: Sequence[Any], subject: Database, manner: str) -> None:
 
 
 def compare(batch: Sequence[Command], subject: Database, manner: str, reference: Reference) -> None:
-    expected, expected_wakeups = reference.apply(batch)
-    replies, wakeups = subject.in_manner(manner, batch, reference.time)
+    expected, expected_notifications = reference.apply(batch)
+    replies, notifications = subject.in_manner(manner, batch, reference.time)
     for command, reply, wanted in zip(batch, replies, expected, strict=True):
         assert is_near(plain(reply), plain(wanted)), f"{command}: {reply}, not {wanted}"
-    assert counted(wakeups) == counted(expected_wakeups), batch
+    assert counted(notifications) == counted(expected_notifications), batch
 
 
 def plain(reply: Reply) -> Reply:
@@ -196,10 +196,11 @@ def is_near(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def counted(wakeups: Sequence[Wakeup]) -> Counter[Wakeup]:
+def counted(notifications: Sequence[Notification]) -> Counter[Notification]:
     """As a multiset; of equal notifications in a transaction PostgreSQL sends only one."""
     rounded = (
-        replace(w, granted_at=round(w.granted_at, 5), window=round(w.window, 5)) for w in wakeups
+        replace(w, granted_at=round(w.granted_at, 5), window=round(w.window, 5))
+        for w in notifications
     )
     return Counter({w: n if w.inbox == OWN else 1 for w, n in Counter(rounded).items()})
 

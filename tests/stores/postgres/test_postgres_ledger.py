@@ -51,16 +51,16 @@ def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
-        "SELECT dibs.many(), dibs.burial(), dibs.front(), dibs.sight(), dibs.claim_window(60),"
-        " dibs.claim_window(2)"
+        "SELECT dibs.many(), dibs.tombstone_ttl(), dibs.front(), dibs.sight(), dibs.claim_timeout(60),"
+        " dibs.claim_timeout(2)"
     )
     assert found == (
         MANY,
-        timing.BURIAL,
-        timing.FRONT,
-        timing.SIGHT,
-        timing.claim_window(60),
-        timing.claim_window(2),
+        timing.TOMBSTONE_TTL,
+        timing.HEARTBEAT_POSITIONS,
+        timing.EXAMINED_POSITIONS,
+        timing.claim_timeout(60),
+        timing.claim_timeout(2),
     )
 
 
@@ -127,10 +127,10 @@ def test_a_session_whose_plans_are_old_reads_no_long_queue(
     subject.execute("ANALYZE dibs.keys, dibs.entries")
     for turn in range(10):
         queue_up(subject, time, f"early {turn}", 3)
-        subject.apply([Release(b"q", f"early {turn} {n}", bury=5.0) for n in range(3)], time)
+        subject.apply([Release(b"q", f"early {turn} {n}", tombstone=5.0) for n in range(3)], time)
     time.pass_by(10.0)
     waiters = queue_up(subject, time, "waiter", 5000)
-    subject.apply([Release(b"q", waiter, bury=60.0) for waiter in waiters[3000:]], time)
+    subject.apply([Release(b"q", waiter, tombstone=60.0) for waiter in waiters[3000:]], time)
     before = rows_read(subject)
     for n in range(20):
         subject.apply([Release(b"q", waiters[n])], time)
@@ -148,7 +148,9 @@ def queue_up(subject: Database, time: Time, name: str, many: int) -> list[str]:
     ids = [f"{name} {n}" for n in range(many)]
     for at in range(0, many, 500):
         some = ids[at : at + 500]
-        subject.apply([Acquire(b"q", i, "o", 30.0, queue=True, patience=60.0) for i in some], time)
+        subject.apply(
+            [Acquire(b"q", i, "o", 30.0, queue=True, waiter_ttl=60.0) for i in some], time
+        )
     return ids
 
 

@@ -172,8 +172,8 @@ def test_a_push_that_is_too_long_has_its_waiter_ask(subject: Database) -> None:
     subject.apply([take(key, "all", units=many, capacity=many)], clock)
     asks = take(key, "next", units=many, capacity=many, queue=True, inbox="here")
     subject.apply([asks], clock)
-    _, [wakeup] = subject.apply([Release(key, "all")], clock)
-    assert (wakeup.event, wakeup.token, wakeup.slots) == ("granted", 0, ())
+    _, [notification] = subject.apply([Release(key, "all")], clock)
+    assert (notification.event, notification.token, notification.slots) == ("granted", 0, ())
     [reply], _ = subject.apply([Renew(key, "next", 30.0)], clock)
     assert isinstance(reply, Granted)
     assert len(reply.slots) == many
@@ -182,8 +182,10 @@ def test_a_push_that_is_too_long_has_its_waiter_ask(subject: Database) -> None:
 def test_nobody_is_notified_where_nobody_else_waits(subject: Database) -> None:
     clock = Time()
     subject.apply([take(b"a", inbox="here"), take(b"a", "w", queue=True, inbox=OWN)], clock)
-    _, wakeups = subject.apply([Release(b"a", "id")], clock)
-    assert [wakeup.inbox for wakeup in wakeups] == [OWN], "its own is returned, nothing is sent"
+    _, notifications = subject.apply([Release(b"a", "id")], clock)
+    assert [notification.inbox for notification in notifications] == [OWN], (
+        "its own is returned, nothing is sent"
+    )
 
 
 def test_who_has_no_inbox_is_not_notified(subject: Database) -> None:
@@ -199,9 +201,9 @@ def test_who_has_no_inbox_is_not_notified(subject: Database) -> None:
 def test_an_inbox_that_is_no_channel_costs_only_its_push(subject: Database) -> None:
     clock = Time()
     subject.apply([take(b"a"), take(b"a", "w", queue=True, inbox="x" * 64)], clock)
-    [released], wakeups = subject.apply([Release(b"a", "id")], clock)
+    [released], notifications = subject.apply([Release(b"a", "id")], clock)
     assert released == Released()
-    assert wakeups == []
+    assert notifications == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_what_others_send_is_no_push(payload: str) -> None:
 
 def test_a_buried_id_is_gone_for_every_manner_of_asking(subject: Database) -> None:
     clock = Time()
-    subject.apply([Release(b"a", "late", bury=60.0)], clock)
+    subject.apply([Release(b"a", "late", tombstone=60.0)], clock)
     replies, _ = subject.apply([take(b"a", "late"), take(b"a", "late", queue=True)], clock)
     assert replies == [Gone(), Gone()]
 
@@ -441,8 +443,10 @@ def test_a_sweep_hands_over_what_has_expired(subject: Database) -> None:
     subject.apply([Renew(b"a", "next", 30.0)], clock)
     clock.pass_by(2)
     subject.execute("SELECT dibs.sweep(10, %s, %s)", [clock.now, clock.stamp])
-    _, wakeups = subject.apply([])
-    assert [(wakeup.inbox, wakeup.event) for wakeup in wakeups] == [("here", "granted")]
+    _, notifications = subject.apply([])
+    assert [(notification.inbox, notification.event) for notification in notifications] == [
+        ("here", "granted")
+    ]
 
 
 def test_one_sweeps_at_a_time(subject: Database, another: Database) -> None:

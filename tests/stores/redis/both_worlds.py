@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Command, Granted, Release, Reply, Wakeup
+from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
 from dibs.stores.port import Store
 from dibs.stores.redis import RedisStore
 from dibs.testing.conformance.world import step
@@ -67,7 +67,7 @@ class Side:
                     raise
                 await self.pause(0.02)
 
-    async def pushed(self, backend: Connection, event: str, within: float = 10.0) -> Wakeup:
+    async def pushed(self, backend: Connection, event: str, within: float = 10.0) -> Notification:
         """The first push of that kind; a subscription that broke is made again on the way."""
         end = time.monotonic() + within
         while True:
@@ -77,9 +77,9 @@ class Side:
             except BackendUnavailable:
                 await self.pause(0.02)
                 continue
-            for wakeup in found:
-                if wakeup.event == event:
-                    return wakeup
+            for notification in found:
+                if notification.event == event:
+                    return notification
 
     async def resumed(self, backend: Connection, within: float = 10.0) -> None:
         """Wait until notifications come again, after they broke."""

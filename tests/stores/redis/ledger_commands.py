@@ -52,7 +52,7 @@ _acquires = st.builds(
     owner=st.sampled_from(["host/1/a", "höst/2/b", ""]),
     ttl=_ttls,
     queue=st.sampled_from([True, True, True, True, False]),
-    patience=st.sampled_from([1.0, 8.0, 30.0, 30.0]),
+    waiter_ttl=st.sampled_from([1.0, 8.0, 30.0, 30.0]),
     priority=st.sampled_from([-1, 0, 0, 0, 1]),
     note=st.sampled_from(["", "why\0not", "}{%"]),
     floor=st.sampled_from([0, 0, STAMP + 100_000_000]),
@@ -74,7 +74,7 @@ _crowds = st.builds(
 _renewals = st.builds(
     Renew, key=_keys, id=_ids, ttl=_ttls, inbox=st.sampled_from(["", "", "here", "there"])
 )
-_releases = st.builds(Release, key=_keys, id=_ids, keep=_delays, bury=_delays)
+_releases = st.builds(Release, key=_keys, id=_ids, retain=_delays, tombstone=_delays)
 _resizes = st.builds(
     Resize, key=_keys, id=_ids, units=st.sampled_from([1, 2, 3, 4]), seq=st.integers(0, 4)
 )
@@ -88,7 +88,7 @@ _plain = st.one_of(
     st.builds(Acquire, key=st.just(PLAIN), id=_few, owner=st.just("o"), ttl=_ttls),
     st.builds(Renew, key=st.just(PLAIN), id=_few, ttl=_ttls),
     st.builds(Release, key=st.just(PLAIN), id=_few),
-    st.builds(Release, key=st.just(PLAIN), id=_few, keep=_delays),
+    st.builds(Release, key=st.just(PLAIN), id=_few, retain=_delays),
 )
 """What most commands are: a lock that nobody else wants."""
 
@@ -101,7 +101,7 @@ _in_line = st.builds(
     owner=st.just("o"),
     ttl=st.sampled_from([1.5, 3.0, 30.0, 30.0]),
     queue=st.just(True),
-    patience=st.sampled_from([1.0, 30.0, 30.0]),
+    waiter_ttl=st.sampled_from([1.0, 30.0, 30.0]),
     floor=st.sampled_from([0, 0, 0, STAMP + 100_000_000]),
     lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
     inbox=st.sampled_from(["here", "there"]),
@@ -115,7 +115,7 @@ _in_use = st.one_of(
         ttl=_ttls,
         inbox=st.sampled_from(["", "here", "there"]),
     ),
-    st.builds(Release, key=st.just(LINE), id=_line_ids, keep=_delays, bury=_delays),
+    st.builds(Release, key=st.just(LINE), id=_line_ids, retain=_delays, tombstone=_delays),
     st.builds(Revoke, key=st.just(LINE), lease=st.none(), reason=st.just("so"), now=st.booleans()),
 )
 _lines = st.lists(
@@ -131,7 +131,7 @@ _no_time = st.sampled_from([0.0, -1.0, nan, inf])
 _no_delay = st.sampled_from([-1.0, nan, inf])
 _wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"ttl": _no_time}),
-    st.fixed_dictionaries({"patience": _no_time}),
+    st.fixed_dictionaries({"waiter_ttl": _no_time}),
     st.fixed_dictionaries({"lock_delay": _no_delay}),
     st.fixed_dictionaries({"units": st.sampled_from([0, -1, 1.5, 1.0, True, MANY + 1])}),
     st.fixed_dictionaries({"capacity": st.just(MANY + 1)}),
@@ -141,8 +141,8 @@ _wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(
 _invalid = st.one_of(
     st.builds(lambda command, wrong: replace(command, **wrong), _acquires, _wrong),
     st.builds(Renew, key=_keys, id=_ids, ttl=_no_time),
-    st.builds(Release, key=_keys, id=_ids, keep=_no_delay),
-    st.builds(Release, key=_keys, id=_ids, bury=_no_delay),
+    st.builds(Release, key=_keys, id=_ids, retain=_no_delay),
+    st.builds(Release, key=_keys, id=_ids, tombstone=_no_delay),
     st.builds(Resize, key=_keys, id=_ids, units=st.sampled_from([0, -2, MANY + 1]), seq=st.just(3)),
 )
 """What no client of ours would send."""

@@ -11,7 +11,7 @@ from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
-from dibs.model import MANY, Acquire, Command, Inspect, Refused, Reply, Resize, Wakeup
+from dibs.model import MANY, Acquire, Command, Inspect, Notification, Refused, Reply, Resize
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP, Scripted
 from tests.stores.told_plans import LINE, TOLD, beat, crowd, leave, wish
@@ -25,11 +25,18 @@ ALONE: list[list[Any]] = [
 """A mutex that nobody else holds or wants, which is granted and released without a book."""
 
 CROWDS: list[list[Any]] = [
-    [crowd(150, patience=5.0), 6.0, [beat(149)], [Inspect(LINE)], [Inspect(LINE)], [Inspect(LINE)]],
-    [crowd(450, patience=5.0), 6.0, [Inspect(LINE)] * 7, [wish("x")], [Inspect(LINE)] * 3],
+    [
+        crowd(150, waiter_ttl=5.0),
+        6.0,
+        [beat(149)],
+        [Inspect(LINE)],
+        [Inspect(LINE)],
+        [Inspect(LINE)],
+    ],
+    [crowd(450, waiter_ttl=5.0), 6.0, [Inspect(LINE)] * 7, [wish("x")], [Inspect(LINE)] * 3],
     [
         [wish(f"w{n}", capacity=200, ttl=5.0, queue=False) for n in range(200)],
-        [wish(f"x{n}", capacity=200, patience=90.0) for n in range(200)],
+        [wish(f"x{n}", capacity=200, waiter_ttl=90.0) for n in range(200)],
         6.0,
         [beat(199), Inspect(LINE)],
         [Inspect(LINE)],
@@ -47,28 +54,31 @@ class Reference:
 
     def apply(
         self, batch: Sequence[Command], now: float, stamp: int
-    ) -> tuple[list[Reply], list[Wakeup]]:
-        replies, wakeups, bound = [], [], ledger.Batch()
+    ) -> tuple[list[Reply], list[Notification]]:
+        replies, notifications, bound = [], [], ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook())
             reply, more = ledger.apply(book, command, now, stamp, bound)
             replies.append(reply)
-            wakeups += more
-        return replies, [wakeup for wakeup in last_words(wakeups) if wakeup.inbox]
+            notifications += more
+        return replies, [
+            notification for notification in last_words(notifications) if notification.inbox
+        ]
 
 
-def last_words(wakeups: Sequence[Wakeup]) -> list[Wakeup]:
+def last_words(notifications: Sequence[Notification]) -> list[Notification]:
     """Without those to whoever was the head of a queue for a moment only, in the midst of a batch."""
-    later: list[Wakeup] = []
-    kept: list[Wakeup] = []
-    for wakeup in reversed(wakeups):
+    later: list[Notification] = []
+    kept: list[Notification] = []
+    for notification in reversed(notifications):
         is_old = any(
-            other.lease == wakeup.lease or (other.event, other.key) == ("head", wakeup.key)
+            other.lease == notification.lease
+            or (other.event, other.key) == ("head", notification.key)
             for other in later
         )
-        if wakeup.event != "head" or not is_old:
-            kept.append(wakeup)
-        later.append(wakeup)
+        if notification.event != "head" or not is_old:
+            kept.append(notification)
+        later.append(notification)
     return kept
 
 
@@ -81,11 +91,11 @@ def plain(reply: Reply) -> Reply:
     return Refused(reply.reason, shown, reply.recheck_in)
 
 
-def in_order(wakeups: Sequence[Wakeup], ids: Mapping[str, str]) -> list[str]:
+def in_order(notifications: Sequence[Notification], ids: Mapping[str, str]) -> list[str]:
     """Redis has another hash than Python's ledger: a proof need only be good."""
     checked = (
         replace(each, proof=str(is_proven(each, ids[each.lease]))) if each.proof else each
-        for each in wakeups
+        for each in notifications
     )
     return sorted(map(repr, checked))
 
@@ -103,10 +113,10 @@ def follow(plan: list[Any], subject: Scripted) -> None:
             stamp = step if step > STAMP else max(stamp + step, 0)
         else:
             ids |= {fingerprint(each.id): each.id for each in step if isinstance(each, Acquire)}
-            expected, expected_wakeups = reference.apply(step, now, stamp)
-            replies, wakeups = subject.apply(step, now=now, stamp=stamp)
+            expected, expected_notifications = reference.apply(step, now, stamp)
+            replies, notifications = subject.apply(step, now=now, stamp=stamp)
             assert [plain(r) for r in replies] == [plain(r) for r in expected], step
-            assert in_order(wakeups, ids) == in_order(expected_wakeups, ids), step
+            assert in_order(notifications, ids) == in_order(expected_notifications, ids), step
 
 
 _SETTINGS: dict[str, Any] = {

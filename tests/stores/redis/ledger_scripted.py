@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from dibs.clock import Clock
-from dibs.model import Command, Reply, Wakeup
+from dibs.model import Command, Notification, Reply
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import Call, CallContext
@@ -78,29 +78,31 @@ class Scripted:
         except ResponseError as error:
             raise explain(error, Endpoint("server")) from error
 
-    def apply(self, batch: Sequence[Command], **options: Any) -> tuple[list[Reply], list[Wakeup]]:
+    def apply(
+        self, batch: Sequence[Command], **options: Any
+    ) -> tuple[list[Reply], list[Notification]]:
         """The replies, and the notifications for "here" and "there"."""
         raw = self.evaluate(call_for(batch, **options))
-        replies, wakeups = ledger.read_answer(raw, batch, "here")
-        return replies, wakeups + self.published()
+        replies, notifications = ledger.read_answer(raw, batch, "here")
+        return replies, notifications + self.published()
 
     def ask(self, *batch: Command, **options: Any) -> Any:
         """The reply to one command, or the replies to some; typed loosely, as tests look inside."""
         replies, _ = self.apply(batch, **options)
         return replies if len(batch) > 1 else replies[0]
 
-    def published(self) -> list[Wakeup]:
+    def published(self) -> list[Notification]:
         """What "there" has been sent since it was last asked."""
         self.redis.publish("there", b"the end")
-        found: list[Wakeup] = []
+        found: list[Notification] = []
         while True:
             message = self._pubsub.get_message(timeout=5)
             assert message is not None, "the subscription is silent"
             if message["data"] == b"the end":
                 return found
-            wakeups = ledger.read_published(message["data"], "there")
-            assert wakeups, message
-            found += wakeups
+            notifications = ledger.read_published(message["data"], "there")
+            assert notifications, message
+            found += notifications
 
     def everything(self) -> dict[bytes, bytes]:
         """All that lies on the server, to tell whether it has changed."""

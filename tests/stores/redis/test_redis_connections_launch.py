@@ -63,7 +63,7 @@ async def test_a_push_to_oneself_comes_before_the_landing(redis_url: str) -> Non
     await backend.apply([acquire("a"), acquire("b", queue=True, inbox=backend.inbox)])
 
     def land(outcome: Landed) -> None:
-        assert [wakeup.event for wakeup in seen] == ["granted"]
+        assert [notification.event for notification in seen] == ["granted"]
         runway.land(outcome)
 
     backend.submit([release("a")], land)

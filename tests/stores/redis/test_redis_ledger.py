@@ -59,7 +59,7 @@ def test_whoever_left_from_behind_was_not_ahead(scripted: Scripted) -> None:
 def test_a_large_queue_is_never_read_whole(scripted: Scripted) -> None:
     """Neither the hand-over at the head nor a sign of life from the end looks at all the places."""
     places = [
-        Acquire(b"lock:x", f"w{n}", "o", 30.0, queue=True, patience=600.0) for n in range(2000)
+        Acquire(b"lock:x", f"w{n}", "o", 30.0, queue=True, waiter_ttl=600.0) for n in range(2000)
     ]
     scripted.ask(Acquire(b"lock:x", "holder", "o", 30.0), **AT)
     scripted.ask(*places, **AT)
@@ -83,7 +83,7 @@ def test_a_crowd_comes_and_goes_at_once(scripted: Scripted) -> None:
     """More than fits into one call to Redis: they expire together, and are revoked together."""
     readers = [Acquire(b"rwlock:x", f"r{n}", "o", 30.0, capacity=MANY) for n in range(2500)]
     waiters = [
-        Acquire(b"rwlock:x", f"w{n}", "o", 30.0, MANY, MANY, queue=True, patience=10.0)
+        Acquire(b"rwlock:x", f"w{n}", "o", 30.0, MANY, MANY, queue=True, waiter_ttl=10.0)
         for n in range(2500)
     ]
     scripted.ask(*readers, **AT)

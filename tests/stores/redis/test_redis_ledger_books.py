@@ -43,7 +43,7 @@ def fill(scripted: Scripted) -> None:
         acquire("a", capacity=2),
         acquire("b", capacity=2),
         acquire("c", capacity=2, queue=True),
-        Release(KEY, "d", bury=60.0),
+        Release(KEY, "d", tombstone=60.0),
         **AT,
     )
 
@@ -217,12 +217,12 @@ def test_a_hold_is_there_until_all_that_follows_from_it_is_over(scripted: Script
     assert lifetimes(scripted)[b""] > 3 * DAY
     scripted.ask(Renew(KEY, "a", 40.0))
     assert lifetimes(scripted)[b""] > 3 * DAY
-    scripted.ask(Release(KEY, "a", keep=two_days, bury=two_days))
+    scripted.ask(Release(KEY, "a", retain=two_days, tombstone=two_days))
     assert lifetimes(scripted)[b""] > 5 * DAY
 
 
 def test_nothing_goes_before_the_row(scripted: Scripted) -> None:
-    scripted.ask(acquire("a", ttl=20.0), acquire("b", queue=True), Release(KEY, "c", bury=9.0))
+    scripted.ask(acquire("a", ttl=20.0), acquire("b", queue=True), Release(KEY, "c", tombstone=9.0))
     first = lifetimes(scripted)
     assert set(first) == {b"", b"entry", b"queue", b"due"}
     assert max(first.values()) - min(first.values()) < 5000
@@ -306,7 +306,7 @@ def test_a_server_that_came_back_empty_grants_nothing_for_a_while(scripted: Scri
 
 def test_places_and_growth_wait_for_the_end_of_the_hold_off(scripted: Scripted) -> None:
     """Others, without a hold-off of their own, may have come in."""
-    waiter = acquire("b", units=3, capacity=3, queue=True, patience=600.0)
+    waiter = acquire("b", units=3, capacity=3, queue=True, waiter_ttl=600.0)
     scripted.ask(acquire("a", capacity=3), waiter, **AT)
     held = {"stamp": STAMP, "holdoff": 60.0}
     grown = scripted.ask(Resize(KEY, "a", 2, 1), now=NOW, **held)

@@ -136,7 +136,7 @@ def test_a_resize_to_what_is_no_number_is_invalid(scripted: Scripted, units: int
 @pytest.mark.parametrize("ttl", [5e-324, 1e-9, 1e15, 1.7e308])
 def test_any_positive_time_is_a_time(scripted: Scripted, ttl: float) -> None:
     assert scripted.ask(Acquire(b"lock:x", "a", "o", ttl, lock_delay=ttl)).ttl == ttl
-    queued = scripted.ask(Acquire(b"lock:x", "b", "o", ttl, queue=True, patience=ttl))
+    queued = scripted.ask(Acquire(b"lock:x", "b", "o", ttl, queue=True, waiter_ttl=ttl))
     assert isinstance(queued, Queued | Granted)
     assert isinstance(scripted.ask(Inspect(b"lock:x")), Status)
 
@@ -202,7 +202,7 @@ def test_no_part_of_a_notification_is_one() -> None:
     assert not ledger.read_published(whole + whole, "there")
 
 
-def test_a_push_carries_what_a_wakeup_does(scripted: Scripted) -> None:
+def test_a_push_carries_what_a_notification_does(scripted: Scripted) -> None:
     scripted.ask(Acquire(b"lock:x", "a", "o", 30.0), **AT)
     scripted.ask(Acquire(b"lock:x", "b", "o", 30.0, queue=True, inbox="there"), **AT)
     later = {"now": NOW + 1.0, "stamp": STAMP + 9}

@@ -14,14 +14,14 @@ INBOXES = [inbox_of(f"w{n}", "01a201dc-139d-7c25-967c-4abd85365a06") for n in ra
 def told_as_alarms_ring(desk: Desk, capacity: int) -> list[str]:
     """So many workflows wait; who is told, much later, until nothing more is to be done at once."""
     for each in INBOXES[:capacity]:
-        ask = Acquire(KEY, each, "w", 60.0, 1, capacity, queue=True, patience=AGES, inbox=each)
+        ask = Acquire(KEY, each, "w", 60.0, 1, capacity, queue=True, waiter_ttl=AGES, inbox=each)
         desk.apply(ask, NOW, STAMP)
     desk.apply(Release(KEY, "h0"), LATER, STAMP)
     telling = Telling("", desk, BrokerClock(LATER, (LATER, STAMP)), lambda: None, None)
     telling.push(desk.settle(LATER, STAMP))
     while desk.next_change(LATER) == LATER:
         telling.push(desk.settle(LATER, STAMP))
-    return [inbox for inbox in INBOXES if telling.post.to(inbox).wakeups]
+    return [inbox for inbox in INBOXES if telling.post.to(inbox).notifications]
 
 
 def test_all_are_told_where_many_died_and_many_wait() -> None:
@@ -36,5 +36,5 @@ def test_nobody_waits_for_many_ids_to_be_forgotten() -> None:
     desk = Desk(KEY)
     desk.apply(Acquire(KEY, "h0", "h", 600.0), NOW, STAMP)
     for n in range(1_000):
-        desk.apply(Release(KEY, f"t{n}", bury=60.0), NOW, STAMP)
+        desk.apply(Release(KEY, f"t{n}", tombstone=60.0), NOW, STAMP)
     assert told_as_alarms_ring(desk, 1) == INBOXES[:1]

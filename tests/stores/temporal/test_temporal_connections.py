@@ -115,7 +115,7 @@ def test_a_push_that_can_not_be_read_is_told_and_the_next_is_heard(
     async def case() -> None:
         holder, waiter = await side.open(store_for(url)), await side.open(store_for(url))
         await holder.apply([acquire("a", key)])
-        monkeypatch.setattr(listening, "_wakeups", fail)
+        monkeypatch.setattr(listening, "_notifications", fail)
         await queue(waiter, "b", key)
         await holder.apply([release("a", key)])
         assert "no such thing" in str(await side.broken(waiter))
@@ -133,7 +133,7 @@ def test_looking_at_what_nobody_holds_starts_nothing(url: str, side: Side) -> No
         assert isinstance(status, Status)
         await backend.apply([Renew(key, "a", 30.0), Release(key, "a")])
         assert look.state(broker_id(key)) is None
-        await backend.apply([Release(key, "a", bury=60.0)])
+        await backend.apply([Release(key, "a", tombstone=60.0)])
         assert look.state(broker_id(key)) is Is.RUNNING, "a burial is to be remembered"
 
     side.run(case)

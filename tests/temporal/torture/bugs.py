@@ -45,13 +45,13 @@ def ends_with_holder() -> None:
 
 def tokens_fall() -> None:
     """In either mode."""
-    from dibs.core import turn
+    from dibs.core import transition
     from dibs.temporal.slot import permit_workflow
 
     permits: Any = permit_workflow
     real = permits.microseconds
     put(permits, "microseconds", lambda moment: TOP - real(moment))
-    put(turn, "next_token", lambda last, stamp, floor: TOP - stamp)
+    put(transition, "next_token", lambda last, stamp, floor: TOP - stamp)
 
 
 def forgets_when_continuing() -> None:
@@ -85,9 +85,9 @@ def last_come_first_served() -> None:
 
 def the_dead_are_waited_for() -> None:
     """What was granted to a plain program that died in the queue stands for ten minutes."""
-    from dibs.core import turn
+    from dibs.core import transition
 
-    put(turn, "claim_window", lambda ttl: 600.0)
+    put(transition, "claim_timeout", lambda ttl: 600.0)
 
 
 def brokers_stay() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from dibs.core.timing import DRIFT, claim_window
+from dibs.core.timing import DRIFT, claim_timeout
 from dibs.testing.checker import (
     Holds,
     Violation,
@@ -98,7 +98,7 @@ MOMENT = 0.01
 """Clocks are read one after the other."""
 
 
-class Turn(NamedTuple):
+class Transition(NamedTuple):
     """A grant, and that the question for it was at the broker `arrived`, for certain."""
 
     arrived: float
@@ -109,19 +109,19 @@ class Turn(NamedTuple):
 
 def turns_of_holders(
     grants: Iterable[Event], orders: Mapping[str, Order], arrivals: Mapping[Run, float]
-) -> Iterator[Turn]:
+) -> Iterator[Transition]:
     """The first of each workflow's run."""
     for grant in grants:
         name = lease_name(grant.lease)
         order, arrived = orders.get(name.workflow), arrivals.get((name.workflow, name.run))
         clear = order is not None and order.shape not in ("twins", "carries")
         if clear and name.turn == 1 and arrived is not None:
-            yield Turn(arrived, grant)
+            yield Transition(arrived, grant)
 
 
 def turns_of_programs(
     grants: Iterable[Event], events: Iterable[Event], ttl: float
-) -> Iterator[Turn]:
+) -> Iterator[Transition]:
     """Of plain programs, who give signs of life: each is believed in for a while after it asked."""
     arrived: dict[tuple[int, str, float], float] = {}
     for event in events:
@@ -130,11 +130,11 @@ def turns_of_programs(
     for grant in grants:
         at = arrived.get((grant.process, grant.key, grant.invoked))
         if at is not None:
-            yield Turn(at, grant, grant.invoked + (1 - DRIFT) * claim_window(ttl))
+            yield Transition(at, grant, grant.invoked + (1 - DRIFT) * claim_timeout(ttl))
 
 
 def out_of_turn(
-    key: str, grants: Sequence[Event], turns: Iterable[Turn], orders: Mapping[str, Order]
+    key: str, grants: Sequence[Event], turns: Iterable[Transition], orders: Mapping[str, Order]
 ) -> Iterator[Violation]:
     """Find who was served before somebody of no lesser priority whose place was there already."""
     for arrived, first, until in turns:

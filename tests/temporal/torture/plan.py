@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dibs.core.timing import BURIAL
+from dibs.core.timing import TOMBSTONE_TTL
 from dibs.stores.temporal.client.listening import LONGEST
 
 type Mode = Literal["slot", "fair"]
@@ -66,7 +66,7 @@ class Plan:
         Permits end with their leases. A program that was killed has left a call at its mailbox, and ids
         that the broker remembers; when these are over both are still there while they are idle.
         """
-        ends = max(LONGEST, BURIAL) + 2 * IDLE + SLACK if self.to_the_end else 0.0
+        ends = max(LONGEST, TOMBSTONE_TTL) + 2 * IDLE + SLACK if self.to_the_end else 0.0
         return max(self.lease + GRACE, ends)
 
     @property

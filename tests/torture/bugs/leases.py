@@ -12,12 +12,12 @@ from dibs.model import (
     Command,
     Granted,
     Lost,
+    Notification,
     Release,
     Renew,
     Renewed,
     Reply,
     Unknown,
-    Wakeup,
 )
 from dibs.runtime.port import Answer, Care
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, twisted
@@ -79,14 +79,14 @@ _pushed = AcquireAttempt._pushed
 
 
 async def sent_when_answered(
-    self: SimRuntime, command: Command, patience: float | None = None
+    self: SimRuntime, command: Command, wait: float | None = None
 ) -> Answer:
-    answer = await _call(self, command, patience)
+    answer = await _call(self, command, wait)
     return Answer(answer.reply, self.now(), answer.resent)
 
 
 def counted_from_the_push(
-    self: AcquireAttempt, push: Wakeup, sent: float, store_now: float
+    self: AcquireAttempt, push: Notification, sent: float, store_now: float
 ) -> Grant | None:
     return _pushed(self, push, self._rt.now(), push.granted_at)
 

@@ -21,16 +21,16 @@ async def a_failure_needs_no_pause(self: TaskLeaseBase, exc: BaseException | Non
 
 
 def as_any_lease(self: TaskLeaseBase) -> Release:
-    return replace(_release_command(self), keep=0.0)
+    return replace(_release_command(self), retain=0.0)
 
 
 def from_the_end(self: TaskLeaseBase) -> Release:
-    return replace(_release_command(self), keep=self._rules.retain)
+    return replace(_release_command(self), retain=self._rules.retain)
 
 
 def from_the_question(self: TaskLeaseBase) -> Release:
     keep = max(self._asked_at + self._rules.retain - self._rt.now(), 0.0)
-    return replace(_release_command(self), keep=keep)
+    return replace(_release_command(self), retain=keep)
 
 
 BUGS = {

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from dibs.model import Command, Reply, Status, Wakeup
+from dibs.model import Command, Notification, Reply, Status
 from dibs.runtime.notifications import PassingMail, Receiver
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
@@ -178,9 +178,9 @@ class OverheardMail(PassingMail):
         super().__init__(letterbox)
         self._picture = picture
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        self._picture.heard(wakeup)
-        super().deliver(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        self._picture.heard(notification)
+        super().deliver(notification)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from dibs.model import (
     Command,
     Granted,
     Lost,
+    Notification,
     Queued,
     Release,
     Released,
@@ -23,7 +24,6 @@ from dibs.model import (
     Revoke,
     Revoked,
     Status,
-    Wakeup,
 )
 from dibs.server.observatory.events import Event, What
 from dibs.server.observatory.seen import SILENT, Hold, Place, Seen, few
@@ -102,11 +102,11 @@ class Picture:
         owner: str,
         note: str,
         units: int,
-        by: Granted | Wakeup,
+        by: Granted | Notification,
     ) -> Hold:
         now = self._now()
         place = seen.places.pop(lease, None)
-        ends = now + by.window if isinstance(by, Wakeup) else now  # until it is claimed
+        ends = now + by.window if isinstance(by, Notification) else now  # until it is claimed
         hold = Hold(owner, note, by.token, units, few(by.slots), now, ends)
         if self._make_room(seen, lease, hold):
             self._tell_granted(seen, lease, hold, 0.0 if place is None else now - place.since)
@@ -232,7 +232,7 @@ class Picture:
         if take is not None:
             take(self, command, reply)
 
-    def heard(self, push: Wakeup) -> None:
+    def heard(self, push: Notification) -> None:
         """A push: it grants to somebody who waits."""
         seen = self._seen.get(push.key)
         place = None if seen is None else seen.places.get(push.lease)
@@ -258,7 +258,7 @@ class Picture:
             place = Place(command.owner, command.note, command.units, now, 0.0)
             seen.places[lease] = place
             self._tell_of(seen, "queued", lease, place)
-        place.until = now + command.patience
+        place.until = now + command.waiter_ttl
 
     def _waits(self, command: Renew, reply: Queued) -> None:
         seen = self._seen.get(command.key)

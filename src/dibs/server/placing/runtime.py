@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Capabilities, Command, Page, Renew, Reply, Wakeup
+from dibs.model import Acquire, Capabilities, Command, Notification, Page, Renew, Reply
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.notifications import NotificationRouter, Receiver
 from dibs.runtime.port import Answer, Keeper, Told
@@ -97,17 +97,17 @@ class PlacedRuntime:
 
     # -- one command --------------------------------------------------------------------------------
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
         """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
         if not self.atlas.is_lone():
-            return await self._placed(command, patience)
-        answer = await self._first.call(command, patience)
+            return await self._placed(command, wait)
+        answer = await self._first.call(command, wait)
         if self.atlas.is_lone() or not _depends_on_place(command, answer.reply):
             return answer
-        return await self._placed(command, patience, resent=answer.resent)
+        return await self._placed(command, wait, resent=answer.resent)
 
     async def _placed(
-        self, command: Command, patience: float | None, *, resent: bool = False
+        self, command: Command, wait: float | None, *, resent: bool = False
     ) -> Answer:
         """Where there may be several stores. `resent`: a copy was under way before already."""
         sent = self.now()
@@ -116,7 +116,7 @@ class PlacedRuntime:
             await self._be_fresh_for((command,))
             home = self._home_for(command)
             runtime = await self.ways.to(home.place)
-            answer = await runtime.call(fitted(runtime, command, home.floor), patience)
+            answer = await runtime.call(fitted(runtime, command, home.floor), wait)
             resent = resent or answer.resent
             if await self._stands(command, answer.reply, home, mark):
                 return Answer(answer.reply, sent, resent)
@@ -160,21 +160,19 @@ class PlacedRuntime:
     # -- many ---------------------------------------------------------------------------------------
 
     async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
+        self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[Told]:
         """See `runtime.port.Runtime`. Commands about one key keep their order."""
         if not self.atlas.is_lone():
-            return await self._all_placed(commands, patience)
-        told = list(await self._first.call_all(commands, patience))
+            return await self._all_placed(commands, wait)
+        told = list(await self._first.call_all(commands, wait))
         if not self.atlas.is_lone():
             for number, (command, each) in enumerate(zip(commands, told, strict=True)):
                 if type(each) is Answer and _depends_on_place(command, each.reply):
-                    told[number] = await self._tried(command, patience, resent=each.resent)
+                    told[number] = await self._tried(command, wait, resent=each.resent)
         return told
 
-    async def _all_placed(
-        self, commands: Sequence[Command], patience: float | None
-    ) -> Sequence[Told]:
+    async def _all_placed(self, commands: Sequence[Command], wait: float | None) -> Sequence[Told]:
         """Those for one place travel together."""
         await self._be_fresh_for(commands)
         told: dict[int, Told] = {}
@@ -187,12 +185,9 @@ class PlacedRuntime:
                 told[number] = error
         if len(groups) > 1:  # a store that hangs must not delay what the others answer
             ttls = [command.ttl for command in commands if isinstance(command, Acquire | Renew)]
-            patience = min([*ttls, 12 * (patience or self.call_timeout)]) / 12
+            wait = min([*ttls, 12 * (wait or self.call_timeout)]) / 12
         await asyncio.gather(
-            *(
-                self._group(commands, place, homes, told, patience)
-                for place, homes in groups.items()
-            )
+            *(self._group(commands, place, homes, told, wait) for place, homes in groups.items())
         )
         return [told[number] for number in range(len(commands))]
 
@@ -202,7 +197,7 @@ class PlacedRuntime:
         place: str,
         homes: dict[int, Home],
         told: dict[int, Told],
-        patience: float | None,
+        wait: float | None,
     ) -> None:
         """Commands for one place."""
         mark = self.atlas.mark
@@ -212,7 +207,7 @@ class PlacedRuntime:
             told.update(dict.fromkeys(homes, error))
             return
         sent = [fitted(runtime, commands[each], home.floor) for each, home in homes.items()]
-        answers = await runtime.call_all(sent, patience)
+        answers = await runtime.call_all(sent, wait)
         for (number, home), answer in zip(homes.items(), answers, strict=True):
             told[number], command = answer, commands[number]
             if type(answer) is not Answer:
@@ -223,11 +218,11 @@ class PlacedRuntime:
                 told[number] = error
                 continue
             if not stands:
-                told[number] = await self._tried(command, patience, resent=answer.resent)
+                told[number] = await self._tried(command, wait, resent=answer.resent)
 
-    async def _tried(self, command: Command, patience: float | None, *, resent: bool) -> Told:
+    async def _tried(self, command: Command, wait: float | None, *, resent: bool) -> Told:
         try:
-            return await self._placed(command, patience, resent=resent)
+            return await self._placed(command, wait, resent=resent)
         except DibsError as error:
             return error
 
@@ -262,7 +257,7 @@ class PlacedKeeper:
         self,
         key: bytes,
         lease_id: str,
-        bury: float | None = None,
+        tombstone: float | None = None,
         keep_until: float | None = None,
         *,
         maybe_in_flight: bool = False,
@@ -270,7 +265,9 @@ class PlacedKeeper:
         """See `runtime.port.Keeper`."""
         found = self._ways.named.get(self._atlas.table.home_of(key).place)
         if found is not None:
-            found.keeper.abandon(key, lease_id, bury, keep_until, maybe_in_flight=maybe_in_flight)
+            found.keeper.abandon(
+                key, lease_id, tombstone, keep_until, maybe_in_flight=maybe_in_flight
+            )
 
 
 class PlaceMail:
@@ -283,13 +280,15 @@ class PlaceMail:
     def __init__(self, placed: "PlacedRuntime") -> None:
         self._placed = placed
 
-    def deliver(self, wakeup: Wakeup) -> None:
-        if wakeup.event == "granted" and not self._placed.atlas.is_lone():
-            wakeup = Wakeup(wakeup.key, wakeup.lease, wakeup.inbox, "head")
-        self._placed.letterbox.deliver(wakeup)
+    def deliver(self, notification: Notification) -> None:
+        if notification.event == "granted" and not self._placed.atlas.is_lone():
+            notification = Notification(
+                notification.key, notification.lease, notification.inbox, "head"
+            )
+        self._placed.letterbox.deliver(notification)
 
-    def remind(self, wakeup: Wakeup) -> None:
-        self._placed.letterbox.remind(wakeup)
+    def remind(self, notification: Notification) -> None:
+        self._placed.letterbox.remind(notification)
 
     def recheck(self) -> None:
         self._placed.letterbox.recheck()

@@ -178,7 +178,7 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
     try:
         if type(command) is Acquire:
             service.accounts.reserve(who.key_id, command)
-        elif type(command) is Release and command.keep:
+        elif type(command) is Release and command.retain:
             service.accounts.check_lease(who.key_id, (command.key, command.id))
     except Problem as problem:
         return wire.Failed("busy", problem.detail)

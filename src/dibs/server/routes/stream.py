@@ -52,7 +52,7 @@ class _Pushes:
         if own.recheck:
             own.recheck = False
             parts.append(sse("recheck", b"{}"))
-        parts += [sse("wakeup", push_to_wire(each)) for each in own.take()]
+        parts += [sse("notification", push_to_wire(each)) for each in own.take()]
         return b"".join(parts)
 
     def alive(self) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.http import examining
@@ -152,10 +152,10 @@ class AsyncHttpConnection:
             self._stream = stream
             self.inbox = stream.ear.inbox
 
-    def _hear(self, wakeups: list[Wakeup]) -> None:
+    def _hear(self, notifications: list[Notification]) -> None:
         """Notifications; or none, when there will be no more or some were missed."""
-        if wakeups:
-            self._deliver(wakeups)
+        if notifications:
+            self._deliver(notifications)
         stream = self._stream
         if stream is not None and stream.error is not None:
             self._deliver(stream.error)
@@ -214,10 +214,10 @@ class LoopLinks:
             link.parting = self._parting or len(self._links) > MAX_IDLE
         return link
 
-    async def ask(self, link: LoopLink, request: bytes, patience: float | None = None) -> Answer:
+    async def ask(self, link: LoopLink, request: bytes, wait: float | None = None) -> Answer:
         """The answer to a request. Raises what went wrong, in our own words."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(wait):
                 return await link.ask(request)
         except Exception as error:
             link.close()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.stores.aio import BufferedLink, resolve
 from dibs.stores.http.dialogue import Dialogue, keep_alive
 from dibs.stores.http.reading import Answer, Reader
@@ -131,7 +131,7 @@ async def dial(settings: Settings) -> LoopLink:
 class LoopStream:
     """A connection on which pushes arrive, and whose silence is noticed."""
 
-    def __init__(self, settings: Settings, hear: Callable[[list[Wakeup]], None]) -> None:
+    def __init__(self, settings: Settings, hear: Callable[[list[Notification]], None]) -> None:
         self.error: DibsError | None = None
         """Why nothing comes any more."""
         self._settings = settings

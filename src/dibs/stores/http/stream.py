@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import msgspec
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.stores.http import wire
 from dibs.stores.http.dialogue import Dialogue
 from dibs.stores.http.events import Events
@@ -40,7 +40,7 @@ class Ear:
         """Some pushes were lost on their way to the service."""
         self._dialogue = dialogue
         self._events = Events()
-        self._heard: list[Wakeup] = []
+        self._heard: list[Notification] = []
 
     @property
     def inbox(self) -> str:
@@ -65,14 +65,14 @@ class Ear:
             for kind, data in self._events.feed(piece):
                 if kind == "hello":
                     self.hello = _read_hello(data)
-                elif kind == "wakeup":
+                elif kind == "notification":
                     self._heard.append(push_to_model(_read_push(data), self.inbox))
                 elif kind == "recheck":
                     self.missed = True
         except (ValueError, msgspec.MsgspecError) as error:
             raise NotHttp(f"its stream can't be read: {error}") from error
 
-    def take(self) -> list[Wakeup]:
+    def take(self) -> list[Notification]:
         """What was pushed since this was asked last."""
         heard, self._heard = self._heard, []
         return heard

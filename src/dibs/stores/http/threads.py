@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.http import examining
@@ -56,7 +56,7 @@ class SocketStream:
             self.ear.ended(answer)
         self._heard_at = time.monotonic()
 
-    def receive(self) -> list[Wakeup]:
+    def receive(self) -> list[Notification]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
         try:
             self._read_all()
@@ -187,7 +187,7 @@ class BlockingHttpConnection:
         if stream is not None:
             stream.close()
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         if self._bell is None:
             return ()
         stream = self._stream
@@ -205,7 +205,7 @@ class BlockingHttpConnection:
             raise BackendUnavailable(MISSED_SOME)
         return found
 
-    def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Wakeup]:
+    def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Notification]:
         """Wait until it is time to try for a stream once more, and do."""
         left = self._spread.left
         rang = bell.wait(left if timeout is None else min(left, timeout))
@@ -215,7 +215,9 @@ class BlockingHttpConnection:
                 raise BackendUnavailable(MISSED_SOME)
         return ()
 
-    def _wait(self, stream: SocketStream, bell: Bell, timeout: float | None) -> Sequence[Wakeup]:
+    def _wait(
+        self, stream: SocketStream, bell: Bell, timeout: float | None
+    ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived = stream.receive()

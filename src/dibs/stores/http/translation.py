@@ -51,15 +51,15 @@ def holders_to_wire(holders: tuple[model.Holder, ...]) -> tuple[wire.Holder, ...
     return tuple(map(_TO_WIRE[model.Holder], holders))
 
 
-def push_to_wire(it: model.Wakeup) -> wire.Push:
+def push_to_wire(it: model.Notification) -> wire.Push:
     """A notification, as it goes into a client's stream, which is its inbox."""
     return wire.Push(encoded(it.key), *_PUSH(it))
 
 
-def push_to_model(it: wire.Push, inbox: str) -> model.Wakeup:
+def push_to_model(it: wire.Push, inbox: str) -> model.Notification:
     """A notification that came in the stream of `inbox`."""
     lease, *more = _PUSH(it)
-    return model.Wakeup(decoded(it.key), lease, inbox, *more)
+    return model.Notification(decoded(it.key), lease, inbox, *more)
 
 
 _PUSH = attrgetter(*wire.Push.__struct_fields__[1:])

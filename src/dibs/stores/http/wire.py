@@ -5,9 +5,9 @@ order; both are JSON, or MessagePack where `Content-Type` and `Accept` say `appl
 is `names.encoded(b"{kind}:{name}")`; durations are seconds, as everywhere. The structs are the records
 of `dibs.model` with a tag each (`translation`).
 
-`GET /v1/stream` (server-sent events) brings a client's pushes: first an event `hello` (`Hello`), then
-`wakeup` events (`Push`), and `recheck` where pushes may have been lost before. A command's `inbox` is that
-of the stream's `Hello`, or empty.
+`GET /v1/stream` (server-sent events) brings a client's notifications: first an event `hello` (`Hello`),
+then `notification` events (`Push`), and `recheck` where some may have been lost before. A command's
+`inbox` is that of the stream's `Hello`, or empty.
 
 All else that the service answers is in `wire_service`.
 """
@@ -37,7 +37,7 @@ class Acquire(Op, frozen=True):
     units: int = 1
     capacity: int = 1
     queue: bool = False
-    patience: float = 30.0
+    waiter_ttl: float = 30.0
     priority: int = 0
     note: str = ""
     floor: int = 0
@@ -58,8 +58,8 @@ class Release(Op, frozen=True):
     """See `dibs.model.Release`."""
 
     id: str
-    keep: float = 0.0
-    bury: float = 0.0
+    retain: float = 0.0
+    tombstone: float = 0.0
 
 
 class Resize(Op, frozen=True):
@@ -229,7 +229,7 @@ class Hello(Struct, frozen=True):
 
 
 class Push(Struct, omit_defaults=True, frozen=True):
-    """See `dibs.model.Wakeup`."""
+    """See `dibs.model.Notification`."""
 
     key: str
     lease: str

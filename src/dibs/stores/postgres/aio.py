@@ -60,7 +60,7 @@ class LoopWire(Wire):
         self._last_rites = weakref.finalize(self, _let_go, pgconn, loop, self.fd, os.getpid())
         self._last_rites.atexit = False
 
-    async def exchange(self, send: Send, patience: float | None) -> Answer:
+    async def exchange(self, send: Send, wait: float | None) -> Answer:
         answer: asyncio.Future[Answer] = self._loop.create_future()
 
         def done(found: Answer | Exception) -> None:
@@ -73,9 +73,9 @@ class LoopWire(Wire):
                 answer.set_result(found)
 
         self.start(send, done)
-        if patience is None:
+        if wait is None:
             return await answer
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(wait):
             return await answer
 
     def start(self, send: Send, done: Answered) -> None:
@@ -95,13 +95,13 @@ class LoopWire(Wire):
         except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
             self._broke(error)
 
-    async def next_pushes(self, patience: float) -> list[str]:
+    async def next_pushes(self, wait: float) -> list[str]:
         if found := self.pushes():
             return found
         come: asyncio.Future[list[str]] = self._loop.create_future()
         self.on_pushes = lambda pushes: None if come.done() else come.set_result(pushes)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(wait):
                 return await come
         except TimeoutError:
             return []
@@ -256,9 +256,9 @@ class AsyncPostgresConnection:
 
     def _note(self, told: ledger.Told) -> None:
         """What a batch brought besides its replies, and that it was work."""
-        replies, wakeups = told
-        if wakeups:
-            self._deliver(wakeups)
+        replies, notifications = told
+        if notifications:
+            self._deliver(notifications)
         wire = self._session.wire if self._listening is None else self._listening.wire
         ledger.note_work(self._site, len(replies), wire)
 

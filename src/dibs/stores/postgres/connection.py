@@ -142,33 +142,33 @@ class Wire(ABC):
         self._prepared: set[bytes] = set()
         self._parts: list[PGresult] = []
 
-    async def ask(self, statement: Statement, values: Values, patience: float | None) -> Rows:
+    async def ask(self, statement: Statement, values: Values, wait: float | None) -> Rows:
         """The rows of one statement, in one round trip.
 
         Raises `SqlError`; `psycopg.Error` when the connection broke; `TimeoutError` when no answer
-        came within `patience`. It is cut then, and also when the caller is cancelled or interrupted.
+        came within `wait`. It is cut then, and also when the caller is cancelled or interrupted.
         """
-        return await self._rows(lambda: self.send(statement, values), patience)
+        return await self._rows(lambda: self.send(statement, values), wait)
 
-    async def run(self, script: str, patience: float | None) -> Rows:
+    async def run(self, script: str, wait: float | None) -> Rows:
         """The rows of the last of several statements, which take no values. Raises like `ask`."""
-        return await self._rows(lambda: self.pgconn.send_query(script.encode()), patience)
+        return await self._rows(lambda: self.pgconn.send_query(script.encode()), wait)
 
-    async def prepare(self, statement: Statement, patience: float | None) -> None:
+    async def prepare(self, statement: Statement, wait: float | None) -> None:
         """Have the server keep a statement ready. Raises like `ask`."""
-        await self._rows(lambda: self.pgconn.send_prepare(statement.name, statement.sql), patience)
+        await self._rows(lambda: self.pgconn.send_prepare(statement.name, statement.sql), wait)
         self._prepared.add(statement.name)
 
-    async def _rows(self, send: Send, patience: float | None) -> Rows:
+    async def _rows(self, send: Send, wait: float | None) -> Rows:
         try:
-            answer = await self.exchange(send, patience)
+            answer = await self.exchange(send, wait)
         except BaseException:
             self.cut()  # half-way: what comes next would be the answer to this
             raise
         return rows_of(answer)
 
     @abstractmethod
-    async def exchange(self, send: Send, patience: float | None) -> Answer:
+    async def exchange(self, send: Send, wait: float | None) -> Answer:
         """Send, and wait for the whole answer."""
 
     @property
@@ -220,7 +220,7 @@ class Wire(ABC):
         """Send a statement without waiting for its answer."""
 
     @abstractmethod
-    async def next_pushes(self, patience: float) -> list[str]:
+    async def next_pushes(self, wait: float) -> list[str]:
         """Wait for pushes; none if none comes in time."""
 
     def pushes(self) -> list[str]:
@@ -301,14 +301,14 @@ class Session[W: Wire]:
             await self._after(wire)
 
     async def ask(
-        self, statement: Statement, values: Values, patience: float | None = PATIENCE
+        self, statement: Statement, values: Values, wait: float | None = PATIENCE
     ) -> Rows:
         """The rows of a statement. Tried once more if nothing was done and that may help.
 
         Raises our own errors.
         """
         try:
-            return await self._ask(statement, values, patience)
+            return await self._ask(statement, values, wait)
         except SqlError as error:
             if is_of_unknown_outcome(error):
                 self.cut()
@@ -319,14 +319,14 @@ class Session[W: Wire]:
             elif not is_worth_another_try(error):
                 raise explain(error, self.site.place) from None
         try:
-            return await self._ask(statement, values, patience)
+            return await self._ask(statement, values, wait)
         except SqlError as error:
             raise explain(error, self.site.place) from None
 
-    async def _ask(self, statement: Statement, values: Values, patience: float | None) -> Rows:
+    async def _ask(self, statement: Statement, values: Values, wait: float | None) -> Rows:
         wire = await self.connected()
-        with telling(self.site, patience or 0.0, sql=False):
-            return await wire.ask(statement, values, patience)
+        with telling(self.site, wait or 0.0, sql=False):
+            return await wire.ask(statement, values, wait)
 
     def cut(self) -> None:
         """Disconnect."""
@@ -342,14 +342,14 @@ class Session[W: Wire]:
 
 
 @contextmanager
-def telling(site: Site, patience: float, *, sql: bool = True) -> Iterator[None]:
+def telling(site: Site, wait: float, *, sql: bool = True) -> Iterator[None]:
     """Raise our errors instead of the driver's and the system's."""
     try:
         yield
     except DibsError:
         raise  # some are OSErrors too
     except TimeoutError as error:
-        raise no_answer(site.place, patience) from error
+        raise no_answer(site.place, wait) from error
     except (psycopg.Error, OSError) as error:
         raise cut_off(error, site.place) from error
     except SqlError as error:
@@ -387,7 +387,7 @@ granted by a commit in memory only could be granted again after a power cut. And
 the tables were small must do when they are large."""
 
 
-async def greet(wire: Wire, site: Site, patience: float) -> None:
+async def greet(wire: Wire, site: Site, wait: float) -> None:
     """Learn whether the server itself answers, and make its session fit.
 
     A pooler invents the process number that it tells a client, so the server's own is another one.
@@ -395,7 +395,7 @@ async def greet(wire: Wire, site: Site, patience: float) -> None:
     Raises `BackendUnavailable` for a server that only reads.
     """
     pid = {"no": _DIRECT, "yes": _POOLED}.get(site.address.pooler, wire.pgconn.backend_pid)
-    [(is_direct, is_read_only, *_)] = await wire.ask(GREETING, [str(pid)], patience)
+    [(is_direct, is_read_only, *_)] = await wire.ask(GREETING, [str(pid)], wait)
     if is_read_only:
         raise standby(site.place)
     if not is_direct:

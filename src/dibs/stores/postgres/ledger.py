@@ -14,12 +14,12 @@ from math import isfinite
 from typing import Any
 
 from dibs.core import codec
-from dibs.model import Command, Failed, Inspect, Page, Reply, Status, Wakeup
+from dibs.model import Command, Failed, Inspect, Notification, Page, Reply, Status
 from dibs.stores.postgres.connection import Session, Site, Statement, Wire
 from dibs.stores.postgres.errors import Unfit
 from dibs.stores.postgres.schema import FORMAT
 
-type Told = tuple[Sequence[Reply], Sequence[Wakeup]]
+type Told = tuple[Sequence[Reply], Sequence[Notification]]
 """A reply for each command, and the notifications for the caller's own inbox."""
 
 APPLY = Statement(
@@ -41,7 +41,7 @@ SWEEP_EVERY = 2048
 
 
 async def apply[W: Wire](
-    session: Session[W], commands: Sequence[Command], inbox: str, patience: float | None
+    session: Session[W], commands: Sequence[Command], inbox: str, wait: float | None
 ) -> Told:
     """Apply a batch, in one round trip."""
     if not commands:
@@ -49,7 +49,7 @@ async def apply[W: Wire](
     now, stamp = session.site.time()
     values = parameters(commands, inbox=inbox, now=now, stamp=stamp)
     try:
-        return read_answer(await session.ask(APPLY, values, patience), commands, inbox)
+        return read_answer(await session.ask(APPLY, values, wait), commands, inbox)
     except Unfit as error:
         if len(commands) > 1:
             raise  # the batcher tries its halves
@@ -110,7 +110,7 @@ def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Told:
     )
 
 
-def read_push(payload: str, inbox: str) -> Wakeup | None:
+def read_push(payload: str, inbox: str) -> Notification | None:
     """The notification that arrived in an inbox; None for what somebody else has sent there."""
     try:
         return _notification(loads(payload), inbox)
@@ -118,7 +118,7 @@ def read_push(payload: str, inbox: str) -> Wakeup | None:
         return None
 
 
-def _notification(said: Sequence[Any], inbox: str) -> Wakeup:
+def _notification(said: Sequence[Any], inbox: str) -> Notification:
     return codec.decode_notification(said[1:], bytes.fromhex(said[0]), inbox)
 
 

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
 from dibs.stores.postgres import health, ledger
@@ -39,8 +39,8 @@ class ThreadWire(Wire):
         self.until = inf
         """When its caller's time is over: no call takes longer."""
 
-    async def exchange(self, send: Send, patience: float | None) -> Answer:
-        end = min(inf if patience is None else time.monotonic() + patience, self.until)
+    async def exchange(self, send: Send, wait: float | None) -> Answer:
+        end = min(inf if wait is None else time.monotonic() + wait, self.until)
         if self._owed:
             self._owed = False
             self._answer(end)
@@ -54,8 +54,8 @@ class ThreadWire(Wire):
             send()
             self._send_all(time.monotonic() + 1.0)
 
-    async def next_pushes(self, patience: float) -> list[str]:
-        end = time.monotonic() + patience
+    async def next_pushes(self, wait: float) -> list[str]:
+        end = time.monotonic() + wait
         while not (found := self.pushes()):
             try:
                 _wait(self._readable, end)
@@ -130,7 +130,7 @@ class BlockingPostgresConnection:
         """When the call that is under way has to end, connecting included."""
         self._session = Session(site, self._connect, (ledger.APPLY,), self._connected)
         self._bell: Bell | None = None
-        self._arrived: list[Wakeup] = []
+        self._arrived: list[Notification] = []
         self._may_have_missed = False
 
     def open(self, timeout: float) -> None:
@@ -170,9 +170,9 @@ class BlockingPostgresConnection:
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         work = ledger.apply(self._session, commands, self.inbox, timeout)
-        replies, wakeups = self._within(timeout, work)
+        replies, notifications = self._within(timeout, work)
         if self._bell is not None:
-            self._arrived += wakeups
+            self._arrived += notifications
         ledger.note_work(self._site, len(commands), self._session.wire)
         return replies
 
@@ -194,7 +194,7 @@ class BlockingPostgresConnection:
         self._may_have_missed = False
         self._bell = Bell()
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while self._bell is not None:
             arrived, self._arrived = self._arrived + self._heard(), []
@@ -205,7 +205,7 @@ class BlockingPostgresConnection:
                 break
         return ()
 
-    def _heard(self) -> list[Wakeup]:
+    def _heard(self) -> list[Notification]:
         """What has been pushed. Raises `BackendUnavailable` where something may have been missed."""
         if not self.inbox:
             return []

@@ -8,7 +8,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import BufferedLink, LoopEnd, resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
@@ -217,9 +217,9 @@ class AsyncRedisConnection:
         """Apply a batch by way of whatever connections it needs."""
         if not commands:
             return ()
-        replies, wakeups = await self._router.apply(commands)
-        if wakeups:
-            self._deliver(wakeups)
+        replies, notifications = await self._router.apply(commands)
+        if notifications:
+            self._deliver(notifications)
         return replies
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
@@ -247,7 +247,7 @@ class AsyncRedisConnection:
         self._subscription = subscription
         self.inbox = self._context.inbox = inbox
 
-    def _hand_on(self, news: Sequence[Wakeup] | DibsError) -> None:
+    def _hand_on(self, news: Sequence[Notification] | DibsError) -> None:
         self._deliver(news)  # which may be another one by now
 
     def _unsubscribe(self) -> None:
@@ -314,15 +314,15 @@ class _Request:
             self._task = submit_in_task(self._connection._apply(self._commands), done)
             return None
         try:
-            replies, wakeups = self._connection._context.read(answer, self._commands)
+            replies, notifications = self._connection._context.read(answer, self._commands)
         except DibsError as error:
             return done(error)
         except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
             return done(
                 BackendUnavailable(f"{link.endpoint} answered what can't be read: {error!r}")
             )
-        if wakeups:
-            self._connection._deliver(wakeups)
+        if notifications:
+            self._connection._deliver(notifications)
         return done(replies)
 
 
@@ -359,9 +359,9 @@ class LoopSubscription:
 
     def _take(self, reply: Any) -> None:
         self._heard = True
-        wakeups = self._channel.hear(reply)
-        if wakeups:
-            self._deliver(wakeups)
+        notifications = self._channel.hear(reply)
+        if notifications:
+            self._deliver(notifications)
         elif self._channel.stands and not self._confirmed.done():
             self._confirmed.set_result(None)
 

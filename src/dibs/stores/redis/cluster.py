@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError, IncompatibleVersion
-from dibs.model import Command, Reply, Wakeup
+from dibs.model import Command, Notification, Reply
 from dibs.stores.redis import scanning
 from dibs.stores.redis.connection import Dial, HiredisError, Link, ReplyError, connect, pack
 from dibs.stores.redis.errors import broken, code_of, explain
@@ -247,16 +247,16 @@ class Cluster:
             unavailable = [error for error in errors if isinstance(error, BackendUnavailable)]
             raise (unavailable or errors)[0]
         replies: dict[int, Reply] = {}
-        wakeups: list[Wakeup] = []
+        notifications: list[Notification] = []
         for part in parts:
             found: list[Reply] = []
             if part.error is None:
                 found, more = self._context.read(part.answer, part.commands)
-                wakeups += more
+                notifications += more
             else:
                 found += [failed(part.error) for _ in part.commands]
             replies.update(zip(part.places, found, strict=True))
-        return [replies[place] for place in range(count)], wakeups
+        return [replies[place] for place in range(count)], notifications
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
--- The ledger (core/ledger.py, core/turn.py, core/book.py) where Redis applies it atomically: a call applies a
+-- The ledger (core/ledger.py, core/transition.py, core/book.py) where Redis applies it atomically: a call applies a
 -- batch. `ledger.py` loads this text as a library of Functions, or runs it as a script. A library can't use Lua's
 -- own libraries while it is loaded, so outside of functions are only constants. Nothing outlives a call.
 --
@@ -28,7 +28,7 @@ local SIGHT = 64 -- waiters that are looked at; if all are passed over, the next
 local POSITIONS = 1000 -- waiters ahead are counted up to this number
 local STEPS = 64 -- entries that a command ends, and waiters that it grants or refuses; later ones do the rest
 local FEW_STEPS, BATCH_STEPS = 4, 256 -- the same once a batch has used up its steps, and those
-local BURIAL = 60 -- seconds that an ended id is remembered, at least
+local TOMBSTONE_TTL = 60 -- seconds that an ended id is remembered, at least
 local MAX_HOLDERS = 10000 -- leases that a key may have
 local MAX_SLOTS = 1024 -- the largest capacity whose units are numbered
 local HOLDERS_NAMED = 8 -- by a refusal
@@ -52,7 +52,7 @@ local function next_token(last, stamp, floor)
   return token
 end
 
-local function claim_window(ttl)
+local function claim_timeout(ttl)
   return math.min(WINDOW, math.max(ttl / 2, math.min(ttl, 0.5)))
 end
 
@@ -135,7 +135,7 @@ local function lifetime(seconds, last, stamp)
 end
 
 -- When nothing that follows from an entry can matter any more; what a revoked or unclaimed hold leaves
--- for BURIAL is within the day.
+-- for TOMBSTONE_TTL is within the day.
 local function over(entry)
   return entry.expires + (entry.lock_delay or 0) + (entry.bury or 0)
 end
@@ -579,10 +579,10 @@ local function expire(turn, entry)
   if entry.state == 'unclaimed' then
     book.doubt = math.max(book.doubt, entry.token)
   end
-  local remembered = ends_its_id and BURIAL or entry.bury
+  local remembered = ends_its_id and TOMBSTONE_TTL or entry.bury
   if entry.state ~= 'kept' and entry.lock_delay > late then
     turn.units_free_in = math.min(turn.units_free_in, entry.lock_delay - late)
-    keep(turn, entry, entry.lock_delay - late, ends_its_id and BURIAL or 0)
+    keep(turn, entry, entry.lock_delay - late, ends_its_id and TOMBSTONE_TTL or 0)
   elseif remembered > late then
     bury(turn, entry.id, remembered - late, ends_its_id and entry.state or 'buried', entry.detail)
   else
@@ -592,7 +592,7 @@ end
 
 -- The place becomes a hold that stands for a claim window until its owner speaks.
 local function grant_waiter(turn, place)
-  local window = claim_window(place.grant_ttl)
+  local window = claim_timeout(place.grant_ttl)
   local hold = hold_for(place, turn, 'unclaimed', window)
   turn.book:put(hold)
   turn.units_free_in = math.min(turn.units_free_in, window)
@@ -605,7 +605,7 @@ local function grant_next(turn)
   for n = 1, math.min(book.place, SIGHT) do
     local place = book:nth_place(n)
     if place.units > book.capacity then -- which has shrunk below what this place asks for
-      bury(turn, place.id, BURIAL, 'too_large')
+      bury(turn, place.id, TOMBSTONE_TTL, 'too_large')
       notify(turn, place, 'refused')
       return true
     elseif is_full(book, 1) then
@@ -646,7 +646,7 @@ end
 
 -- When the owner of a place should send its next heartbeat: at once where STEPS ran out.
 local function next_heartbeat_in(turn, place, ahead)
-  local window, often = claim_window(place.grant_ttl), claim_window(place.grant_ttl) / 3
+  local window, often = claim_timeout(place.grant_ttl), claim_timeout(place.grant_ttl) / 3
   local is_front = place.silence == window
   if turn.steps == 0 then
     return 0
@@ -667,9 +667,9 @@ end
 local function heartbeat(turn, place, ttl)
   local book = turn.book
   if place.units > book.capacity then
-    return bury(turn, place.id, BURIAL, 'too_large')
+    return bury(turn, place.id, TOMBSTONE_TTL, 'too_large')
   end
-  local ahead, window = book:ahead_of(place), claim_window(place.grant_ttl)
+  local ahead, window = book:ahead_of(place), claim_timeout(place.grant_ttl)
   local is_front = ahead < FRONT or ahead - count_passed_over(turn, math.min(ahead, SIGHT), book.doubt) < FRONT
   place.silence = is_front and window or 3 * window
   place.seen = book.last
@@ -856,7 +856,7 @@ function Rules.revoke(turn, command)
       count = count + 1
       notify(turn, hold, 'revoked', command.reason)
       if command.now then
-        bury(turn, hold.id, BURIAL, 'revoked', command.reason)
+        bury(turn, hold.id, TOMBSTONE_TTL, 'revoked', command.reason)
       else
         hold.state = 'revoked'
         hold.detail = command.reason

@@ -20,7 +20,17 @@ from dibs.clock import Clock
 from dibs.core import codec
 from dibs.core.ledger import LAST_TOKEN, flaw_of
 from dibs.core.names import fingerprint
-from dibs.model import Acquire, Command, Failed, Granted, Release, Released, Reply, Resize, Wakeup
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Granted,
+    Notification,
+    Release,
+    Released,
+    Reply,
+    Resize,
+)
 from dibs.stores.redis.connection import Link, ReplyError, pack
 from dibs.stores.redis.errors import code_of
 
@@ -90,7 +100,7 @@ def packed(command: Command) -> bytes:
     try:
         if type(command) is Acquire:
             return _packed_acquire(command)
-        if type(command) is Release and not command.keep and not command.bury:
+        if type(command) is Release and not command.retain and not command.tombstone:
             return b"%b%b%b" % (_RELEASE, _encode(command.id), _PLAIN)
         _check(command)
         return _encode(codec.encode(command))
@@ -181,7 +191,7 @@ class CallContext:
 
 # ---- answers --------------------------------------------------------------------------------------
 
-type Outcome = tuple[list[Reply], list[Wakeup]]
+type Outcome = tuple[list[Reply], list[Notification]]
 """A reply for each command, and the notifications for our own inbox."""
 
 _decode = Decoder(list).decode
@@ -209,7 +219,7 @@ _HEAD = Struct(">2sBI")
 """Before the message of a notification: a mark, the format, and how long the key's name is, which follows."""
 
 
-def read_notification(raw: bytes, inbox: str) -> Wakeup:
+def read_notification(raw: bytes, inbox: str) -> Notification:
     """What was sent to an inbox. Raises `struct.error` or `ValueError` for what is no notification."""
     mark, version, length = _HEAD.unpack_from(raw)
     end = _HEAD.size + length
@@ -219,7 +229,7 @@ def read_notification(raw: bytes, inbox: str) -> Wakeup:
     return codec.decode_notification(_decode(raw[end:]), key, inbox)
 
 
-def read_published(payload: bytes, inbox: str) -> list[Wakeup]:
+def read_published(payload: bytes, inbox: str) -> list[Notification]:
     """What was published to an inbox; nothing where it can't be read, as anybody may publish."""
     try:
         return [read_notification(payload, inbox)]

@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 from urllib.parse import quote
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.stores.redis.connection import ReplyError, pack
 from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import read_published
@@ -37,7 +37,7 @@ class Channel:
         """What asks for the subscription."""
         return pack((b"SUBSCRIBE", self._channel))
 
-    def hear(self, reply: Any) -> list[Wakeup]:
+    def hear(self, reply: Any) -> list[Notification]:
         """The notifications in it, if there are any. Raises what the server's error means."""
         if isinstance(reply, ReplyError):
             raise explain(reply, self._endpoint)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Command, Failed, Reply, Wakeup
+from dibs.model import Command, Failed, Notification, Reply
 from dibs.stores.redis import scanning
 from dibs.stores.redis.connection import (
     Dial,
@@ -85,7 +85,7 @@ class Server:
     async def _one_by_one(self, link: Link, commands: Sequence[Command]) -> Outcome:
         """This user may not touch some of the keys: that costs the others nothing."""
         replies: list[Reply] = []
-        wakeups: list[Wakeup] = []
+        notifications: list[Notification] = []
         refusals: list[DibsError] = []
         for command in commands:
             answer = await self._evaluate(link, [command])
@@ -95,10 +95,10 @@ class Server:
             else:
                 found, more = self._context.read(answer, [command])
                 replies += found
-                wakeups += more
+                notifications += more
         if len(refusals) == len(commands):
             raise refusals[0]
-        return replies, wakeups
+        return replies, notifications
 
     # -- the rest -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
@@ -34,7 +34,7 @@ class SocketSubscription:
         self.endpoint = link.endpoint
         self._link = link
         self._channel = Channel(inbox, link.endpoint)
-        self._channelly: list[Wakeup] = []
+        self._channelly: list[Notification] = []
         self._asked = False
         try:
             self._begin(time.monotonic() + timeout)
@@ -59,7 +59,7 @@ class SocketSubscription:
         for reply in replies:
             self._channelly += self._channel.hear(reply)
 
-    def receive(self) -> list[Wakeup]:
+    def receive(self) -> list[Notification]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
         try:
             try:
@@ -104,7 +104,7 @@ class BlockingRedisConnection:
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
-        self._arrived: list[Wakeup] = []
+        self._arrived: list[Notification] = []
         on_fork(self)
 
     def open(self, timeout: float) -> None:
@@ -131,9 +131,9 @@ class BlockingRedisConnection:
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return ()
-        replies, wakeups = await self._router.apply(commands)
-        if wakeups and self._bell is not None:
-            self._arrived += wakeups
+        replies, notifications = await self._router.apply(commands)
+        if notifications and self._bell is not None:
+            self._arrived += notifications
         return replies
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
@@ -174,7 +174,7 @@ class BlockingRedisConnection:
         if self._subscription is not None and self._subscription.endpoint != endpoint:
             self._unsubscribe()
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         if self._bell is None:
             return ()
         if self._subscription is None:
@@ -188,7 +188,7 @@ class BlockingRedisConnection:
 
     def _wait(
         self, subscription: SocketSubscription, bell: Bell, timeout: float | None
-    ) -> Sequence[Wakeup]:
+    ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived, self._arrived = self._arrived, []

@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from dibs.errors import DibsError
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.stores.aio import resolve
 from dibs.stores.port import Deliver, Done, GiveUp, as_dibs
 from dibs.stores.sqlite import maintenance
@@ -28,7 +28,7 @@ IN_PLACE = 64
 
 type Job = Callable[[], object]
 type Wanted = Callable[[], bool]
-type Take = Callable[[Sequence[Wakeup]], None]
+type Take = Callable[[Sequence[Notification]], None]
 
 
 class AsyncSqliteConnection:
@@ -73,7 +73,7 @@ class AsyncSqliteConnection:
         self._deliver = deliver
         self._worker.listen()
 
-    def _take(self, notifications: Sequence[Wakeup]) -> None:
+    def _take(self, notifications: Sequence[Notification]) -> None:
         if notifications and self._deliver is not None:
             self._deliver(notifications)
 
@@ -241,7 +241,7 @@ class Worker:
 
     # -- notifications ------------------------------------------------------------------------------
 
-    def send(self, notifications: Sequence[Wakeup]) -> None:
+    def send(self, notifications: Sequence[Notification]) -> None:
         """Send notifications to their inboxes, and deliver our own. For any thread but the loop's."""
         own = self.notifier.send(notifications)
         if own and self._loop is not None:
@@ -259,7 +259,7 @@ class Worker:
         # One datagram at a time: the loop comes back for more, and whom it wakes need not wait for them.
         self._deliver(self.notifier.receive(1))
 
-    def _deliver(self, notifications: Sequence[Wakeup]) -> None:
+    def _deliver(self, notifications: Sequence[Notification]) -> None:
         take = self._take()
         if take is not None:
             take(notifications)
@@ -300,7 +300,7 @@ def _do[R](
         loop.call_soon_threadsafe(resolve, future, result)
 
 
-def _maintain(file: StoreFile, send: Callable[[Sequence[Wakeup]], None]) -> None:
+def _maintain(file: StoreFile, send: Callable[[Sequence[Notification]], None]) -> None:
     connection = Connection(file)
     try:
         send(maintenance.maintain(connection))

@@ -15,7 +15,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Wakeup
+from dibs.model import Command, Notification
 from dibs.stores.sqlite import schema
 from dibs.stores.sqlite.errors import Busy, explain, is_busy, locked_out
 from dibs.stores.sqlite.file import StoreFile
@@ -136,7 +136,7 @@ class Connection:
         self.work += len(commands)
         return outcome
 
-    def sweep(self, keys: Sequence[bytes]) -> list[Wakeup]:
+    def sweep(self, keys: Sequence[bytes]) -> list[Notification]:
         """Let time take effect on keys, and delete those that are idle."""
         return self._guarded(Transactions.sweep, keys)
 

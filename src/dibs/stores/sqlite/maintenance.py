@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from dibs.errors import DibsError
-from dibs.model import Finding, Inspect, Page, Status, Wakeup
+from dibs.model import Finding, Inspect, Notification, Page, Status
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.errors import Busy
 from dibs.stores.sqlite.file import open_to_others
 from dibs.stores.sqlite.notify import available
 from dibs.stores.sqlite.schema import FORMAT
 
-type Deliver = Callable[[Sequence[Wakeup]], None]
+type Deliver = Callable[[Sequence[Notification]], None]
 
 # -- upkeep ---------------------------------------------------------------------------------------------
 
@@ -55,13 +55,13 @@ def is_due_at_close(connection: Connection) -> bool:
     return connection.file.log_size() > LARGE_LOG or random.random() < AT_CLOSE  # noqa: S311
 
 
-def maintain(connection: Connection) -> list[Wakeup]:
+def maintain(connection: Connection) -> list[Notification]:
     """Delete idle keys, and write the log back. Returns notifications for waiters.
 
     Errors are left for the next run: callers that need the file get them from their own commands.
     """
     connection.work = 0
-    notifications: list[Wakeup] = []
+    notifications: list[Notification] = []
     try:
         for keys in _keys_to_sweep(connection):
             notifications += _sweep(connection, keys)
@@ -91,14 +91,14 @@ _KEYS_BEHIND = """SELECT key, id IS NULL AND waiting = 0 AND holds = 0 AND tombs
     FROM lease_keys WHERE key > ? ORDER BY key LIMIT ?"""
 
 
-def _sweep(connection: Connection, keys: list[bytes]) -> list[Wakeup]:
+def _sweep(connection: Connection, keys: list[bytes]) -> list[Notification]:
     """Sweep these keys. An unreadable one is left alone, and the others are swept all the same."""
     try:
         return connection.retry(lambda: connection.sweep(keys))
     except (ValueError, TypeError, sqlite3.Error):
         if len(keys) == 1:
             return []
-    return [wakeup for key in keys for wakeup in _sweep(connection, [key])]
+    return [notification for key in keys for notification in _sweep(connection, [key])]
 
 
 def checkpoint(connection: Connection) -> None:

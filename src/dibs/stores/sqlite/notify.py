@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dibs.core.codec import decode_notification, encode
-from dibs.model import Wakeup
+from dibs.model import Notification
 
 AT_ONCE = 64
 """Datagrams read in a row, at most."""
@@ -59,13 +59,13 @@ class Notifier:
         self.inbox = inbox
         return True
 
-    def send(self, notifications: Sequence[Wakeup]) -> list[Wakeup]:
+    def send(self, notifications: Sequence[Notification]) -> list[Notification]:
         """Send notifications to their inboxes, and return those for our own. For any thread.
 
         A waiter that cannot be reached asks again by itself.
         """
-        own: list[Wakeup] = []
-        others: dict[str, list[Wakeup]] = {}
+        own: list[Notification] = []
+        others: dict[str, list[Notification]] = {}
         for each in notifications:
             if each.inbox:
                 (own if each.inbox == self.inbox else others.setdefault(each.inbox, [])).append(
@@ -78,9 +78,9 @@ class Notifier:
                     sender.sendto(datagram, _name(inbox))
         return own
 
-    def receive(self, most: int = AT_ONCE) -> list[Wakeup]:
+    def receive(self, most: int = AT_ONCE) -> list[Notification]:
         """The notifications that have arrived, in at most so many datagrams. Never waits."""
-        found: list[Wakeup] = []
+        found: list[Notification] = []
         if self.socket is not None:
             with suppress(OSError):
                 for _ in range(most):
@@ -131,7 +131,7 @@ def _name(inbox: str) -> str:
 # of `core/codec.py`.
 
 
-def datagrams_of(notifications: Sequence[Wakeup]) -> Iterator[bytes]:
+def datagrams_of(notifications: Sequence[Notification]) -> Iterator[bytes]:
     """Datagrams that carry these notifications."""
     datagram = VERSION
     for each in notifications:
@@ -146,7 +146,7 @@ def datagrams_of(notifications: Sequence[Wakeup]) -> Iterator[bytes]:
         yield datagram
 
 
-def notifications_in(datagram: bytes, inbox: str) -> list[Wakeup]:
+def notifications_in(datagram: bytes, inbox: str) -> list[Notification]:
     """The notifications in a datagram; none if it is not written as ours are."""
     version, *lines = datagram.split(b"\n")
     if version != VERSION:

@@ -12,8 +12,8 @@ from math import inf
 from operator import attrgetter
 from sqlite3 import Cursor
 
-from dibs.core.book import Entry, Hold, Place, Tomb, bits_of, stored_expiry
-from dibs.core.timing import POSITIONS
+from dibs.core.book import Entry, Hold, QueueEntry, Tombstone, bits_of, stored_expiry
+from dibs.core.timing import COUNTED_POSITIONS
 from dibs.stores.sqlite.schema import (
     ALL_HOLDS,
     ANY_BEHIND,
@@ -94,11 +94,11 @@ class RowBook:
         """Entries of other rows that were read or changed; None: the id has no row."""
         self._changed: dict[str, None] = {}
         """The ids whose rows are to be written, in the order of the changes."""
-        self._front: list[Place] | None = None
+        self._front: list[QueueEntry] | None = None
         """The first waiters, as far as they were read."""
         self._front_is_all = False
         self._ranks: list[tuple[int, int]] | None = None
-        """The ranks of the first waiters, up to `POSITIONS` of them or a few more."""
+        """The ranks of the first waiters, up to `COUNTED_POSITIONS` of them or a few more."""
         self.simple = False
         """When it was last written, everything of this key was in its own row."""
         self._row: Row = row or (
@@ -108,7 +108,7 @@ class RowBook:
         _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
         waiting, holds, tombs, self.due, self.doubt, taken = self._row[6:12]
         self.taken = int.from_bytes(taken)
-        self._counts: dict[Kind, int] = {Place: waiting, Hold: holds, Tomb: tombs}
+        self._counts: dict[Kind, int] = {QueueEntry: waiting, Hold: holds, Tombstone: tombs}
         self._inner = None if self._row[12] is None else _entry_of(Hold, self._row[12:])
 
     # -- entries ------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class RowBook:
 
     @property
     def waiting(self) -> int:
-        return self._counts[Place]
+        return self._counts[QueueEntry]
 
     @property
     def idle(self) -> bool:
@@ -187,54 +187,54 @@ class RowBook:
 
     # -- the queue ----------------------------------------------------------------------------------
 
-    def first(self) -> Place | None:
-        if not self._counts[Place]:
+    def first(self) -> QueueEntry | None:
+        if not self._counts[QueueEntry]:
             return None
         return self._front[0] if self._front else next(self.queue())
 
-    def queue(self) -> Iterator[Place]:
-        if not self._counts[Place]:
+    def queue(self) -> Iterator[QueueEntry]:
+        if not self._counts[QueueEntry]:
             return
         if not self._front:
-            self._front = self._find(Place, FIRST_WAITERS, FRONT_ROWS)
+            self._front = self._find(QueueEntry, FIRST_WAITERS, FRONT_ROWS)
             self._front_is_all = len(self._front) < FRONT_ROWS
         chunk, is_last = list(self._front), self._front_is_all
         while True:
             yield from chunk
             if is_last:
                 return
-            chunk = self._find(Place, NEXT_WAITERS, *chunk[-1].rank, MORE_ROWS)
+            chunk = self._find(QueueEntry, NEXT_WAITERS, *chunk[-1].rank, MORE_ROWS)
             is_last = len(chunk) < MORE_ROWS
 
-    def ahead_of(self, place: Place) -> int:
+    def ahead_of(self, place: QueueEntry) -> int:
         rank, front = place.rank, self._front
-        if not self._counts[Place]:
+        if not self._counts[QueueEntry]:
             return 0
         if front and (self._front_is_all or rank <= front[-1].rank):
             return bisect_left(front, rank, key=_rank)
         if self._ranks is None:
             self._write()
             if self.execute(ANY_BEHIND, (self._key, *rank)).fetchone() is None:
-                others = self._counts[Place] - (self.get(place.id) is place)
-                return min(others, POSITIONS)
+                others = self._counts[QueueEntry] - (self.get(place.id) is place)
+                return min(others, COUNTED_POSITIONS)
             self._ranks = self.execute(FIRST_RANKS, (self._key,)).fetchall()
-        return min(bisect_left(self._ranks, rank), POSITIONS)
+        return min(bisect_left(self._ranks, rank), COUNTED_POSITIONS)
 
-    def _enqueue(self, place: Place) -> None:
+    def _enqueue(self, place: QueueEntry) -> None:
         """Keep `_front` and `_ranks` true: both begin with the head of the queue and have no gap."""
         front, ranks = self._front, self._ranks
         if front is not None and (self._front_is_all or (front and place.rank < front[-1].rank)):
             insort(front, place, key=_rank)
-        if ranks is not None and (len(ranks) < POSITIONS or place.rank < ranks[-1]):
+        if ranks is not None and (len(ranks) < COUNTED_POSITIONS or place.rank < ranks[-1]):
             insort(ranks, place.rank)
 
-    def _dequeue(self, place: Place) -> None:
+    def _dequeue(self, place: QueueEntry) -> None:
         front, ranks = self._front, self._ranks
         if front and place.rank <= front[-1].rank:
             del front[bisect_left(front, place.rank, key=_rank)]
         if ranks and place.rank <= ranks[-1]:
             del ranks[bisect_left(ranks, place.rank)]
-            if len(ranks) == POSITIONS - 1:
+            if len(ranks) == COUNTED_POSITIONS - 1:
                 self._ranks = None  # there may be more behind them
 
     # -- changes ------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class RowBook:
                 if self._inner is None:
                     self._inner = entry
                     return
-            elif isinstance(entry, Place):
+            elif isinstance(entry, QueueEntry):
                 self._enqueue(entry)
             self._counts[type(entry)] += 1
             self._known[entry.id] = entry
@@ -264,7 +264,7 @@ class RowBook:
         if isinstance(entry, Hold):
             self.used -= entry.units
             self.taken &= ~bits_of(entry.slots)
-        elif isinstance(entry, Place):
+        elif isinstance(entry, QueueEntry):
             self._dequeue(entry)
         if entry is self._inner:
             self._inner = None

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from dibs.core.book import Hold, Place, Tomb
-from dibs.core.timing import DRIFT, POSITIONS
+from dibs.core.book import Hold, QueueEntry, Tombstone
+from dibs.core.timing import COUNTED_POSITIONS, DRIFT
 from dibs.errors import BackendUnavailable, Corrupt, IncompatibleVersion
 
 type Execute = Callable[..., sqlite3.Cursor]
@@ -25,9 +25,9 @@ change the version of every key, because connections write rows they remember wi
 PAGE_SIZE = 1024
 """Bytes per page. A commit writes whole pages to the log, so a small row should not carry 4 kB along."""
 
-type Kind = type[Place | Hold | Tomb]
+type Kind = type[QueueEntry | Hold | Tombstone]
 
-KINDS: tuple[Kind, ...] = (Place, Hold, Tomb)
+KINDS: tuple[Kind, ...] = (QueueEntry, Hold, Tombstone)
 """A row's `kind` is an index into this."""
 
 FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in KINDS}
@@ -67,7 +67,7 @@ SWAP_KEY = f"""UPDATE lease_keys SET {_KEY.replace("key, ", "", 1).replace(",", 
 
 _OF_KIND = {
     kind: f"FROM lease_entries WHERE key = ? AND kind = {code}"
-    f" AND arrival IS {'NOT NULL' if kind is Place else 'NULL'}"
+    f" AND arrival IS {'NOT NULL' if kind is QueueEntry else 'NULL'}"
     for code, kind in enumerate(KINDS)
 }
 _READ = {kind: f"SELECT {', '.join(FIELDS[kind])} {which}" for kind, which in _OF_KIND.items()}
@@ -90,10 +90,10 @@ FIRST_HOLDS = f"{ALL_HOLDS} ORDER BY expires, id LIMIT ?"
 
 _BEHIND = "AND (urgency, arrival) > (?, ?)"
 _IN_ORDER = "ORDER BY urgency, arrival LIMIT"
-FIRST_WAITERS = f"{_READ[Place]} {_IN_ORDER} ?"
-NEXT_WAITERS = f"{_READ[Place]} {_BEHIND} {_IN_ORDER} ?"
-ANY_BEHIND = f"SELECT 1 {_OF_KIND[Place]} {_BEHIND} LIMIT 1"
-FIRST_RANKS = f"SELECT urgency, arrival {_OF_KIND[Place]} {_IN_ORDER} {POSITIONS}"
+FIRST_WAITERS = f"{_READ[QueueEntry]} {_IN_ORDER} ?"
+NEXT_WAITERS = f"{_READ[QueueEntry]} {_BEHIND} {_IN_ORDER} ?"
+ANY_BEHIND = f"SELECT 1 {_OF_KIND[QueueEntry]} {_BEHIND} LIMIT 1"
+FIRST_RANKS = f"SELECT urgency, arrival {_OF_KIND[QueueEntry]} {_IN_ORDER} {COUNTED_POSITIONS}"
 
 
 def create(execute: Execute, boot: str) -> None:

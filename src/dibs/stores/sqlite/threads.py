@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.stores.bell import Bell
 from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
@@ -23,7 +23,7 @@ class BlockingSqliteConnection:
         self._connection = Connection(file)
         self._notifier = Notifier()
         self._bell: Bell | None = None
-        self._own: list[Wakeup] = []
+        self._own: list[Notification] = []
         """Notifications for ourselves that our own commands caused."""
 
     @property
@@ -64,7 +64,7 @@ class BlockingSqliteConnection:
             self._bell = Bell()
         self._notifier.listen()
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived, self._own = self._own, []
@@ -81,7 +81,7 @@ class BlockingSqliteConnection:
         if bell is not None:
             bell.ring()
 
-    def _send(self, notifications: Sequence[Wakeup]) -> None:
+    def _send(self, notifications: Sequence[Notification]) -> None:
         if notifications:
             self._own += self._notifier.send(notifications)
 

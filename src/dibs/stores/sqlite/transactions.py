@@ -9,7 +9,7 @@ from math import inf
 
 from dibs.core.ledger import Batch, apply
 from dibs.errors import BackendUnavailable
-from dibs.model import Command, Failed, Inspect, Reply, Wakeup
+from dibs.model import Command, Failed, Inspect, Notification, Reply
 from dibs.stores.sqlite import schema
 from dibs.stores.sqlite.errors import is_of_one_command, is_of_the_caller
 from dibs.stores.sqlite.file import Identity, StoreFile
@@ -24,7 +24,7 @@ from dibs.stores.sqlite.schema import (
     Row,
 )
 
-type Outcome = tuple[list[Reply], list[Wakeup]]
+type Outcome = tuple[list[Reply], list[Notification]]
 
 MAX_BOOKS = 1024
 """Books of simple keys that are remembered from one transaction to the next, at most."""
@@ -115,7 +115,7 @@ class Transactions:
         batch = Batch()
         books = self._books
         replies: list[Reply] = []
-        notifications: list[Wakeup] = []
+        notifications: list[Notification] = []
         used: dict[bytes, RowBook] = {}
         for command in commands:
             key = command.key
@@ -140,7 +140,7 @@ class Transactions:
     def _apply_one_by_one(self, commands: Sequence[Command]) -> Outcome:
         """The careful way, for a batch with a bad command in it: it costs nobody else a lease."""
         replies: list[Reply] = []
-        notifications: list[Wakeup] = []
+        notifications: list[Notification] = []
         for command in commands:
             self._execute("SAVEPOINT command")
             try:
@@ -156,13 +156,13 @@ class Transactions:
             notifications += more
         return replies, notifications
 
-    def sweep(self, keys: Sequence[bytes]) -> list[Wakeup]:
+    def sweep(self, keys: Sequence[bytes]) -> list[Notification]:
         """Let time take effect on keys, and delete those that are idle.
 
         Tokens still rise, because new keys begin above `floor`.
         """
         self._execute("BEGIN IMMEDIATE")
-        notifications: list[Wakeup] = []
+        notifications: list[Notification] = []
         for key in keys:
             notifications += self._apply_together([Inspect(key)])[1]
             book = self._books.pop(key, None)

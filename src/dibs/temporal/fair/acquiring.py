@@ -10,7 +10,7 @@ from math import inf
 from temporalio import workflow
 
 from dibs.core.names import key_of
-from dibs.core.timing import BURIAL
+from dibs.core.timing import TOMBSTONE_TTL
 from dibs.errors import DibsError
 from dibs.locks.messages import describe_holders, format_duration, format_key
 from dibs.model import (
@@ -19,11 +19,11 @@ from dibs.model import (
     Gone,
     Holder,
     Inspect,
+    Notification,
     Refused,
     Release,
     Reply,
     Status,
-    Wakeup,
 )
 from dibs.stores.temporal.protocol.ids import QUEUE
 from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
@@ -45,7 +45,7 @@ LAST_WORDS = 5.0
 """Whoever gives up may wait so long to be told who was in the way."""
 
 
-class Place:
+class QueueEntry:
     """One acquire, from its question until it is granted, refused or given up.
 
     It asks once, and is told of its turn. A waiter's history doesn't grow while it waits, but for reminders:
@@ -141,7 +141,7 @@ class Place:
         self.heard = True
         self.lease.hear(replies[0], sent)
 
-    def _pushed(self, push: Wakeup) -> None:
+    def _pushed(self, push: Notification) -> None:
         self.lease.hear_push(push, workflow.time())
         self.bell.ring()
 
@@ -181,7 +181,7 @@ class Place:
 
     @property
     def _release(self) -> Release:
-        return Release(self._broker.key, self._acquire.id, bury=BURIAL)
+        return Release(self._broker.key, self._acquire.id, tombstone=TOMBSTONE_TTL)
 
 
 def _reminders(start: float) -> Iterator[float]:
@@ -203,7 +203,7 @@ async def acquire_fair(pool: Pool, terms: Terms) -> FairPermit:
     began = workflow.time()
     until = None if terms.wait is None else began + terms.wait
     while True:
-        place = Place(line, broker, _acquire(broker, pool, terms), fast=_fast(pool))
+        place = QueueEntry(line, broker, _acquire(broker, pool, terms), fast=_fast(pool))
         await place.settle(until)
         lease = place.lease
         if lease.granted and not lease.lost(workflow.time()):
@@ -215,7 +215,7 @@ async def acquire_fair(pool: Pool, terms: Terms) -> FairPermit:
         raise await _failure(place, broker, terms, began)
 
 
-async def _failure(place: Place, broker: Broker, terms: Terms, began: float) -> DibsError:
+async def _failure(place: QueueEntry, broker: Broker, terms: Terms, began: float) -> DibsError:
     """Why there is no permit; nothing is left of the place."""
     refused = place.lease.refusal
     if isinstance(refused, Refused | Failed):
@@ -295,7 +295,7 @@ def _acquire(broker: Broker, pool: Pool, terms: Terms) -> Acquire:
         units=terms.units,
         capacity=pool.capacity,
         queue=terms.wait != 0,
-        patience=AGES if terms.wait is None else terms.wait + terms.ttl,
+        waiter_ttl=AGES if terms.wait is None else terms.wait + terms.ttl,
         priority=terms.priority,
         note=terms.note,
         lock_delay=_lock_delay(pool.quarantine, terms),
@@ -313,7 +313,7 @@ def _new_id() -> str:
     return urlsafe_b64encode(workflow.random().randbytes(18)).decode()
 
 
-def _permit(pool: Pool, line: Line, broker: Broker, place: Place, terms: Terms) -> FairPermit:
+def _permit(pool: Pool, line: Line, broker: Broker, place: QueueEntry, terms: Terms) -> FairPermit:
     return FairPermit(
         line,
         broker,

@@ -11,7 +11,7 @@ from typing import Self
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, renew_after, trusted
-from dibs.model import Failed, Gone, Granted, Lost, Queued, Refused, Renewed, Reply, Wakeup
+from dibs.model import Failed, Gone, Granted, Lost, Notification, Queued, Refused, Renewed, Reply
 
 LONG = 60.0
 """Of a lease that long, half leaves time enough for a renewal that has to be sent again."""
@@ -93,7 +93,7 @@ class BrokeredLease:
             case _:
                 pass  # the answer to a release or to an inspection
 
-    def hear_push(self, push: Wakeup, now: float) -> None:
+    def hear_push(self, push: Notification, now: float) -> None:
         """What the broker tells without being asked."""
         match push.event:
             case "granted" if not self.granted and is_proven(push, self.id):

@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
 from dibs.core.names import shown
-from dibs.model import Command, Reply, Wakeup
+from dibs.model import Command, Notification, Reply
 from dibs.stores.temporal.protocol import ids, wire
 from dibs.stores.temporal.protocol.owners import inbox_of
 from dibs.stores.temporal.protocol.wire import too_new
@@ -200,7 +200,7 @@ class Line:
 
     def __init__(self) -> None:
         self._callings: dict[int, Calling] = {}
-        self._listeners: dict[str, Callable[[Wakeup], None]] = {}
+        self._listeners: dict[str, Callable[[Notification], None]] = {}
         self._holds: dict[str, tuple[bytes, int, asyncio.Task[Any] | None]] = {}
 
     @classmethod
@@ -256,7 +256,7 @@ class Line:
         if not calling.delivered:
             calling.bell.ring()
 
-    def listen(self, lease: str, listener: Callable[[Wakeup], None]) -> None:
+    def listen(self, lease: str, listener: Callable[[Notification], None]) -> None:
         """Have what is pushed for a lease, named by its fingerprint, told to the listener."""
         self._listeners[lease] = listener
 
@@ -285,11 +285,11 @@ class Line:
         key = wire.bytes_of(news.key)
         for answer in news.answers:  # first: what is pushed with them happened after
             self._hear_answer(key, answer)
-        for packed in news.wakeups:
-            wakeup = wire.unpack_wakeup(packed, key)
-            listener = self._listeners.get(wakeup.lease)
+        for packed in news.notifications:
+            notification = wire.unpack_notification(packed, key)
+            listener = self._listeners.get(notification.lease)
             if listener is not None:
-                listener(wakeup)
+                listener(notification)
 
     def _hear_answer(self, key: bytes, answer: wire.Answer) -> None:
         calling = self._callings.get(answer.number)

@@ -9,7 +9,7 @@ from temporalio import workflow
 
 from dibs.config import Duration, safe_ttl
 from dibs.core.timing import MIN_TTL
-from dibs.model import Release, Renew, Reply, Wakeup
+from dibs.model import Notification, Release, Renew, Reply
 from dibs.temporal.defaults import CONFIRMED
 from dibs.temporal.failures import checked
 from dibs.temporal.fair.lease import BrokeredLease
@@ -142,7 +142,7 @@ class FairPermit(Permit):
 
     # -- what the broker tells ----------------------------------------------------------------------
 
-    def _pushed(self, push: Wakeup) -> None:
+    def _pushed(self, push: Notification) -> None:
         self._lease.hear_push(push, workflow.time())
         self._heard()
 
@@ -204,7 +204,7 @@ class FairPermit(Permit):
 
     async def _say_released(self, keep: float) -> None:
         """The answer tells nothing new, but would come in the way of a run's last step."""
-        release = Release(self._broker.key, self._lease.id, keep=keep)
+        release = Release(self._broker.key, self._lease.id, retain=keep)
         calling = self._line.send(Calling(self._broker, [release], _heed, self._bell))
         await calling.wait_over()
         if not calling.settled:  # a timer that runs anyway is bound enough

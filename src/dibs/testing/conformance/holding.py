@@ -157,7 +157,7 @@ class Holding(Suite):
     async def test_kept_units_stay_taken_by_nobody(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a")
-        assert await world.release(store, "a", keep=10) == Released()
+        assert await world.release(store, "a", retain=10) == Released()
         refusal = await world.refused(store, "b")
         assert refusal.reason == "closed"
         assert [(holder.lease, holder.owner, holder.state) for holder in refusal.holders] == [
@@ -172,9 +172,9 @@ class Holding(Suite):
     async def test_a_repeat_never_extends_what_is_kept(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a")
-        await world.release(store, "a", keep=10)
+        await world.release(store, "a", retain=10)
         world.pass_time(6 * world.second)
-        assert await world.release(store, "a", keep=10) == Released()
+        assert await world.release(store, "a", retain=10) == Released()
         assert await world.release(store, "a") == Released()
         assert await world.holders(store, "") == ["nobody"]
         if "clock" in world.store.capabilities.names():
@@ -184,7 +184,7 @@ class Holding(Suite):
     @case
     async def test_a_buried_id_is_gone_when_its_acquire_comes_late(self, world: World) -> None:
         store = await world.connect()
-        assert await world.release(store, "a", bury=60) == Unknown()
+        assert await world.release(store, "a", tombstone=60) == Unknown()
         for _ in range(2):
             assert await world.say(store, world.acquire("a")) == Gone()
             assert await world.say(store, world.acquire("a", queue=True)) == Gone()
@@ -196,7 +196,7 @@ class Holding(Suite):
         await world.take(store, "a")
         await world.queue(store, "b")
         for name in ("b", "a"):
-            assert await world.release(store, name, bury=60) == Released()
+            assert await world.release(store, name, tombstone=60) == Released()
             assert await world.say(store, world.acquire(name)) == Gone()
             assert isinstance(await world.renew(store, name), Lost)
         await world.take(store, "c")
@@ -292,7 +292,7 @@ class Revoking(Suite):
         await world.queue(store, "b")
         await world.say(store, Revoke(world.key(), None, "x"))
         assert isinstance(await world.renew(store, "b"), Queued)
-        await world.release(store, "a", keep=20)
+        await world.release(store, "a", retain=20)
         reply = await world.say(store, Revoke(world.key(), None, "x", now=True))
         assert reply == Revoked(0, 0.0)
         assert await world.holders(store, "a b") == ["nobody"]

@@ -1,4 +1,4 @@
-"""Wakeups: to whom, with what, and that nobody depends on them."""
+"""Notifications: to whom, with what, and that nobody depends on them."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.model import Release, Released, Revoke, Wakeup
+from dibs.model import Notification, Release, Released, Revoke
 from dibs.stores.port import BlockingConnection
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import PATIENCE, World
@@ -28,8 +28,8 @@ class Wanted:
         self.lease = lease
         self.event = event
 
-    def __call__(self, wakeup: Wakeup) -> bool:
-        return (wakeup.lease, wakeup.event) == (self.lease, self.event)
+    def __call__(self, notification: Notification) -> bool:
+        return (notification.lease, notification.event) == (self.lease, self.event)
 
 
 class Pushes(Suite):

@@ -1,6 +1,6 @@
 """The queue: arrival, priority, strictness, patience, claim windows."""
 
-from dibs.core.timing import claim_window
+from dibs.core.timing import claim_timeout
 from dibs.model import MANY, Gone, Granted, Lost, Queued, Refused, Released
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import World
@@ -86,8 +86,8 @@ class Queueing(Suite):
     async def test_a_place_not_heard_of_within_its_patience_is_dropped(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", ttl=100)
-        await world.queue(store, "b", patience=10)
-        await world.queue(store, "c", patience=100)
+        await world.queue(store, "b", waiter_ttl=10)
+        await world.queue(store, "c", waiter_ttl=100)
         await world.outlast(10 * world.second, by=store)
         assert await world.waiters(store, "b c") == ["c"]
         assert isinstance(await world.renew(store, "b"), Lost)
@@ -96,7 +96,7 @@ class Queueing(Suite):
     async def test_signs_of_life_keep_a_place(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", ttl=100)
-        await world.queue(store, "b", patience=10)
+        await world.queue(store, "b", waiter_ttl=10)
         for _ in range(3):
             world.pass_time(6 * world.second)
             assert isinstance(await world.renew(store, "b"), Queued)
@@ -108,7 +108,7 @@ class Queueing(Suite):
         await world.take(store, "a", ttl=3)
         place = await world.queue(store, "b")
         assert 0 < place.recheck_in <= 3.1 * world.second
-        behind = await world.queue(store, "c", patience=30)
+        behind = await world.queue(store, "c", waiter_ttl=30)
         assert 0 < behind.recheck_in <= 10 * world.second
 
     @case
@@ -150,10 +150,10 @@ class Queueing(Suite):
         store = await world.connect()
         await world.take(store, "a")
         await world.queue(store, "b", ttl=2)
-        await world.queue(store, "c", ttl=60, patience=100)
+        await world.queue(store, "c", ttl=60, waiter_ttl=100)
         await world.release(store, "a")
         assert await world.holders(store, "b c") == ["b"]
-        await world.outlast(claim_window(2 * world.second), by=store)
+        await world.outlast(claim_timeout(2 * world.second), by=store)
         assert isinstance(await world.renew(store, "c", ttl=60), Granted)
         assert isinstance(await world.renew(store, "b"), Lost)
         assert await world.say(store, world.acquire("b", queue=True)) == Gone()
@@ -172,8 +172,8 @@ class Queueing(Suite):
     async def test_a_silent_place_at_the_front_is_passed_over(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", ttl=60)
-        await world.queue(store, "silent", patience=60)
-        await world.queue(store, "awake", patience=60)
+        await world.queue(store, "silent", waiter_ttl=60)
+        await world.queue(store, "awake", waiter_ttl=60)
         for _ in range(4):
             world.pass_time(1.5)
             await world.renew(store, "awake", ttl=30)
@@ -186,10 +186,10 @@ class Queueing(Suite):
         store = await world.connect()
         await world.take(store, "a", ttl=60)
         for number in range(20):
-            await world.queue(store, f"dead{number}", patience=60)
-        await world.queue(store, "living", patience=60)
+            await world.queue(store, f"dead{number}", waiter_ttl=60)
+        await world.queue(store, "living", waiter_ttl=60)
         await world.release(store, "a")
-        await world.outlast(claim_window(30 * world.second), by=store)
+        await world.outlast(claim_timeout(30 * world.second), by=store)
         assert isinstance(await world.renew(store, "living"), Granted)
 
     @case

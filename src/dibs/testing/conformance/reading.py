@@ -36,7 +36,7 @@ class Reading(Suite):
     async def test_ages_and_times_left(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", ttl=30)
-        await world.queue(store, "b", patience=60)
+        await world.queue(store, "b", waiter_ttl=60)
         world.pass_time(5 * world.second)
         status = await world.status(store)
         (holder,), (waiter,) = status.holders, status.waiters

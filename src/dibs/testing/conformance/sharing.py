@@ -294,7 +294,7 @@ class Tokens(Suite):
     async def test_leases_and_places_outlive_a_restart(self, world: World) -> None:
         store = await world.connect()
         first = await world.take(store, "a", ttl=60)
-        await world.queue(store, "b", patience=60)
+        await world.queue(store, "b", waiter_ttl=60)
         store = await world.reopen()
         assert (await world.take(store, "a", ttl=60)).token == first.token
         assert await world.waiters(store, "b") == ["b"]

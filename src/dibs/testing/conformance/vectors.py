@@ -22,7 +22,7 @@ from dibs.core.codec import decode_command, decode_notification, decode_reply, e
 from dibs.core.ledger import HOLDERS_NAMED
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
-from dibs.model import Acquire, Command, Refused, Renew, Reply, Wakeup
+from dibs.model import Acquire, Command, Notification, Refused, Renew, Reply
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
 from dibs.testing.connections import Connection
@@ -64,9 +64,9 @@ class Replay:
         self._inboxes = {"here": here.inbox, "there": there.inbox, "": ""}
         self._listeners = {here.inbox: here, there.inbox: there}
         self._ids: dict[str, str] = {}
-        self._sent: list[Wakeup] = []
+        self._sent: list[Notification] = []
         """By the ledger, since the plan began."""
-        self._arrived: list[Wakeup] = []
+        self._arrived: list[Notification] = []
         """And not looked for yet."""
 
     async def follow(self, step: Step) -> None:
@@ -98,11 +98,11 @@ class Replay:
             return replace(command, inbox=self._inboxes[command.inbox])
         return command
 
-    def _notification(self, key: str, inbox: str, written: Sequence[Any]) -> Wakeup:
+    def _notification(self, key: str, inbox: str, written: Sequence[Any]) -> Notification:
         expected = decode_notification(written, self._key(key), self._inboxes[inbox])
         return replace(expected, proof="good" if expected.proof else "")
 
-    async def _check_notifications(self, expected: Sequence[Wakeup]) -> None:
+    async def _check_notifications(self, expected: Sequence[Notification]) -> None:
         """What the ledger sends arrives, and nothing else: once more, or the head's, if need be."""
         self._sent += expected
         for wanted in without_passing_heads(expected):
@@ -113,14 +113,14 @@ class Replay:
             assert any(close(arrived, each) for each in self._sent), f"sent by nobody: {arrived}"
         self._arrived.clear()
 
-    def _arrives(self, notification: Wakeup) -> bool:
+    def _arrives(self, notification: Notification) -> bool:
         self._arrived.append(self._judged(notification))
         return True
 
-    def _has_arrived(self, wanted: Wakeup) -> bool:
+    def _has_arrived(self, wanted: Notification) -> bool:
         return any(close(arrived, wanted) for arrived in self._arrived)
 
-    def _judged(self, notification: Wakeup) -> Wakeup:
+    def _judged(self, notification: Notification) -> Notification:
         """With a word on its proof for the proof, which every store computes in its own way."""
         if not notification.proof:
             return notification
@@ -136,7 +136,7 @@ def plain(reply: Reply) -> Reply:
     return replace(reply, holders=tuple(holders) if len(holders) < HOLDERS_NAMED else ())
 
 
-def without_passing_heads(notifications: Sequence[Wakeup]) -> Iterator[Wakeup]:
+def without_passing_heads(notifications: Sequence[Notification]) -> Iterator[Notification]:
     """All but those to a waiter that was the head of a queue only in the middle of the batch."""
     for number, each in enumerate(notifications):
         later = notifications[number + 1 :]
@@ -147,7 +147,7 @@ def without_passing_heads(notifications: Sequence[Wakeup]) -> Iterator[Wakeup]:
             yield each
 
 
-def close(one: Reply | Wakeup, other: Reply | Wakeup) -> bool:
+def close(one: Reply | Notification, other: Reply | Notification) -> bool:
     """Two messages are the same, but for the last digits of their times."""
     return _close(encode(one), encode(other))
 

@@ -13,13 +13,13 @@ from dibs.model import (
     Command,
     Granted,
     Inspect,
+    Notification,
     Queued,
     Refused,
     Release,
     Renew,
     Reply,
     Status,
-    Wakeup,
 )
 from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
@@ -133,10 +133,10 @@ class World:
     def acquire(self, name: str, *, ttl: float = 30, **more: Any) -> Acquire:
         """An Acquire of the case's key by the id `name`; times in the suite's seconds."""
         more.setdefault("key", self.key())
-        for field in ("patience", "lock_delay"):
+        for field in ("waiter_ttl", "lock_delay"):
             if field in more:
                 more[field] *= self.second
-        more.setdefault("patience", 30 * self.second)
+        more.setdefault("waiter_ttl", 30 * self.second)
         return Acquire(id=name, owner=f"owner-{name}", ttl=ttl * self.second, **more)
 
     async def take(self, connection: Connection, name: str, **more: Any) -> Granted:
@@ -163,10 +163,10 @@ class World:
         return await self.say(connection, Renew(self.key(), name, ttl * self.second))
 
     async def release(
-        self, connection: Connection, name: str, *, keep: float = 0, bury: float = 0
+        self, connection: Connection, name: str, *, retain: float = 0, tombstone: float = 0
     ) -> Reply:
         """Release what the id `name` has of the case's key."""
-        release = Release(self.key(), name, keep * self.second, bury * self.second)
+        release = Release(self.key(), name, retain * self.second, tombstone * self.second)
         return await self.say(connection, release)
 
     def release_elsewhere(self, name: str) -> None:
@@ -199,10 +199,13 @@ class World:
         ]
 
     async def pushed(
-        self, connection: Connection, wanted: Callable[[Wakeup], bool], patience: float = PATIENCE
-    ) -> Wakeup | None:
+        self,
+        connection: Connection,
+        wanted: Callable[[Notification], bool],
+        timeout: float = PATIENCE,
+    ) -> Notification | None:
         """The first push to `connection` that is wanted, or None if it doesn't come."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
             found = [each for each in await connection.notifications(left) if wanted(each)]
             if found:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
-from dibs.core.timing import claim_window
+from dibs.core.timing import claim_timeout
 from dibs.testing.checker import Hold, Holds, check, check_writes
 from dibs.testing.history import Event, merge, read
 from dibs.testing.liveness import check_liveness
@@ -41,7 +41,7 @@ class Judge:
             writes=sum(event.what == "wrote" for event in rest),
             stale=sum(1 for _ in check_writes(unfenced)),
             violations=check(rest)
-            + check_liveness(rest, plan.bound, window=claim_window(plan.ttl)),
+            + check_liveness(rest, plan.bound, window=claim_timeout(plan.ttl)),
             handoffs=calm,
             takeovers=rough,
             lapses=len(lapses) // 2,

@@ -9,9 +9,9 @@ CREATE FUNCTION dibs.max_slots() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELEC
 CREATE FUNCTION dibs.positions() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1000::bigint';
 CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16::bigint';
 CREATE FUNCTION dibs.sight() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
-CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS 'SELECT 60::double precision';
+CREATE FUNCTION dibs.tombstone_ttl() RETURNS double precision LANGUAGE sql IMMUTABLE AS 'SELECT 60::double precision';
 
-CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
+CREATE FUNCTION dibs.claim_timeout(ttl double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE AS 'SELECT least(5::double precision, greatest(ttl / 2, least(ttl, 0.5)))';
 
 -- The fencing token after `last`: the store's wall clock, unless that cannot be a time (the year 2200).

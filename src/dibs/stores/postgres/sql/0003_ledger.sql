@@ -1,4 +1,4 @@
--- The ledger: `core/ledger.py` and `core/turn.py`, rule by rule, over the rows of locked keys.
+-- The ledger: `core/ledger.py` and `core/transition.py`, rule by rule, over the rows of locked keys.
 --
 -- A reply is a JSON array: the name of its class, then that class's fields (`core/codec.py`).
 
@@ -81,7 +81,7 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql STABLE AS $$
         ELSE 0 END > 0 THEN 'something is missing'
     WHEN c.kind = 'acquire' THEN CASE
         WHEN NOT (0 < c.ttl AND c.ttl < 'Infinity' AND 0 < c.patience AND c.patience < 'Infinity')
-            THEN 'ttl and patience must be positive'
+            THEN 'ttl and waiter_ttl must be positive'
         WHEN c.units < 1 OR c.floor < 0 OR c.floor >= 9007199254740992
             THEN 'units must be at least 1, floor at least 0 and less than 2^53'
         WHEN NOT (0 <= c.lock_delay AND c.lock_delay < 'Infinity')
@@ -95,7 +95,7 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql STABLE AS $$
         WHEN c.units > dibs.many() THEN 'units and capacity must be at most ' || dibs.many() END
     WHEN c.kind = 'release' AND NOT (0 <= c.keep AND c.keep < 'Infinity'
             AND 0 <= c.bury AND c.bury < 'Infinity')
-        THEN 'keep and bury must be finite and at least 0'
+        THEN 'retain and tombstone must be finite and at least 0'
     END
 $$;
 
@@ -247,7 +247,7 @@ BEGIN
                     late := now - e.expires;  -- what follows counts from its end, however late we look
                     new := NULL;
                     IF e.what = 'hold' THEN
-                        bury := CASE WHEN e.state IN ('unclaimed', 'revoked') THEN dibs.burial() ELSE 0 END;
+                        bury := CASE WHEN e.state IN ('unclaimed', 'revoked') THEN dibs.tombstone_ttl() ELSE 0 END;
                         IF e.state = 'unclaimed' THEN
                             book.doubt := greatest(book.doubt, e.token);
                         END IF;
@@ -287,11 +287,11 @@ BEGIN
                 END LOOP;
                 EXIT WHEN NOT is_next;
                 IF e.units > book.capacity THEN  -- the capacity has shrunk
-                    new := dibs.tomb(e.id, now, dibs.burial(), 'too_large');
+                    new := dibs.tomb(e.id, now, dibs.tombstone_ttl(), 'too_large');
                 ELSE  -- it stands until its owner speaks
                     book.last := dibs.next_token(book.last, stamp, e.floor);
                     book.taken := dibs.taken_slots(book);
-                    new := dibs.hold_of(e, book, 'unclaimed', dibs.claim_window(e.grant_ttl), now, stamp);
+                    new := dibs.hold_of(e, book, 'unclaimed', dibs.claim_timeout(e.grant_ttl), now, stamp);
                     free_in := least(free_in, new.ttl);
                 END IF;
                 book := dibs.put(book, e, new);
@@ -324,7 +324,7 @@ BEGIN
                 WHEN c.kind IN ('acquire', 'renew') AND own.what = 'place' THEN
                     writes := true;
                     IF own.units > book.capacity THEN
-                        new := dibs.tomb(c.id, now, dibs.burial(), 'too_large');
+                        new := dibs.tomb(c.id, now, dibs.tombstone_ttl(), 'too_large');
                         reply := CASE c.kind WHEN 'acquire' THEN dibs.too_large()
                             ELSE dibs.lost('expired', 'too large') END;
                     ELSE
@@ -425,7 +425,7 @@ BEGIN
                     FOREACH e IN ARRAY over LOOP
                         pushes := pushes || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
                         IF c.at_once THEN
-                            new := dibs.tomb(e.id, now, dibs.burial(), 'revoked', c.reason);
+                            new := dibs.tomb(e.id, now, dibs.tombstone_ttl(), 'revoked', c.reason);
                         ELSE
                             new := e;
                             new.state := 'revoked';
@@ -474,7 +474,7 @@ BEGIN
                         ahead := dibs.ahead_of(book, own, false);
                     END IF;
                     -- When its owner should send its next heartbeat.
-                    wait := dibs.claim_window(own.grant_ttl);
+                    wait := dibs.claim_timeout(own.grant_ttl);
                     IF steps = 0 THEN  -- there is more to do at once
                         again := 0;
                     ELSIF own.silence = wait AND ahead > 0 THEN
@@ -490,7 +490,7 @@ BEGIN
             END IF;
 
             IF stage = 'line' THEN  -- its owner lives
-                new.silence := dibs.claim_window(new.grant_ttl);
+                new.silence := dibs.claim_timeout(new.grant_ttl);
                 IF ahead >= dibs.front() AND ahead - dibs.passed_over(book.key, least(ahead, dibs.sight()),
                     now, book.doubt) >= dibs.front()
                 THEN
@@ -502,7 +502,7 @@ BEGIN
                 book.last := dibs.next_token(book.last, stamp, wish.floor);
                 book.taken := dibs.taken_slots(book);
                 new := dibs.hold_of(wish, book, 'held', CASE WHEN own.what = 'place'
-                    THEN greatest(c.ttl, dibs.claim_window(own.grant_ttl)) ELSE c.ttl END, now, stamp);
+                    THEN greatest(c.ttl, dibs.claim_timeout(own.grant_ttl)) ELSE c.ttl END, now, stamp);
                 reply := dibs.granted(new);
             END IF;
             IF writes THEN

@@ -63,12 +63,12 @@ class Clerk:
         if isinstance(command, Acquire) and inbox and not command.inbox:
             command = replace(command, inbox=inbox)
         known = self._desk.book.get(getattr(command, "id", "")) is not None
-        reply, wakeups = self._desk.apply(command, now, stamp)
+        reply, notifications = self._desk.apply(command, now, stamp)
         if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
             granted.append(command.id)
         if call.fast and owner_of(inbox):
             self._desk.mark_fast(command, (call.workflow_id, call.run_id))
-        self._telling.push(wakeups)
+        self._telling.push(notifications)
         return reply
 
     def _command(self, packed: Packed, call: Call) -> Command | Failed:

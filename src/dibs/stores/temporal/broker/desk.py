@@ -10,22 +10,22 @@ from math import inf
 from typing import Any
 
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, first_release
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
 from dibs.core.timing import BATCH_STEPS
-from dibs.core.turn import Turn
+from dibs.core.transition import Transition
 from dibs.model import (
     Acquire,
     Command,
     Failed,
     Inspect,
+    Notification,
     Refused,
     Release,
     Renew,
     Reply,
     Status,
-    Wakeup,
 )
 from dibs.stores.temporal.broker import snapshot
 from dibs.stores.temporal.broker.snapshot import Room
@@ -67,7 +67,7 @@ class Desk:
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+    def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Notification]]:
         """Apply a command of the wire: nothing in it can do harm."""
         flaw = flaw_of(command)
         if flaw:
@@ -75,20 +75,20 @@ class Desk:
         if isinstance(command, Acquire | Release) and not self.room.is_there_for(command):
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
-            command = replace(command, patience=min(command.patience, AGES))
+            command = replace(command, waiter_ttl=min(command.waiter_ttl, AGES))
         answer = ledger.apply(self.book, command, now, stamp)
         self._speak_for(getattr(command, "id", ""))
         return answer
 
-    def settle(self, now: float, stamp: int) -> list[Wakeup]:
+    def settle(self, now: float, stamp: int) -> list[Notification]:
         """Do what time alone brings and commands have left over, or the first part of it."""
-        turn = Turn(self.book, self.key, now, stamp)
+        turn = Transition(self.book, self.key, now, stamp)
         turn.steps = BATCH_STEPS
         first = self.book.first()
         turn.settle()
         self._unfinished = not turn.steps
         turn.notify_new_head(first)
-        return turn.wakeups
+        return turn.notifications
 
     def status(self, now: float, stamp: int) -> Status:
         """Who holds and who waits; this changes nothing, as a query must."""
@@ -101,7 +101,7 @@ class Desk:
     def _speak_for(self, entry_id: str) -> None:
         """It isn't asked for signs of life, so it must not be passed over for their lack."""
         place = self.book.get(entry_id)
-        if isinstance(place, Place) and owner_of(place.inbox):
+        if isinstance(place, QueueEntry) and owner_of(place.inbox):
             place.silence = inf
             place.seen = ledger.LAST_TOKEN
             self._asked[entry_id] = place.grant_ttl
@@ -121,9 +121,11 @@ class Desk:
         head = self.book.first()
         return owner_of(head.inbox) if head is not None else None
 
-    def ids_granted(self, wakeups: Sequence[Wakeup]) -> dict[str, list[str]]:
+    def ids_granted(self, notifications: Sequence[Notification]) -> dict[str, list[str]]:
         """The ids that have just been granted by pushes, by inbox."""
-        leases = {wakeup.lease for wakeup in wakeups if wakeup.event == "granted"}
+        leases = {
+            notification.lease for notification in notifications if notification.event == "granted"
+        }
         found: dict[str, list[str]] = {}
         if leases:
             for hold in self.book.holds():
@@ -132,9 +134,9 @@ class Desk:
         return found
 
     def claimed(
-        self, ids: Sequence[str], wakeups: Sequence[Wakeup], now: float, stamp: int
-    ) -> list[Wakeup]:
-        """The wakeups again, with these grants claimed for workflows that are about to be told of them.
+        self, ids: Sequence[str], notifications: Sequence[Notification], now: float, stamp: int
+    ) -> list[Notification]:
+        """The notifications again, with these grants claimed for workflows that are about to be told of them.
 
         Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
         or that has closed, and its grant is taken back. However late that is known, the grant stands.
@@ -146,14 +148,16 @@ class Desk:
             hold = self.book.get(entry_id)
             if isinstance(hold, Hold) and hold.state == "unclaimed":
                 ttl = self._asked.pop(entry_id, hold.ttl)
-                Turn(self.book, self.key, now, stamp).claim(hold, ttl)
+                Transition(self.book, self.key, now, stamp).claim(hold, ttl)
                 stands[fingerprint(entry_id)] = entry_id, ttl
         return [
             _standing(each, *stands[each.lease]) if each.lease in stands else each
-            for each in wakeups
+            for each in notifications
         ]
 
-    def gone(self, missed: Mapping[str, Sequence[str]], now: float, stamp: int) -> list[Wakeup]:
+    def gone(
+        self, missed: Mapping[str, Sequence[str]], now: float, stamp: int
+    ) -> list[Notification]:
         """Workflows have closed, by inbox: they wait no longer, and never learnt of these grants."""
         lost: dict[str, list[str]] = {inbox: [] for inbox in missed}
         for entry in self.book.entries():
@@ -162,12 +166,12 @@ class Desk:
                 lost[inbox].append(entry.id)
         return self._release([each for ids in lost.values() for each in ids], now, stamp)
 
-    def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Wakeup]:
+    def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Notification]:
         """These runs have ended, and what they hold ends with them."""
         return self._release([e for e, owner in self._fast.items() if owner in owners], now, stamp)
 
-    def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
-        told: list[Wakeup] = []
+    def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Notification]:
+        told: list[Notification] = []
         for entry_id in ids:
             told += ledger.apply(self.book, Release(self.key, entry_id), now, stamp)[1]
         return told
@@ -204,10 +208,10 @@ def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
     """A place, and a grant that a workflow can't know of."""
     if isinstance(entry, Hold):
         return entry.state == "unclaimed" or entry.id in unheard
-    return isinstance(entry, Place)
+    return isinstance(entry, QueueEntry)
 
 
-def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
+def _standing(push: Notification, lease_id: str, ttl: float) -> Notification:
     """A grant's notification, of a grant that stands for its whole ttl."""
     proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
     return replace(push, window=ttl, proof=proof)

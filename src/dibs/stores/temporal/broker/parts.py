@@ -31,14 +31,14 @@ _BESIDES = 200
 class Bundle:
     """What waits for an addressee, and which grants it would learn of."""
 
-    wakeups: list[Packed] = field(default_factory=list[Packed])
+    notifications: list[Packed] = field(default_factory=list[Packed])
     answers: list[Answer] = field(default_factory=list[Answer])
     granted: list[str] = field(default_factory=list[str])
 
     @property
     def size(self) -> int:
         """In bytes, or somewhat more."""
-        return sum(map(_size_of_answer, self.answers)) + sum(map(size_of, self.wakeups))
+        return sum(map(_size_of_answer, self.answers)) + sum(map(size_of, self.notifications))
 
     def split(self, most: int = A_PART) -> tuple["Bundle", "Bundle | None"]:
         """As much of it as fits, answers first as they are read first; and the rest.
@@ -47,12 +47,14 @@ class Bundle:
         """
         answers = _fitting([_size_of_answer(each) for each in self.answers], most)
         left = most - sum(map(_size_of_answer, self.answers[:answers]))
-        wakeups = 0
+        notifications = 0
         if answers == len(self.answers):
-            wakeups = _fitting([size_of(each) for each in self.wakeups], left, none=answers > 0)
-        rest = Bundle(self.wakeups[wakeups:], self.answers[answers:])
-        part = Bundle(self.wakeups[:wakeups], self.answers[:answers], self.granted)
-        return part, rest if rest.wakeups or rest.answers else None
+            notifications = _fitting(
+                [size_of(each) for each in self.notifications], left, none=answers > 0
+            )
+        rest = Bundle(self.notifications[notifications:], self.answers[answers:])
+        part = Bundle(self.notifications[:notifications], self.answers[:answers], self.granted)
+        return part, rest if rest.notifications or rest.answers else None
 
 
 def _fitting(sizes: Sequence[int], most: int, *, none: bool = False) -> int:

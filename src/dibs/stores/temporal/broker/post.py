@@ -10,13 +10,13 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from dibs.model import Wakeup
+from dibs.model import Notification
 from dibs.stores.temporal.broker.clock import BrokerClock
 from dibs.stores.temporal.broker.desk import Desk
 from dibs.stores.temporal.broker.parts import A_PART, Bundle
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import Answer, News, pack_wakeup
+from dibs.stores.temporal.protocol.wire import Answer, News, pack_notification
 
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
@@ -91,7 +91,7 @@ class Post:
         return part
 
     async def _deliver(self, inbox: str, bundle: Bundle, load: int) -> None:
-        news = News(self._key, bundle.wakeups, bundle.answers)
+        news = News(self._key, bundle.notifications, bundle.answers)
         there = True
         try:
             await _addressee(inbox).signal(ids.NEWS, news)
@@ -117,7 +117,7 @@ def _can_be_reached(inbox: str) -> bool:
 
 def _bundle(packed: dict[str, Any]) -> Bundle:
     answers = [Answer(**answer) for answer in packed["answers"]]
-    return Bundle(packed["wakeups"], answers, packed["granted"])
+    return Bundle(packed["notifications"], answers, packed["granted"])
 
 
 class Telling:
@@ -147,17 +147,19 @@ class Telling:
         bundle.answers.append(answer)
         bundle.granted += granted
 
-    def push(self, wakeups: list[Wakeup]) -> None:
+    def push(self, notifications: list[Notification]) -> None:
         """Tell what has changed to whom it concerns."""
-        granted = self._desk.ids_granted(wakeups)
+        granted = self._desk.ids_granted(notifications)
         now, stamp = self._clock.read()
         for inbox, entry_ids in granted.items():
             if owner_of(inbox):
-                wakeups = self._desk.claimed(entry_ids, wakeups, now, stamp)
+                notifications = self._desk.claimed(entry_ids, notifications, now, stamp)
                 self.post.to(inbox).granted += entry_ids
-        for wakeup in wakeups:
-            if wakeup.inbox and not _needless(wakeup):
-                self.post.to(wakeup.inbox).wakeups.append(pack_wakeup(wakeup))
+        for notification in notifications:
+            if notification.inbox and not _needless(notification):
+                self.post.to(notification.inbox).notifications.append(
+                    pack_notification(notification)
+                )
 
     # -- who has closed -----------------------------------------------------------------------------
 
@@ -184,6 +186,6 @@ class Telling:
             self.push(self._desk.gone(missed, *self._clock.read()))
 
 
-def _needless(wakeup: Wakeup) -> bool:
+def _needless(notification: Notification) -> bool:
     """A workflow at the head need not look after the time: the broker does."""
-    return wakeup.event == "head" and owner_of(wakeup.inbox) is not None
+    return notification.event == "head" and owner_of(notification.inbox) is not None

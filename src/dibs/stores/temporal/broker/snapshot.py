@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone
 from dibs.model import Acquire, Release
 
-_KINDS: dict[str, type[Any]] = {"hold": Hold, "place": Place, "tomb": Tomb}
+_KINDS: dict[str, type[Any]] = {"hold": Hold, "place": QueueEntry, "tomb": Tombstone}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _DEFAULTS = {
     kind: {each.name: each.default for each in fields(kind) if each.default is not MISSING}
@@ -92,7 +92,7 @@ class Room:
         if self._book.get(command.id) is not None:
             return True
         if isinstance(command, Release):
-            if command.bury:
+            if command.tombstone:
                 self._count(ENTRY)  # small, and soon over
             return True
         needed = ENTRY + len(json.dumps((command.owner, command.note, command.inbox)))

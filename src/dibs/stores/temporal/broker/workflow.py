@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from dibs.core.book import Hold, MemoryBook, Place
+from dibs.core.book import Hold, MemoryBook, QueueEntry
 from dibs.core.names import printable, shown
 from dibs.errors import DibsError
 from dibs.model import MANY
@@ -290,7 +290,7 @@ def _holder(hold: Hold) -> str:
     )
 
 
-def _waiter(place: Place) -> str:
+def _waiter(place: QueueEntry) -> str:
     units = "" if place.units == 1 else f" for {place.units} units"
     return f"- {printable(place.owner)} waits{units} since {_time(place.since)}{_note(place.note)}"
 

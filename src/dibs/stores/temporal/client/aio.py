@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dibs.core.names import PROBE
 from dibs.core.timing import MIN_TTL
 from dibs.errors import DibsError
-from dibs.model import Command, Finding, Inspect, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Inspect, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
@@ -140,7 +140,7 @@ class AsyncTemporalConnection:
             self.inbox = ear.inbox
             self._ears[ear.inbox] = ear
 
-    def _hear(self, news: Sequence[Wakeup] | DibsError) -> None:
+    def _hear(self, news: Sequence[Notification] | DibsError) -> None:
         if news:
             self._deliver(news)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Command, Queued, Renew, Reply, Wakeup
+from dibs.model import Acquire, Command, Notification, Queued, Renew, Reply
 from dibs.stores.temporal.client.connecting import Connection
 from dibs.stores.temporal.protocol import ids, wire
 
@@ -33,7 +33,7 @@ class Ear:
     """One connection's mailbox, in the event loop that listens. Other loops may ask for it to be there."""
 
     def __init__(
-        self, connection: Connection, hear: Callable[[Sequence[Wakeup] | DibsError], None]
+        self, connection: Connection, hear: Callable[[Sequence[Notification] | DibsError], None]
     ) -> None:
         self.inbox = secrets.token_urlsafe(12)
         """Nobody can guess it: whoever may signal it can only wake us in vain."""
@@ -83,7 +83,7 @@ class Ear:
             while True:
                 found = await mailbox.execute_update(ids.TAKE, args=[upto, LONGEST])
                 upto = found["upto"]
-                self._hear(_wakeups(found["news"]))
+                self._hear(_notifications(found["news"]))
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
             if not isinstance(error.__cause__, asyncio.CancelledError):
                 self._lose(error)
@@ -115,13 +115,13 @@ class Ear:
             await asyncio.wait((taking,), timeout=FAREWELL.total_seconds())
 
 
-def _wakeups(news: Sequence[Mapping[str, Any]]) -> list[Wakeup]:
+def _notifications(news: Sequence[Mapping[str, Any]]) -> list[Notification]:
     """Pushes are hints: what can't be read is left out."""
     found = []
     for each in news:
         with suppress(KeyError, ValueError):
             key = wire.bytes_of(each["key"])
-            found += [wire.unpack_wakeup(packed, key) for packed in each["wakeups"]]
+            found += [wire.unpack_notification(packed, key) for packed in each["notifications"]]
     return found
 
 

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import FreshLock, Gate, on_fork, start_thread
 from dibs.stores.temporal.client.aio import AsyncTemporalConnection
 from dibs.stores.temporal.client.calling import Caller
@@ -184,7 +184,7 @@ class BlockingTemporalConnection:
         self._thread = thread
         self._make = make
         self._inner: AsyncTemporalConnection | None = None
-        self._arrived: SimpleQueue[Sequence[Wakeup] | DibsError] = SimpleQueue()
+        self._arrived: SimpleQueue[Sequence[Notification] | DibsError] = SimpleQueue()
         on_fork(self)
 
     @property
@@ -230,7 +230,7 @@ class BlockingTemporalConnection:
     def subscribe(self, timeout: float) -> None:
         self._do(lambda inner: inner.subscribe(self._arrived.put))
 
-    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+    def notifications(self, timeout: float | None) -> Sequence[Notification]:
         try:
             news = self._arrived.get(timeout=timeout)
         except Empty:

@@ -164,7 +164,7 @@ def starts_apart(error: "RPCError") -> bool:
 
 def _leaves_something(command: Command) -> bool:
     """It may change the book of a key of which nothing is known."""
-    return isinstance(command, Acquire) or (isinstance(command, Release) and command.bury > 0)
+    return isinstance(command, Acquire) or (isinstance(command, Release) and command.tombstone > 0)
 
 
 def _summary(key: bytes) -> str:

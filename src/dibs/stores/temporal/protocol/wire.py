@@ -1,4 +1,4 @@
-"""Commands, replies and wakeups as payloads: JSON, each with its type's name. Pure, as the sandbox wants it.
+"""Commands, replies and notifications as payloads: JSON with the type's name. Pure, for the sandbox.
 
 Everything that travels is about one key, so only what has no other way of telling it carries it.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dibs import model
-from dibs.model import Command, Holder, Reply, Waiter, Wakeup
+from dibs.model import Command, Holder, Notification, Reply, Waiter
 
 AGES = 3e8
 """No patience with a workflow that waits is longer: the broker looks after it when it comes first."""
@@ -40,7 +40,7 @@ _REPLIES = (
 _TYPES: dict[str, type[Any]] = {each.__name__: each for each in (*COMMANDS, *_REPLIES)}
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
     kind: tuple(each.name for each in fields(kind))
-    for kind in (*_TYPES.values(), Holder, Waiter, Wakeup)
+    for kind in (*_TYPES.values(), Holder, Waiter, Notification)
 }
 
 
@@ -78,7 +78,7 @@ class News:
 
     key: str
     """Base64: any bytes."""
-    wakeups: list[Packed] = field(default_factory=list[Packed])
+    notifications: list[Packed] = field(default_factory=list[Packed])
     answers: list[Answer] = field(default_factory=list[Answer])
     format: int = FORMAT
 
@@ -167,14 +167,14 @@ def unpack_reply(packed: Packed, key: bytes) -> Reply:
     return found
 
 
-def pack_wakeup(wakeup: Wakeup) -> Packed:
+def pack_notification(notification: Notification) -> Packed:
     """Without its key, which is that of the news."""
-    return _packed(wakeup, {"key"})
+    return _packed(notification, {"key"})
 
 
-def unpack_wakeup(packed: Packed, key: bytes) -> Wakeup:
+def unpack_notification(packed: Packed, key: bytes) -> Notification:
     """The way back. Raises `ValueError`."""
-    found: Wakeup = _unpacked(Wakeup, {**packed, "key": key})
+    found: Notification = _unpacked(Notification, {**packed, "key": key})
     return found
 
 

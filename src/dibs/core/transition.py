@@ -4,19 +4,19 @@ from itertools import islice, takewhile
 from math import inf
 from typing import Literal
 
-from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
+from dibs.core.book import Book, Entry, Hold, QueueEntry, Tombstone, first_release
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
 from dibs.core.timing import (
-    BURIAL,
-    FRONT,
-    SIGHT,
+    EXAMINED_POSITIONS,
+    HEARTBEAT_POSITIONS,
     STEPS,
-    claim_window,
+    TOMBSTONE_TTL,
+    claim_timeout,
+    heartbeat_interval,
     next_token,
-    sign_of_life_after,
 )
-from dibs.model import MAX_HOLDERS, MAX_SLOTS, Event, Granted, Queued, Refused, Wakeup
+from dibs.model import MAX_HOLDERS, MAX_SLOTS, Event, Granted, Notification, Queued, Refused
 
 type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
 
@@ -24,10 +24,10 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 """A hold that expires in one of these states leaves a tombstone: its owner may not know, and ask again."""
 
 
-class Turn:
+class Transition:
     """One command applied to one key: its book, the time, and the notifications to send."""
 
-    __slots__ = ("book", "caller", "key", "now", "stamp", "steps", "units_free_in", "wakeups")
+    __slots__ = ("book", "caller", "key", "notifications", "now", "stamp", "steps", "units_free_in")
 
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
@@ -42,7 +42,7 @@ class Turn:
         """Seconds until time frees units that this command granted, perhaps to a dead waiter, or retained."""
         self.steps = STEPS
         """How many entries this command may still expire, and waiters grant or refuse."""
-        self.wakeups: list[Wakeup] = []
+        self.notifications: list[Notification] = []
 
     # -- settling: what has expired, and who is next ------------------------------------------------------
 
@@ -72,18 +72,18 @@ class Turn:
                 self.book.doubt = max(self.book.doubt, entry.token)
             if entry.state != "kept" and entry.lock_delay > late:
                 self.units_free_in = min(self.units_free_in, entry.lock_delay - late)
-                bury = BURIAL if entry.state in _ENDS_ITS_ID else 0.0
-                return self.keep(entry, entry.lock_delay - late, bury)
-            bury = BURIAL if entry.state in _ENDS_ITS_ID else entry.bury
-            if bury > late:
+                tombstone = TOMBSTONE_TTL if entry.state in _ENDS_ITS_ID else 0.0
+                return self.retain(entry, entry.lock_delay - late, tombstone)
+            tombstone = TOMBSTONE_TTL if entry.state in _ENDS_ITS_ID else entry.tombstone
+            if tombstone > late:
                 reason = _ENDS_ITS_ID.get(entry.state, "buried")
-                return self.bury(entry.id, bury - late, reason, entry.detail)
+                return self.set_tombstone(entry.id, tombstone - late, reason, entry.detail)
         self.book.remove(entry)
 
     def _grant_next(self) -> bool:
         """Grant the first waiter that is not passed over, if it fits. True: look again for the next."""
         book = self.book
-        for place in islice(book.queue(), SIGHT):
+        for place in islice(book.queue(), EXAMINED_POSITIONS):
             if place.units > book.capacity:
                 self._refuse_for_good(place)
                 return True
@@ -97,23 +97,23 @@ class Turn:
             return True
         return False
 
-    def _is_passed_over(self, place: Place) -> bool:
+    def _is_passed_over(self, place: QueueEntry) -> bool:
         """True if it missed a heartbeat, or sent none since a grant that nobody claimed."""
         return self._missed_heartbeat(place) or place.seen < self.book.doubt
 
-    def _missed_heartbeat(self, place: Place) -> bool:
+    def _missed_heartbeat(self, place: QueueEntry) -> bool:
         """True if its heartbeat is overdue, or it has expired."""
         expires = self.book.expires_at(place)
         return expires <= self.now or self.now - (expires - place.ttl) > place.silence
 
-    def _refuse_for_good(self, place: Place) -> None:
+    def _refuse_for_good(self, place: QueueEntry) -> None:
         """Refuse a waiter that asks for more units than the capacity is now."""
-        self.bury(place.id, BURIAL, "too_large")
+        self.set_tombstone(place.id, TOMBSTONE_TTL, "too_large")
         self._notify(place, "refused")
 
-    def _grant_waiter(self, place: Place) -> None:
-        """Turn a waiter into a hold, which its owner must claim within the claim timeout."""
-        window = claim_window(place.grant_ttl)
+    def _grant_waiter(self, place: QueueEntry) -> None:
+        """Transition a waiter into a hold, which its owner must claim within the claim timeout."""
+        window = claim_timeout(place.grant_ttl)
         hold = Hold(
             id=place.id,
             owner=place.owner,
@@ -145,7 +145,9 @@ class Turn:
         if self._is_full(units):
             return False
         is_passed = self._is_passed_over if queue else self._missed_heartbeat
-        return not self.book.waiting or all(map(is_passed, islice(self.book.queue(), SIGHT)))
+        return not self.book.waiting or all(
+            map(is_passed, islice(self.book.queue(), EXAMINED_POSITIONS))
+        )
 
     def _is_full(self, units: int) -> bool:
         """True if there is no room for so many units, or for one more lease."""
@@ -177,7 +179,7 @@ class Turn:
         """Seconds until an entry expires if it is extended by `ttl`. Nothing is ever shortened."""
         return max(ttl, min(self.book.expires_at(entry) - self.now, entry.ttl))
 
-    def extend(self, entry: Hold | Place, ttl: float) -> float:
+    def extend(self, entry: Hold | QueueEntry, ttl: float) -> float:
         """Extend an entry to `ttl` from now, unless it already lasts longer. Returns the seconds left."""
         left = self.left(entry, ttl)
         entry.ttl = left
@@ -191,24 +193,24 @@ class Turn:
         hold.state = "held"
         return Granted(hold.token, hold.slots, self.extend(hold, ttl))
 
-    def heartbeat(self, place: Place, ttl: float) -> Granted | Queued | Refused:
+    def heartbeat(self, place: QueueEntry, ttl: float) -> Granted | Queued | Refused:
         """Answer a waiter's heartbeat: it may be granted at once, and needs no notification then."""
         if place.units > self.book.capacity:
-            self.bury(place.id, BURIAL, "too_large")
+            self.set_tombstone(place.id, TOMBSTONE_TTL, "too_large")
             return Refused("too_large")
         ahead = self.book.ahead_of(place)
         self._record_heartbeat(place, ahead)
         self.extend(place, place.ttl)
         return self._answer_waiter(place, ahead, ttl)
 
-    def enqueue(self, place: Place) -> Granted | Queued:
+    def enqueue(self, place: QueueEntry) -> Granted | Queued:
         """Add a waiter to the queue, or grant it at once if it is its turn."""
         ahead = self.book.ahead_of(place)
         self._record_heartbeat(place, ahead)
         self.book.put(place)
         return self._answer_waiter(place, ahead, place.grant_ttl)
 
-    def _answer_waiter(self, place: Place, ahead: int, ttl: float) -> Granted | Queued:
+    def _answer_waiter(self, place: QueueEntry, ahead: int, ttl: float) -> Granted | Queued:
         """Settle, then answer a waiter that has just sent a command."""
         waiting = self.book.waiting
         self.settle()
@@ -222,19 +224,22 @@ class Turn:
             ahead = self.book.ahead_of(place)
         return Queued(ahead, self._next_heartbeat_in(place, ahead), self.now)
 
-    def _record_heartbeat(self, place: Place, ahead: int) -> None:
+    def _record_heartbeat(self, place: QueueEntry, ahead: int) -> None:
         """Note that the owner is alive. The next heartbeat is due by `_next_heartbeat_in`."""
-        window = claim_window(place.grant_ttl)
-        is_front = ahead < FRONT or ahead - self._count_passed_over(ahead) < FRONT
+        window = claim_timeout(place.grant_ttl)
+        is_front = (
+            ahead < HEARTBEAT_POSITIONS
+            or ahead - self._count_passed_over(ahead) < HEARTBEAT_POSITIONS
+        )
         place.silence = window if is_front else 3 * window
         place.seen = self.book.last
 
     def _count_passed_over(self, ahead: int) -> int:
         """Count the waiters at the front that are passed over, up to the first one that is not."""
-        first = islice(self.book.queue(), min(ahead, SIGHT))
+        first = islice(self.book.queue(), min(ahead, EXAMINED_POSITIONS))
         return sum(1 for _ in takewhile(self._is_passed_over, first))
 
-    def _next_heartbeat_in(self, place: Place, ahead: int) -> float:
+    def _next_heartbeat_in(self, place: QueueEntry, ahead: int) -> float:
         """Seconds after which its owner should send its next heartbeat.
 
         The first waiter also asks when time frees units. A waiter farther back asks one claim timeout later,
@@ -243,8 +248,8 @@ class Turn:
         """
         if not self.steps:
             return 0.0
-        window = claim_window(place.grant_ttl)
-        often = sign_of_life_after(window)
+        window = claim_timeout(place.grant_ttl)
+        often = heartbeat_interval(window)
         is_front = place.silence == window
         if is_front and ahead:
             return often
@@ -253,7 +258,7 @@ class Turn:
             return min(often, units_free_in)
         return min(place.ttl / 3, self.units_free_in, window + min(window, units_free_in))
 
-    def keep(self, hold: Hold, seconds: float, bury: float) -> None:
+    def retain(self, hold: Hold, seconds: float, tombstone: float) -> None:
         """Keep the units of an ended hold taken, by nobody."""
         self.book.put(
             Hold(
@@ -266,13 +271,13 @@ class Turn:
                 expires=self.now + seconds,
                 beat=hold.beat + 1,
                 state="kept",
-                bury=bury,
+                tombstone=tombstone,
                 since=hold.since,
                 note=hold.note,
             )
         )
 
-    def bury(
+    def set_tombstone(
         self,
         entry_id: str,
         seconds: float,
@@ -285,11 +290,11 @@ class Turn:
         seen an earlier tombstone of this id, and must not take this one for the same.
         """
         self.book.arrivals = beat = self.book.arrivals + 1
-        self.book.put(Tomb(entry_id, seconds, self.now + seconds, beat, reason, detail))
+        self.book.put(Tombstone(entry_id, seconds, self.now + seconds, beat, reason, detail))
 
     # -- notifications ------------------------------------------------------------------------------
 
-    def notify_new_head(self, old: Place | None) -> None:
+    def notify_new_head(self, old: QueueEntry | None) -> None:
         """Notify the head of the queue if it is a new one: it must ask when time alone can free units."""
         first = self.book.first()
         if first is not None and (old is None or first.id != old.id):
@@ -301,7 +306,7 @@ class Turn:
 
     def _notify(
         self,
-        entry: Hold | Place,
+        entry: Hold | QueueEntry,
         event: Event,
         hold: Hold | None = None,
         detail: str = "",
@@ -311,4 +316,6 @@ class Turn:
         grant = (hold.token, hold.slots, self.now, hold.ttl) if hold else (0, (), self.now, 0.0)
         proof = proof_of(self.key, entry.id, *grant) if hold else ""
         lease = fingerprint(entry.id)
-        self.wakeups.append(Wakeup(self.key, lease, entry.inbox, event, *grant, detail, proof))
+        self.notifications.append(
+            Notification(self.key, lease, entry.inbox, event, *grant, detail, proof)
+        )
