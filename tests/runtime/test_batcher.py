@@ -300,8 +300,8 @@ async def test_a_submit_that_raises_is_told_to_everybody() -> None:
     def stumble(*_: object) -> GiveUp:
         raise TypeError("a store's own mistake")
 
-    connection = MemoryStore("memory://").async_connection()
-    connection.submit = stumble  # type: ignore[method-assign]
+    connection: Any = MemoryStore("memory://").async_connection()
+    connection.submit = stumble
     batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)
     with pytest.raises(TypeError, match="own mistake"):
         await batcher.call(Inspect(b"lock:alone"))
