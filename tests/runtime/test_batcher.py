@@ -295,13 +295,17 @@ async def test_flights_that_are_late_together_end_once_each(tmp_path: Path) -> N
 
 
 async def test_a_submit_that_raises_is_told_to_everybody() -> None:
+    """To whom it was for alone as it is, to the others as an error of the store."""
+
     def stumble(*_: object) -> GiveUp:
         raise TypeError("a store's own mistake")
 
-    connection = MemoryStore("memory://").async_connection()
-    connection.submit = stumble  # type: ignore[assignment, method-assign]
+    connection: Any = MemoryStore("memory://").async_connection()
+    connection.submit = stumble
     batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)
-    calls = [batcher.call(Inspect(b"lock:%d" % number)) for number in range(MANY)]
+    with pytest.raises(TypeError, match="own mistake"):
+        await batcher.call(Inspect(b"lock:alone"))
+    calls = [batcher.gather(Inspect(b"lock:%d" % number), None).future for number in range(MANY)]
     told = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(each) for each in told] == [BackendUnavailable] * MANY
     await asyncio.wait_for(batcher.close(), 5)

@@ -73,9 +73,9 @@ async def close_at(url: str, step: int, *, cancelled: bool) -> bool:
     """Close a client at that await of its first connect; tell whether there was one."""
     client = dibs.connect(url)
     runtime = client.session.loop_runtime()
-    backend = runtime.connection
+    backend: Any = runtime.connection
     opening = Paused(backend.open, step)
-    backend.open = lambda: opening  # type: ignore[assignment, method-assign, return-value]
+    backend.open = lambda: opening
     trying = asyncio.create_task(_try(client))
     await opening.reached.wait()
     was_within = not opening.over

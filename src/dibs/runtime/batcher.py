@@ -142,7 +142,7 @@ class Batcher:
         if crowd or (self._turn_began is not None and sent - self._turn_began >= ALONE):
             return await self.gather(command, wait).future
         batch = Batch(self, (command,), sent)
-        self._submit(batch)
+        batch.give_up = self._connection.submit(batch.commands, batch.done)
         outcome = batch.outcome
         if outcome is None:
             call = self._new_call(command, wait)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,8 @@ def test_a_socket_in_the_file_system(mode: Mode, tmp_path: Path) -> None:
 async def attempt(backend: Any, command: Command, mode: Mode, limit: float = 0.5) -> Reply:
     """One call, with the limit that it has in use."""
     if mode == "blocking":
-        reply: Reply
-        (reply,) = backend.connection.apply([command], limit)
-        return reply
+        replies: Sequence[Reply] = backend.connection.apply([command], limit)
+        return replies[0]
     async with asyncio.timeout(limit):
         return await say(backend, command)
 
