@@ -13,10 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from msgspec import msgpack
 
 import dibs
 from dibs import Client
 from dibs.clock import SystemClock
+from dibs.core import codec
 from dibs.errors import AcquireTimeout
 from dibs.locks.acquire import ManualLeases
 from dibs.model import Acquire, Event, Notification
@@ -61,16 +63,9 @@ def by_redis(url: str) -> Iterator[Forge]:
                 chat.get("dibs:{lock:x}")
 
             def forge(it: Notification) -> None:
-                texts: tuple[bytes, ...] = (
-                    b"dibs:{%b}" % it.key,
-                    it.lease.encode(),
-                    it.inbox.encode(),
-                )
-                slots = struct.pack(f"<{len(it.slots)}I", *it.slots)
-                texts += (it.event.encode(), slots, it.detail.encode(), it.proof.encode())
-                numbers = struct.pack("<3d", it.token, it.granted_at, it.window)
-                fields = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-                assert chat.publish(it.inbox, b"DI\1" + numbers + fields) == 1
+                name = b"dibs:{%b}" % it.key
+                head = b"DI\2" + struct.pack(">I", len(name)) + name
+                assert chat.publish(it.inbox, head + msgpack.encode(codec.encode(it))) == 1
 
             yield forge
         admin.execute_command("ACL", "DELUSER", "chat")

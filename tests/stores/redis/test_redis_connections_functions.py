@@ -11,6 +11,7 @@ from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
 from tests.servers.binaries import redis_programs
 from tests.servers.redis import RedisServer
+from tests.servers.waiting import wait_until
 from tests.stores.redis.both_worlds import Side, acquire, granted, release
 from tests.stores.redis.counting import calls, reset
 
@@ -102,7 +103,7 @@ def test_a_replica_has_the_function_of_its_master(side: Side, tmp_path: Path) ->
                 client.replicaof("127.0.0.1", master.port)
                 await cycle(side, master)
                 with master.client() as other:
-                    other.wait(1, 10_000)
+                    wait_until(lambda: other.wait(1, 1000) == 1, "the replica has it all")
                 client.replicaof("NO", "ONE")
             await cycle(side, replica)
             assert "function|load" not in calls(replica)

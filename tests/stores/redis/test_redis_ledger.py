@@ -40,9 +40,12 @@ def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
 def test_a_call_that_is_sent_twice_does_its_work_once(scripted: Scripted) -> None:
     batch = [Acquire(b"lock:x", "a", "o", 30.0)]
     once = scripted.apply(batch, **AT)
+    status = scripted.ask(Inspect(b"lock:x"), **AT)
+    assert scripted.apply(batch, **AT) == once
     before = scripted.everything()
     assert scripted.apply(batch, **AT) == once
     assert scripted.everything() == before
+    assert scripted.ask(Inspect(b"lock:x"), **AT) == status
 
 
 def test_whoever_left_from_behind_was_not_ahead(scripted: Scripted) -> None:
