@@ -63,15 +63,15 @@ class SimKeeper:
             lease._renewed(answer)
 
     def abandon(
-        self, key: bytes, lease_id: str, tombstone: float, keep_until: float | None = None
+        self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None
     ) -> None:
-        self._process.spawn(self._give_up(key, lease_id, tombstone, keep_until))
+        self._process.spawn(self._give_up(key, lease_id, tombstone, retain_until))
 
     async def _give_up(
-        self, key: bytes, lease_id: str, tombstone: float, keep_until: float | None
+        self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None
     ) -> None:
         for attempt in range(8):
-            keep = 0.0 if keep_until is None else max(keep_until - self._process.now(), 0.0)
+            keep = 0.0 if retain_until is None else max(retain_until - self._process.now(), 0.0)
             try:
                 await self._runtime.call(Release(key, lease_id, keep, tombstone))
             except BackendUnavailable:

@@ -19,7 +19,6 @@ from weakref import WeakSet
 
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import fingerprint
-from dibs.core.timing import tombstone_ttl
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Failed, Notification, Release, Reply, Resize
 from dibs.process import Gate, on_fork
@@ -47,13 +46,13 @@ _SYSTEM = SystemClock()
 class _Abandoned(NamedTuple):
     release: Release
     tries: int = 0
-    keep_until: float | None = None
+    retain_until: float | None = None
 
     def command(self, now: float) -> Release:
         """What gives it up at this moment; of what is to stay closed less is left with every try."""
-        if self.keep_until is None:
+        if self.retain_until is None:
             return self.release
-        return replace(self.release, retain=max(self.keep_until - now, 0.0))
+        return replace(self.release, retain=max(self.retain_until - now, 0.0))
 
 
 type _Chore = Watched | _Abandoned | Gate
@@ -110,18 +109,10 @@ class StoreKeeper:
         return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
 
     def abandon(
-        self,
-        key: bytes,
-        lease_id: str,
-        tombstone: float | None = None,
-        keep_until: float | None = None,
-        *,
-        maybe_in_flight: bool = False,
+        self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None
     ) -> None:
         """See `runtime.port.Keeper`."""
-        if tombstone is None:
-            tombstone = tombstone_ttl(self._call_timeout) if maybe_in_flight else 0.0
-        self._post(_Abandoned(Release(key, lease_id, tombstone=tombstone), 0, keep_until))
+        self._post(_Abandoned(Release(key, lease_id, tombstone=tombstone), 0, retain_until))
 
     @property
     def inbox(self) -> str:

@@ -205,19 +205,11 @@ class Keeper(Protocol):
         """The fingerprints of this client's leases on a key."""
 
     def abandon(
-        self,
-        key: bytes,
-        lease_id: str,
-        tombstone: float | None = None,
-        keep_until: float | None = None,
-        *,
-        maybe_in_flight: bool = False,
+        self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None
     ) -> None:
         """Give up whatever that id has, in the background; never blocks.
 
-        `maybe_in_flight`: a copy of its Acquire may still be under way, so the store remembers the id for
-        as long as that may take (or for `tombstone` seconds, if given). Its units stay taken until
-        `keep_until`, by nobody.
+        The store remembers the id for `tombstone` seconds. Its units stay taken until `retain_until`.
         """
 
 

@@ -51,7 +51,9 @@ class Shelf:
                 book = self._open = self._books.get(command.key) or self._new_book(command.key)
                 reply, sent = ledger.apply(book, command, now, stamp, batch)
                 replies.append(reply)
-                pushes += sent  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
+                pushes += (
+                    sent  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
+                )
             self._open = None
         if pushes:
             self._push(pushes)

@@ -254,20 +254,12 @@ class PlacedKeeper:
         self._atlas = atlas
 
     def abandon(
-        self,
-        key: bytes,
-        lease_id: str,
-        tombstone: float | None = None,
-        keep_until: float | None = None,
-        *,
-        maybe_in_flight: bool = False,
+        self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None
     ) -> None:
         """See `runtime.port.Keeper`."""
         found = self._ways.named.get(self._atlas.table.home_of(key).place)
         if found is not None:
-            found.keeper.abandon(
-                key, lease_id, tombstone, keep_until, maybe_in_flight=maybe_in_flight
-            )
+            found.keeper.abandon(key, lease_id, tombstone, retain_until)
 
 
 class PlaceMail:

@@ -276,7 +276,7 @@ class Session[W: Wire]:
         self.wire = None
         wire = await self._connect(self.site)
         try:
-            with telling(self.site, PATIENCE):
+            with dibs_errors(self.site, PATIENCE):
                 await self._make_ready(wire)
         except BaseException:
             wire.cut()
@@ -325,8 +325,8 @@ class Session[W: Wire]:
 
     async def _ask(self, statement: Statement, values: Values, wait: float | None) -> Rows:
         wire = await self.connected()
-        with telling(self.site, wait or 0.0, sql=False):
-            return await wire.ask(statement, values, wait)
+        with dibs_errors(self.site, patience or 0.0, sql=False):
+            return await wire.ask(statement, values, patience)
 
     def cut(self) -> None:
         """Disconnect."""
@@ -342,7 +342,7 @@ class Session[W: Wire]:
 
 
 @contextmanager
-def telling(site: Site, wait: float, *, sql: bool = True) -> Iterator[None]:
+def dibs_errors(site: Site, patience: float, *, sql: bool = True) -> Iterator[None]:
     """Raise our errors instead of the driver's and the system's."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean to whoever wanted a lease: what happened, where, what to do."""
+"""Errors of PostgreSQL as errors of Dibs: what happened, where, and what to do."""
 
 import re
 
@@ -18,7 +18,7 @@ RIGHTS = (
     "GRANT USAGE ON SCHEMA dibs TO {role}",
     "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dibs TO {role}",
 )
-"""All that a role needs that uses the leases."""
+"""All grants that a role needs to use the leases."""
 
 
 class SqlError(Exception):
@@ -54,12 +54,12 @@ def is_of_the_connection(error: SqlError) -> bool:
 
 
 def is_of_unknown_outcome(error: SqlError) -> bool:
-    """A pooler's word that its server has gone: what we asked for may have been done."""
+    """A pooler reports that its server has gone: the statement may have been executed."""
     return error.state.startswith("08")
 
 
 def is_of_the_schema(error: SqlError) -> bool:
-    """Something of ours is not there (any more)."""
+    """A part of our schema is missing."""
     return error.state in ("3F000", "42883", "42P01", "42703", "42704")
 
 
@@ -71,7 +71,7 @@ class Unfit(BackendUnavailable):
 
 
 def explain(error: SqlError, place: str) -> DibsError:
-    """The error that callers see, in the stead of the server's own."""
+    """The error that callers see instead of the server's own."""
     said = f"({error}, SQLSTATE {error.state})"
     match error.state:
         case "42501":
@@ -115,7 +115,7 @@ def cut_off(error: Exception, place: str) -> BackendUnavailable:
 
 
 def no_answer(place: str, seconds: float) -> BackendUnavailable:
-    """The server was silent for all the time that it had."""
+    """The server did not answer in time."""
     return BackendUnavailable(f"{place} did not answer within {seconds:g} s")
 
 
@@ -132,7 +132,7 @@ _READ_ONLY = re.compile(r"session is read-only|server is in hot standby", re.IGN
 
 
 def refused(error: Exception, place: str) -> DibsError:
-    """Why there is no connection. libpq tells it as text only, which a server may translate."""
+    """Why there is no connection. libpq reports it as text only, which a server may translate."""
     said = re.sub(r"\s+", " ", str(error)).strip()
     if _DENIED.search(said) or _wants_password(error):
         return Forbidden(

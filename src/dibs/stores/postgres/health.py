@@ -1,4 +1,4 @@
-"""What to know about a database before one relies on it: asked of the database itself."""
+"""What `dibs doctor` reports about a database: asked of the database itself."""
 
 import time
 

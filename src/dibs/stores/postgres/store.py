@@ -11,7 +11,7 @@ from dibs.stores import port
 from dibs.stores.port import step
 from dibs.stores.postgres import schema
 from dibs.stores.postgres.aio import AsyncPostgresConnection
-from dibs.stores.postgres.connection import PATIENCE, Site, telling
+from dibs.stores.postgres.connection import PATIENCE, Site, dibs_errors
 from dibs.stores.postgres.errors import RIGHTS
 from dibs.stores.postgres.schema import Migration, Rows, Run
 from dibs.stores.postgres.threads import BlockingPostgresConnection, connect_thread
@@ -76,7 +76,7 @@ class PostgresStore(port.Store):
             return await wire.run(script, PATIENCE)
 
         try:
-            with telling(self._site, PATIENCE):
+            with dibs_errors(self._site, PATIENCE):
                 return await task(run)
         finally:
             wire.cut()

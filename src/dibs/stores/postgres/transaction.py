@@ -1,8 +1,8 @@
 """Commands that are part of a transaction of the caller's own.
 
 A lease that is taken there stands when the transaction commits, and never was if it rolls back. Until
-then the key's row stays locked: others are answered `Failed("busy")`, and needn't wait for it. So is
-whoever renews it: the ttl has to be longer than the transaction.
+then the key's row stays locked: others are answered `Failed("busy")`, and need not wait for it. So are
+renewals: the ttl has to be longer than the transaction.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ class WithinConnection:
 
     It neither opens nor closes that connection. An error of the
     database ends the caller's transaction, as any statement's would; a deadlock or a serialization
-    failure is raised as psycopg's own, since whoever does transactions again looks for that.
+    failure is raised as psycopg's own, since code that retries transactions looks for that.
     """
 
     def __init__(self, site: Site, connection: object) -> None:
@@ -39,7 +39,7 @@ class WithinConnection:
                 "(psycopg.Connection or psycopg.AsyncConnection) that the transaction is on"
             )
         self.blocking = isinstance(connection, psycopg.Connection)
-        """The world that the connection is of."""
+        """The caller's connection blocks."""
         self._site = site
         self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
 
@@ -68,20 +68,20 @@ class WithinConnection:
         except psycopg.Error as error:
             if is_worth_another_try(error_of(error)):
                 raise
-            raise _told(error, self._site.place) from error
+            raise _explain(error, self._site.place) from error
         return rows
 
 
 async def _now(result: Any) -> Any:
-    """What a call gave: awaited in the one world, as it is in the other."""
+    """The result of a call on the caller's connection: awaited for asyncio, as it is for threads."""
     return await result if isawaitable(result) else result
 
 
-def _told(error: psycopg.Error, place: str) -> Exception:
-    """What went wrong, to somebody who has a transaction there."""
+def _explain(error: psycopg.Error, place: str) -> Exception:
+    """The error for a caller whose transaction is on that connection."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     state = error.sqlstate
-    if state is None or state.startswith("57P"):  # somebody has ended the session
+    if state is None or state.startswith("57P"):  # the session was ended
         return BackendUnavailable(
             f"the connection given as within= broke ({said}): unless it had committed, nothing "
             "that was done in its transaction stands"
@@ -106,22 +106,22 @@ WHICH = Statement(
     FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()
     """,
 )
-"""Host, port and name don't tell: a pooler, a socket or an alias may lead to the same database."""
+"""Host, port and name do not identify it: a pooler, a socket or an alias can lead to the same database."""
 
 type Identity = tuple[str, str]
 type Ask = Callable[[Statement], Awaitable[Rows]]
 
 _sites: dict[str, Identity] = {}
-"""By what they are connected to with. Another server may answer there by now, so a no is asked again."""
+"""By connection string. Another server may answer there by now, so after a mismatch it is asked again."""
 
 _connections: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()
-"""Those of users that were found to lead where they should, and need not be asked again."""
+"""Connections of users that lead to the right database, and need not be asked again."""
 
 
 async def check_identity(connection: Any, ask: Ask, site: Site, *, blocking: bool) -> None:
     """Raise `NotConfigured` unless the connection, which `ask` asks, leads to the site's database.
 
-    The first check_identity of a site connects to it, and makes the schema if the role may.
+    The first check of a site connects to it, and makes the schema if the role may.
     """
     known = _sites.get(site.address.conninfo)
     if known is not None and _connections.get(connection) == known:
