@@ -214,10 +214,10 @@ class LoopLinks:
             link.parting = self._parting or len(self._links) > MAX_IDLE
         return link
 
-    async def ask(self, link: LoopLink, request: bytes, wait: float | None = None) -> Answer:
+    async def ask(self, link: LoopLink, request: bytes, timeout: float | None = None) -> Answer:
         """The answer to a request. Raises what went wrong, in our own words."""
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(timeout):
                 return await link.ask(request)
         except Exception as error:
             link.close()

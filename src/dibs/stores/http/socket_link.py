@@ -37,11 +37,11 @@ class SocketLink:
                 self.close()
         return self._open
 
-    def ask(self, request: bytes, patience: float) -> Answer:
+    def ask(self, request: bytes, timeout: float) -> Answer:
         """Send a request and wait for its answer. Raises what went wrong, in our own words."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         try:
-            self.send(request, patience)
+            self.send(request, timeout)
             while True:
                 answers = self.read()
                 self._used = time.monotonic()
@@ -55,9 +55,9 @@ class SocketLink:
             self.close()  # interrupted: the answer must not be taken for that to another request
             raise
 
-    def send(self, request: bytes, patience: float) -> None:
+    def send(self, request: bytes, timeout: float) -> None:
         """Send a request, whose answer is waited for at most that long at a time. Raises `OSError`."""
-        self._wait_at_most(patience)
+        self._wait_at_most(timeout)
         self.socket.sendall(request)
 
     def read(self) -> list[Answer]:
@@ -86,18 +86,18 @@ class SocketLink:
         self.socket.close()
 
 
-def dial(settings: Settings, patience: float) -> SocketLink:
+def dial(settings: Settings, timeout: float) -> SocketLink:
     """Make a link. Raises what keeps us from it, in our own words."""
     dialogue = Dialogue(settings)
     try:
-        sock = _connect(settings, min(patience, settings.connect_timeout))
+        sock = _connect(settings, min(timeout, settings.connect_timeout))
     except OSError as error:
         raise unreachable(error, settings) from error
     return SocketLink(sock, dialogue, settings)
 
 
-def _connect(settings: Settings, patience: float) -> socket.socket:
-    sock = socket.create_connection((settings.host, settings.port), patience)
+def _connect(settings: Settings, timeout: float) -> socket.socket:
+    sock = socket.create_connection((settings.host, settings.port), timeout)
     try:
         keep_alive(sock)
         if settings.tls is not None:

@@ -73,7 +73,7 @@ class SocketStream:
         except _NOTHING:
             pass
 
-    def patience(self) -> float:
+    def due_in(self) -> float:
         """How long to wait for something to come before it is dead, in seconds."""
         return max(self._heard_at + self.ear.longest - time.monotonic(), 0.0) + 0.01
 
@@ -145,10 +145,10 @@ class BlockingHttpConnection:
         answer = link.ask(link.dialogue.limits(), self._settings.timeout)
         return examining.findings(about, link.dialogue.ttls(answer), self._settings)
 
-    def _about(self, patience: float) -> About:
+    def _about(self, timeout: float) -> About:
         """Ask who is there, which also shows whether the key is good."""
-        link = self._connected(patience)
-        answer = link.ask(link.dialogue.about(), patience)
+        link = self._connected(timeout)
+        answer = link.ask(link.dialogue.about(), timeout)
         try:
             about = link.dialogue.who(answer)
         except BaseException:
@@ -157,10 +157,10 @@ class BlockingHttpConnection:
         self._promises.learn(about)
         return about
 
-    def _connected(self, patience: float) -> SocketLink:
+    def _connected(self, timeout: float) -> SocketLink:
         link = self._link
         if link is None or not link.usable:
-            link = self._link = dial(self._settings, patience)
+            link = self._link = dial(self._settings, timeout)
         return link
 
     # -- notifications ------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ class BlockingHttpConnection:
             left = None if end is None else end - time.monotonic()
             if arrived or stream.ear.missed or (left is not None and left <= 0):
                 return arrived
-            patience = stream.patience()
-            left = patience if left is None else min(left, patience)
+            due = stream.due_in()
+            left = due if left is None else min(left, due)
             if bell.wait(left, stream.socket):
                 return ()
 

@@ -60,7 +60,7 @@ class LoopWire(Wire):
         self._last_rites = weakref.finalize(self, _let_go, pgconn, loop, self.fd, os.getpid())
         self._last_rites.atexit = False
 
-    async def exchange(self, send: Send, wait: float | None) -> Answer:
+    async def exchange(self, send: Send, timeout: float | None) -> Answer:
         answer: asyncio.Future[Answer] = self._loop.create_future()
 
         def done(found: Answer | Exception) -> None:
@@ -73,9 +73,9 @@ class LoopWire(Wire):
                 answer.set_result(found)
 
         self.start(send, done)
-        if wait is None:
+        if timeout is None:
             return await answer
-        async with asyncio.timeout(wait):
+        async with asyncio.timeout(timeout):
             return await answer
 
     def start(self, send: Send, done: Answered) -> None:
@@ -95,13 +95,13 @@ class LoopWire(Wire):
         except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
             self._broke(error)
 
-    async def next_pushes(self, wait: float) -> list[str]:
+    async def next_pushes(self, timeout: float) -> list[str]:
         if found := self.pushes():
             return found
         come: asyncio.Future[list[str]] = self._loop.create_future()
         self.on_pushes = lambda pushes: None if come.done() else come.set_result(pushes)
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(timeout):
                 return await come
         except TimeoutError:
             return []

@@ -142,33 +142,33 @@ class Wire(ABC):
         self._prepared: set[bytes] = set()
         self._parts: list[PGresult] = []
 
-    async def ask(self, statement: Statement, values: Values, wait: float | None) -> Rows:
+    async def ask(self, statement: Statement, values: Values, timeout: float | None) -> Rows:
         """The rows of one statement, in one round trip.
 
         Raises `SqlError`; `psycopg.Error` when the connection broke; `TimeoutError` when no answer
-        came within `wait`. It is cut then, and also when the caller is cancelled or interrupted.
+        came within `timeout`. It is cut then, and also when the caller is cancelled or interrupted.
         """
-        return await self._rows(lambda: self.send(statement, values), wait)
+        return await self._rows(lambda: self.send(statement, values), timeout)
 
-    async def run(self, script: str, wait: float | None) -> Rows:
+    async def run(self, script: str, timeout: float | None) -> Rows:
         """The rows of the last of several statements, which take no values. Raises like `ask`."""
-        return await self._rows(lambda: self.pgconn.send_query(script.encode()), wait)
+        return await self._rows(lambda: self.pgconn.send_query(script.encode()), timeout)
 
-    async def prepare(self, statement: Statement, wait: float | None) -> None:
+    async def prepare(self, statement: Statement, timeout: float | None) -> None:
         """Have the server keep a statement ready. Raises like `ask`."""
-        await self._rows(lambda: self.pgconn.send_prepare(statement.name, statement.sql), wait)
+        await self._rows(lambda: self.pgconn.send_prepare(statement.name, statement.sql), timeout)
         self._prepared.add(statement.name)
 
-    async def _rows(self, send: Send, wait: float | None) -> Rows:
+    async def _rows(self, send: Send, timeout: float | None) -> Rows:
         try:
-            answer = await self.exchange(send, wait)
+            answer = await self.exchange(send, timeout)
         except BaseException:
             self.cut()  # half-way: what comes next would be the answer to this
             raise
         return rows_of(answer)
 
     @abstractmethod
-    async def exchange(self, send: Send, wait: float | None) -> Answer:
+    async def exchange(self, send: Send, timeout: float | None) -> Answer:
         """Send, and wait for the whole answer."""
 
     @property
@@ -220,7 +220,7 @@ class Wire(ABC):
         """Send a statement without waiting for its answer."""
 
     @abstractmethod
-    async def next_pushes(self, wait: float) -> list[str]:
+    async def next_pushes(self, timeout: float) -> list[str]:
         """Wait for pushes; none if none comes in time."""
 
     def pushes(self) -> list[str]:
@@ -301,14 +301,14 @@ class Session[W: Wire]:
             await self._after(wire)
 
     async def ask(
-        self, statement: Statement, values: Values, wait: float | None = PATIENCE
+        self, statement: Statement, values: Values, timeout: float | None = PATIENCE
     ) -> Rows:
         """The rows of a statement. Tried once more if nothing was done and that may help.
 
         Raises our own errors.
         """
         try:
-            return await self._ask(statement, values, wait)
+            return await self._ask(statement, values, timeout)
         except SqlError as error:
             if is_of_unknown_outcome(error):
                 self.cut()
@@ -319,14 +319,14 @@ class Session[W: Wire]:
             elif not is_worth_another_try(error):
                 raise explain(error, self.site.place) from None
         try:
-            return await self._ask(statement, values, wait)
+            return await self._ask(statement, values, timeout)
         except SqlError as error:
             raise explain(error, self.site.place) from None
 
-    async def _ask(self, statement: Statement, values: Values, wait: float | None) -> Rows:
+    async def _ask(self, statement: Statement, values: Values, timeout: float | None) -> Rows:
         wire = await self.connected()
-        with dibs_errors(self.site, patience or 0.0, sql=False):
-            return await wire.ask(statement, values, patience)
+        with dibs_errors(self.site, timeout or 0.0, sql=False):
+            return await wire.ask(statement, values, timeout)
 
     def cut(self) -> None:
         """Disconnect."""
@@ -342,14 +342,14 @@ class Session[W: Wire]:
 
 
 @contextmanager
-def dibs_errors(site: Site, patience: float, *, sql: bool = True) -> Iterator[None]:
+def dibs_errors(site: Site, timeout: float, *, sql: bool = True) -> Iterator[None]:
     """Raise our errors instead of the driver's and the system's."""
     try:
         yield
     except DibsError:
         raise  # some are OSErrors too
     except TimeoutError as error:
-        raise no_answer(site.place, wait) from error
+        raise no_answer(site.place, timeout) from error
     except (psycopg.Error, OSError) as error:
         raise cut_off(error, site.place) from error
     except SqlError as error:
@@ -387,7 +387,7 @@ granted by a commit in memory only could be granted again after a power cut. And
 the tables were small must do when they are large."""
 
 
-async def greet(wire: Wire, site: Site, wait: float) -> None:
+async def greet(wire: Wire, site: Site, timeout: float) -> None:
     """Learn whether the server itself answers, and make its session fit.
 
     A pooler invents the process number that it tells a client, so the server's own is another one.
@@ -395,7 +395,7 @@ async def greet(wire: Wire, site: Site, wait: float) -> None:
     Raises `BackendUnavailable` for a server that only reads.
     """
     pid = {"no": _DIRECT, "yes": _POOLED}.get(site.address.pooler, wire.pgconn.backend_pid)
-    [(is_direct, is_read_only, *_)] = await wire.ask(GREETING, [str(pid)], wait)
+    [(is_direct, is_read_only, *_)] = await wire.ask(GREETING, [str(pid)], timeout)
     if is_read_only:
         raise standby(site.place)
     if not is_direct:

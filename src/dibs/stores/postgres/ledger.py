@@ -41,7 +41,7 @@ SWEEP_EVERY = 2048
 
 
 async def apply[W: Wire](
-    session: Session[W], commands: Sequence[Command], inbox: str, wait: float | None
+    session: Session[W], commands: Sequence[Command], inbox: str, timeout: float | None
 ) -> Told:
     """Apply a batch, in one round trip."""
     if not commands:
@@ -49,7 +49,7 @@ async def apply[W: Wire](
     now, stamp = session.site.time()
     values = parameters(commands, inbox=inbox, now=now, stamp=stamp)
     try:
-        return read_answer(await session.ask(APPLY, values, wait), commands, inbox)
+        return read_answer(await session.ask(APPLY, values, timeout), commands, inbox)
     except Unfit as error:
         if len(commands) > 1:
             raise  # the batcher tries its halves

@@ -39,8 +39,8 @@ class ThreadWire(Wire):
         self.until = inf
         """When its caller's time is over: no call takes longer."""
 
-    async def exchange(self, send: Send, wait: float | None) -> Answer:
-        end = min(inf if wait is None else time.monotonic() + wait, self.until)
+    async def exchange(self, send: Send, timeout: float | None) -> Answer:
+        end = min(inf if timeout is None else time.monotonic() + timeout, self.until)
         if self._owed:
             self._owed = False
             self._answer(end)
@@ -54,8 +54,8 @@ class ThreadWire(Wire):
             send()
             self._send_all(time.monotonic() + 1.0)
 
-    async def next_pushes(self, wait: float) -> list[str]:
-        end = time.monotonic() + wait
+    async def next_pushes(self, timeout: float) -> list[str]:
+        end = time.monotonic() + timeout
         while not (found := self.pushes()):
             try:
                 _wait(self._readable, end)

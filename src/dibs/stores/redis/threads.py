@@ -81,7 +81,7 @@ class SocketSubscription:
             self._asked = True
             self.socket.send(PING)
 
-    def patience(self) -> float:
+    def due_in(self) -> float:
         """How long to wait for something to come before asking is due, in seconds."""
         due = self._heard + (2 if self._asked else 1) * PING_EVERY
         return max(due - time.monotonic(), 0.0) + 0.01
@@ -196,8 +196,8 @@ class BlockingRedisConnection:
             left = None if end is None else end - time.monotonic()
             if arrived or (left is not None and left <= 0):
                 return arrived
-            patience = subscription.patience()
-            left = patience if left is None else min(left, patience)
+            due = subscription.due_in()
+            left = due if left is None else min(left, due)
             if bell.wait(left, subscription.socket):
                 return ()
 

@@ -38,7 +38,7 @@ class Attendance:
         self._is_sure = False
         """Somebody serves the queue, and nothing has been heard to the contrary since."""
 
-    async def watched(self, call: Update, until: float, patience: float) -> Sequence[Reply]:
+    async def watched(self, call: Update, until: float, timeout: float) -> Sequence[Reply]:
         """Make the call; if no answer comes soon, see whether there is anybody to give one."""
         left = max(until - time.monotonic(), SHORTEST)
         sent = unheeded(asyncio.ensure_future(call.send(left)))
@@ -49,7 +49,7 @@ class Attendance:
                 await self._answered_or_served(sent, call.key, left / 2)
             await asyncio.wait((sent,), timeout=max(until - time.monotonic(), 0))
             if not sent.done():  # it was taken, and is not answered
-                raise await self.silence(call.key, patience)
+                raise await self.silence(call.key, timeout)
             return await sent
         finally:
             await _give_up(sent)
@@ -87,19 +87,19 @@ class Attendance:
                 raise self._unserved(queue, key)
             await asyncio.sleep(LOOKS)
 
-    async def silence(self, key: bytes, patience: float) -> DibsError:
+    async def silence(self, key: bytes, timeout: float) -> DibsError:
         """What to say after so many seconds without an answer."""
         target = self._connection.target
         try:
             async with asyncio.timeout(DOUBT):
                 queue, heard = await self._heard(key)
         except TimeoutError:
-            return deaf(target, patience)
+            return deaf(target, timeout)
         except DibsError as error:
             return error
         if heard is None:
             return self._unserved(queue, key)
-        return silent(target, queue, patience, heard)
+        return silent(target, queue, timeout, heard)
 
     def _unserved(self, queue: str, key: bytes) -> DibsError:
         target, ours = self._connection.target, self._connection.settings.task_queue

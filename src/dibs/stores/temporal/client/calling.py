@@ -133,14 +133,14 @@ class Caller:
         """Call once, and again where the server had no room or the broker's run was about to end."""
         if is_too_large(commands):
             return [TOO_LARGE] * len(commands)
-        patience = _patience(commands)
-        until = time.monotonic() + patience
+        timeout = _timeout(commands)
+        until = time.monotonic() + timeout
         call = Update(self._connection, key, commands, self._clock)
         if call.starts:  # or it would be done for nobody, once a worker comes
-            await self.attendance.require(key, patience / 2)
+            await self.attendance.require(key, timeout / 2)
         pause = 0.02
         while True:
-            told = await self._try(call, until, patience)
+            told = await self._try(call, until, timeout)
             if not isinstance(told, DibsError):
                 return told
             if time.monotonic() + pause > until:
@@ -148,9 +148,7 @@ class Caller:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
             pause = min(2 * pause, MAX_PAUSE)
 
-    async def _try(
-        self, call: Update, until: float, patience: float
-    ) -> Sequence[Reply] | DibsError:
+    async def _try(self, call: Update, until: float, timeout: float) -> Sequence[Reply] | DibsError:
         """The replies, or what is worth another try. Raises everything else."""
         from temporalio.client import (
             WorkflowUpdateFailedError,
@@ -159,7 +157,7 @@ class Caller:
         from temporalio.service import RPCError
 
         try:
-            return await self.attendance.watched(call, until, patience)
+            return await self.attendance.watched(call, until, timeout)
         except RPCError as error:
             failure, is_passing = self._connection.explain(error), _is_passing(error)
             failure.__cause__ = error
@@ -169,13 +167,13 @@ class Caller:
             is_passing = isinstance(failure, BackendUnavailable)
             call.renumber()
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            raise await self.attendance.silence(call.key, patience) from error
+            raise await self.attendance.silence(call.key, timeout) from error
         if is_passing:
             return failure
         raise failure
 
 
-def _patience(commands: Sequence[Command]) -> float:
+def _timeout(commands: Sequence[Command]) -> float:
     """How long to try: whoever gives us up hears why before."""
     return 0.9 * min(time_limit(command, TIMEOUT) for command in commands)
 

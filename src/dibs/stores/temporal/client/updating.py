@@ -55,10 +55,10 @@ class Update:
         """What was sent so far has failed for good: the next one is another call."""
         self._id = str(uuid.uuid4())
 
-    async def send(self, patience: float) -> Sequence[Reply]:
+    async def send(self, timeout: float) -> Sequence[Reply]:
         """The replies. Raises Temporal's own errors."""
         client = await self._connection.client()
-        seconds = timedelta(seconds=patience)
+        seconds = timedelta(seconds=timeout)
         send = self._with_start if self.starts else self._without_start
         answer = await send(client, seconds)
         if answer is None:
