@@ -276,8 +276,23 @@ async def prepare(link: Link, answer: object) -> ReplyError | None:
 
 
 async def evaluate(link: Link, context: CallContext, commands: Sequence[Command]) -> object:
-    """Call the ledger once. Raises `OSError` and `HiredisError` as the link does."""
+    """Call the ledger once. Raises `OSError` and `HiredisError` as the link does.
+
+    A full server runs no Function, but it runs a script until that writes: so it can still be looked at.
+    """
     call = context.call(commands)
+    answer = await _ask(link, call)
+    if isinstance(answer, ReplyError) and code_of(answer) == "OOM" and link.has_functions:
+        link.has_functions = False
+        try:
+            second = await _ask(link, call)
+        finally:
+            link.has_functions = True
+        return answer if isinstance(second, ReplyError) else second
+    return answer
+
+
+async def _ask(link: Link, call: Call) -> object:
     answer: object = None
     for _ in range(ATTEMPTS):
         answer = (await link.ask(call.request(link)))[0]
