@@ -27,11 +27,10 @@ def connection_of(store: Store, mode: Mode) -> "Connection":
 class Connection:
     """What both have. On the blocking side the coroutines never suspend."""
 
-    connection: AsyncConnection | BlockingConnection
-
     @property
     def inbox(self) -> str:
-        return self.connection.inbox
+        """Where the store sends this connection's notifications."""
+        raise NotImplementedError
 
     async def open(self, *, listen: bool = True) -> None:
         """Connect, and subscribe to notifications if `listen`."""
@@ -54,17 +53,24 @@ class Connection:
         raise NotImplementedError
 
     def after_fork(self) -> None:
-        self.connection.after_fork()
+        raise NotImplementedError
 
 
 class OfLoop(Connection):
     """One of an event loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self.connection: AsyncConnection = connection
+        self.connection = connection
         self._news: deque[Sequence[Notification] | DibsError] = deque()
         self._come = asyncio.Event()
         self._is_broken = False
+
+    @property
+    def inbox(self) -> str:
+        return self.connection.inbox
+
+    def after_fork(self) -> None:
+        self.connection.after_fork()
 
     async def open(self, *, listen: bool = True) -> None:
         self._come = asyncio.Event()  # cases may use several loops, one after the other
@@ -120,7 +126,14 @@ class OfThread(Connection):
     """One of a thread."""
 
     def __init__(self, connection: BlockingConnection) -> None:
-        self.connection: BlockingConnection = connection
+        self.connection = connection
+
+    @property
+    def inbox(self) -> str:
+        return self.connection.inbox
+
+    def after_fork(self) -> None:
+        self.connection.after_fork()
 
     async def open(self, *, listen: bool = True) -> None:
         self.connection.open(TIMEOUT)

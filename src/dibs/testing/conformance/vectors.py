@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from dibs.core.codec import decode_command, decode_notification, decode_reply, encode
 from dibs.core.ledger import HOLDERS_NAMED
@@ -154,7 +154,8 @@ def close(one: Reply | Notification, other: Reply | Notification) -> bool:
 
 def _close(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_close, one, other))
+        ones, others = cast(Sequence[Any], one), cast(Sequence[Any], other)
+        return len(ones) == len(others) and all(map(_close, ones, others))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) < CLOSE
     return bool(one == other)

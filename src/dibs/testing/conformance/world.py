@@ -44,7 +44,7 @@ class World:
     """One store under test, fresh names in it, and connections that close with the case."""
 
     def __init__(self, harness: Harness, mode: Mode, tmp_path: Path) -> None:
-        self.mode = mode
+        self.mode: Mode = mode
         self.clock = ManualClock()
         self.second = harness.second
         self.manual = harness.manual
