@@ -340,7 +340,7 @@ class Capabilities:
     clock: bool = True
     durable: bool = False
     fenced: bool = True
-    push: bool = True
+    notifies: bool = True
     survives: frozenset[str] = frozenset()
     asked: bool = True
     """False until the store itself has been asked, where only that knows: then nothing is promised yet."""
@@ -351,5 +351,5 @@ class Capabilities:
         """Every word that `require=` may name and that this store can promise."""
         wider = {"process": {"process"}, "host": {"process", "host"}}
         scopes = wider.get(self.scope, {"process", "host", "cluster"})
-        flags = {name for name in ("clock", "durable", "fenced", "push") if getattr(self, name)}
+        flags = {name for name in ("clock", "durable", "fenced", "notifies") if getattr(self, name)}
         return frozenset(flags | scopes | self.survives)

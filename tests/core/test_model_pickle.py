@@ -74,6 +74,6 @@ def test_a_record_arrives_equal(value: object) -> None:
 
 
 def test_capabilities_name_what_a_store_can_promise() -> None:
-    host = Capabilities("host", durable=True, push=False, survives=frozenset({"kill"}))
+    host = Capabilities("host", durable=True, notifies=False, survives=frozenset({"kill"}))
     assert host.names() == {"process", "host", "clock", "durable", "fenced", "kill"}
     assert Capabilities("cluster").names() >= {"process", "host", "cluster"}

@@ -51,7 +51,7 @@ from dibs.settings import configured
 
 PROMISES = frozenset(
     [
-        *("clock", "durable", "fenced", "push", "crash", "reboot", "power-loss"),
+        *("clock", "durable", "fenced", "notifies", "crash", "reboot", "power-loss"),
         *get_args(Capabilities.__annotations__["scope"]),
     ]
 )

@@ -426,7 +426,7 @@ def test_nothing_is_promised_before_the_service_was_asked(side: Side) -> None:
             assert store.capabilities.names() <= {"cluster", "host", "process"}
             await side.open(store, listen=False)
             assert store.capabilities.asked
-            assert {"durable", "crash", "push", "clock"} <= store.capabilities.names()
+            assert {"durable", "crash", "notifies", "clock"} <= store.capabilities.names()
 
     side.run(case)
 

@@ -156,4 +156,4 @@ def test_whoever_knows_of_the_pooler_may_say_so(
 
 def test_the_store_is_not_asked_to_push_where_it_cannot(pooled: str) -> None:
     """The word is in the capabilities of the scheme; what came of it is in the log."""
-    assert "push" in PostgresStore(pooled).capabilities.names()
+    assert "notifies" in PostgresStore(pooled).capabilities.names()

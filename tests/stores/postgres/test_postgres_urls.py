@@ -164,4 +164,4 @@ def test_without_the_extra_the_error_names_the_command() -> None:
 
 def test_what_it_promises() -> None:
     promised = store_for("postgresql://db/x").capabilities.names()
-    assert {"cluster", "durable", "fenced", "push", "clock", "power-loss"} <= promised
+    assert {"cluster", "durable", "fenced", "notifies", "clock", "power-loss"} <= promised

@@ -231,4 +231,4 @@ def test_without_the_extra_the_error_names_the_command() -> None:
 
 def test_what_it_promises() -> None:
     promised = store_for("temporal://host/x").capabilities.names()
-    assert {"cluster", "durable", "fenced", "push", "clock", "crash", "power-loss"} <= promised
+    assert {"cluster", "durable", "fenced", "notifies", "clock", "crash", "power-loss"} <= promised

@@ -79,7 +79,7 @@ def _both(one: Capabilities, other: Capabilities) -> Capabilities:
         one.clock and other.clock,
         one.durable and other.durable,
         one.fenced and other.fenced,
-        one.push and other.push,
+        one.notifies and other.notifies,
         one.survives & other.survives,
         one.asked and other.asked,
     )

@@ -37,7 +37,7 @@ async def about(call: Call) -> Answer:
         promised.clock,
         promised.durable,
         promised.fenced,
-        promised.push,
+        promised.notifies,
         tuple(sorted(promised.survives)),
     )
     return json(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ssl
 
 UNASKED = Capabilities(
-    scope="cluster", clock=False, fenced=False, push=False, asked=False, circles=False
+    scope="cluster", clock=False, fenced=False, notifies=False, asked=False, circles=False
 )
 """Until the service has been asked: as little as can be."""
 
@@ -33,7 +33,7 @@ class Promises:
             clock=promises.clock,
             durable=promises.durable,
             fenced=promises.fenced,
-            push=promises.push,
+            notifies=promises.notifies,
             survives=frozenset(promises.survives),
             circles=False,
         )

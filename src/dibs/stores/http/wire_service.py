@@ -24,7 +24,7 @@ class Promises(Struct, frozen=True):
     clock: bool
     durable: bool
     fenced: bool
-    push: bool
+    notifies: bool
     survives: tuple[str, ...] = ()
 
 

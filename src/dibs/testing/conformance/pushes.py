@@ -35,7 +35,7 @@ class Wanted:
 class Pushes(Suite):
     """What a store tells without being asked."""
 
-    @needing("push")
+    @needing("notifies")
     async def test_a_grant_is_pushed_with_all_that_its_owner_needs(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a", capacity=2, units=2)
@@ -50,7 +50,7 @@ class Pushes(Suite):
         if "clock" in world.store.capabilities.names():
             assert 1.9 * world.second <= push.granted_at - place.now
 
-    @needing("push")
+    @needing("notifies")
     async def test_a_push_names_no_id(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a")
@@ -60,7 +60,7 @@ class Pushes(Suite):
         assert push is not None
         assert "secret" not in repr(push)
 
-    @needing("push")
+    @needing("notifies")
     async def test_pushes_reach_their_own_inbox_only(self, world: World) -> None:
         holder, one, two = [await world.connect() for _ in range(3)]
         assert len({holder.inbox, one.inbox, two.inbox}) == 3
@@ -70,7 +70,7 @@ class Pushes(Suite):
         assert await world.pushed(one, about("b", "granted")) is not None
         assert await world.pushed(two, about("b", "granted"), MOMENT) is None
 
-    @needing("push")
+    @needing("notifies")
     async def test_the_new_head_is_woken(self, world: World) -> None:
         holder, one, two = [await world.connect() for _ in range(3)]
         await world.take(holder, "a")
@@ -81,7 +81,7 @@ class Pushes(Suite):
         assert push is not None
         assert push.key == world.key()
 
-    @needing("push")
+    @needing("notifies")
     async def test_a_holder_is_told_of_its_revocation(self, world: World) -> None:
         holder, admin = await world.connect(), await world.connect()
         await world.take(holder, "a", inbox=holder.inbox)
@@ -90,7 +90,7 @@ class Pushes(Suite):
         assert push is not None
         assert push.detail == "upgrade"
 
-    @needing("push")
+    @needing("notifies")
     async def test_a_place_that_no_longer_fits_is_told(self, world: World) -> None:
         holder, waiter, newcomer = [await world.connect() for _ in range(3)]
         await world.take(holder, "a", capacity=2)
@@ -98,7 +98,7 @@ class Pushes(Suite):
         await world.queue(newcomer, "c", capacity=1)
         assert await world.pushed(waiter, about("b", "refused")) is not None
 
-    @needing("push")
+    @needing("notifies")
     async def test_a_push_ends_waiting_that_has_begun(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a")
