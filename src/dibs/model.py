@@ -132,7 +132,7 @@ class Holder:
     held_for: float
     expires_in: float
     note: str = ""
-    state: Literal["held", "unclaimed", "revoked", "kept"] = "held"
+    state: Literal["held", "unclaimed", "revoked", "retained"] = "held"
     address: str = ""
     trace: str = ""
 
@@ -298,8 +298,8 @@ class Notification:
     slots: tuple[int, ...] = ()
     granted_at: float = 0.0
     """Store time of the grant."""
-    window: float = 0.0
-    """How long an unclaimed grant stands."""
+    claim_timeout: float = 0.0
+    """Seconds for which an unclaimed grant stands."""
     detail: str = ""
     proof: str = ""
     """Of a grant: that the store has sent it (see `core/proof.py`)."""

@@ -61,7 +61,7 @@ class Line:
 
     @property
     def holds(self) -> bool:
-        return self.what in ("held", "unclaimed", "revoked", "kept")
+        return self.what in ("held", "unclaimed", "revoked", "retained")
 
 
 class Naive:
@@ -139,8 +139,8 @@ class Naive:
         silent = line.what in ("unclaimed", "revoked")
         if line.what == "unclaimed":
             self.doubt = max(self.doubt, line.token)
-        remember = 60.0 if silent else line.remember if line.what == "kept" else 0.0
-        if line.holds and line.what != "kept" and line.close > late:
+        remember = 60.0 if silent else line.remember if line.what == "retained" else 0.0
+        if line.holds and line.what != "retained" and line.close > late:
             kept = self.keep(line, line.close - late, 60.0 if silent else 0.0)
             self.lines.append(kept)
         elif line.holds and remember > late:
@@ -150,7 +150,7 @@ class Naive:
     def keep(self, line: Line, seconds: float, remember: float) -> Line:
         return Line(
             line.id,
-            "kept",
+            "retained",
             seconds,
             self.now,
             line.wish,
@@ -237,7 +237,7 @@ class Naive:
             self.lines.append(line)
             return Granted(line.token, line.slots, wish.ttl)
         if not wish.queue:
-            kept = self.holds() and all(hold.what == "kept" for hold in self.holds())
+            kept = self.holds() and all(hold.what == "retained" for hold in self.holds())
             return self.refusal("closed" if kept else "held")
         if self.limit is not None and len(self.queue()) >= self.limit:
             return self.refusal("queue_full")
@@ -308,7 +308,7 @@ class Naive:
 
     def renew(self, command: Renew) -> Reply:
         line = self.line(command.id)
-        if line is None or line.what == "kept":
+        if line is None or line.what == "retained":
             return Lost()
         if line.what == "held":
             return Renewed(self.live(line, command.ttl))
@@ -329,7 +329,7 @@ class Naive:
             if command.tombstone:
                 self.lines.append(self.ended(command.id, command.tombstone, "buried"))
             return Unknown()
-        if line.what == "kept":
+        if line.what == "retained":
             line.remember = max(line.remember, command.tombstone)
             return Released()
         if line.what == "ended":
@@ -380,7 +380,7 @@ class Naive:
         hit = [
             line
             for line in self.holds()
-            if line.what != "kept" and command.lease in (None, fingerprint(line.id))
+            if line.what != "retained" and command.lease in (None, fingerprint(line.id))
         ]
         for line in hit:
             self.pushed.append((line.id, "revoked"))
@@ -414,7 +414,7 @@ class Naive:
         )
 
     def shown(self, line: Line) -> Holder:
-        kept = line.what == "kept"
+        kept = line.what == "retained"
         return Holder(
             "" if kept else fingerprint(line.id),
             "" if kept else _wish(line).owner,

@@ -80,10 +80,10 @@ def test_what_was_cut_short_is_over_earlier(book: MemoryBook) -> None:
 def test_an_entry_that_was_replaced_is_told_as_it_is_now(book: MemoryBook) -> None:
     first = hold("a", expires=5)
     book.put(first)
-    book.put(replace(first, expires=5, state="kept"))
+    book.put(replace(first, expires=5, state="retained"))
     (entry,) = book.ended(6, 9)
     assert isinstance(entry, Hold)
-    assert entry.state == "kept"
+    assert entry.state == "retained"
 
 
 def test_a_book_without_entries_is_idle(book: MemoryBook) -> None:

@@ -38,14 +38,14 @@ def test_a_pushed_grant_tells_what_its_owner_needs(story: Story) -> None:
         "granted",
     )
     assert (push.token, push.slots, push.granted_at) == (NOON + 7_000_000, (0,), 7)
-    assert push.window == MAX_CLAIM_TIMEOUT
+    assert push.claim_timeout == MAX_CLAIM_TIMEOUT
 
 
 def test_a_claim_window_is_shorter_for_short_ttls(story: Story) -> None:
     story.acquire("a")
     story.wait("b", ttl=2)
     story.release("a")
-    assert story.woken[0].window == 1
+    assert story.woken[0].claim_timeout == 1
 
 
 def test_a_pushed_grant_stands_for_its_window(story: Story) -> None:

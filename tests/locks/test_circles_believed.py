@@ -107,7 +107,7 @@ def holder(units: int = 1, state: Any = "held") -> Holder:
     [
         (1, 1, holder(), True),
         (1, 1, holder(state="unclaimed"), True),
-        (1, 1, holder(state="kept"), False),  # it ends by itself
+        (1, 1, holder(state="retained"), False),  # it ends by itself
         (1, 1, holder(state="revoked"), False),
         (2, 1, holder(), False),  # another one's leaving would do
         (2, 2, holder(), True),

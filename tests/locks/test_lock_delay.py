@@ -27,7 +27,7 @@ async def closed_for(w: World, lock: Any) -> float:
     with pytest.raises(AcquireTimeout, match="retained after its last hold, free in") as refusal:
         await w.get(lock.acquire(wait=0))
     (holder,) = refusal.value.holders
-    assert holder.state == "kept"
+    assert holder.state == "retained"
     return float(holder.expires_in)
 
 
@@ -116,7 +116,7 @@ async def test_nobody_leads_for_a_while_after_a_leader_that_vanished(w: World) -
         with pytest.raises(LeaseLost):
             await w.leave(leader)
         (holder,) = (await w.get(w.client.status("main", "leader"))).holders
-    assert (holder.state, 28 < holder.expires_in <= 29) == ("kept", True)
+    assert (holder.state, 28 < holder.expires_in <= 29) == ("retained", True)
     w.clock.advance(29.1)
     assert not (await w.get(w.client.status("main", "leader"))).holders
 

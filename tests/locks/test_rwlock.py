@@ -17,7 +17,7 @@ from dibs import (
 )
 from dibs.core.names import fingerprint
 from dibs.model import MANY, Acquire, Command, Granted, Release, Resize
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.session import StoreSession
 from dibs.testing import ManualClock, expire, steal
 from tests.locks.test_rwlock_properties import failing, heal, resizes, site, units
@@ -410,7 +410,7 @@ async def test_a_claim_whose_answer_comes_after_the_upgrade_is_no_loss(
     client: Client, clock: ManualClock
 ) -> None:
     async with client.rwlock("a").read() as lease:
-        claimed = Answer(Granted(lease.token, (), 30.0), clock.now())
+        claimed = TimedReply(Granted(lease.token, (), 30.0), clock.now())
         clock.advance(1)
         await lease.upgrade()
         lease._renewed(claimed)

@@ -111,7 +111,7 @@ async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World
     assert 0 < sent[0].retain <= 4, "the rest of min_hold, at the time of the try that got through"
     looks = w.another().task_lock("nightly", 10, 60)
     status = await w.get(looks.status())
-    while status.holders and status.holders[0].state != "kept":
+    while status.holders and status.holders[0].state != "retained":
         status = await w.get(looks.status())
     w.clock.advance(4.1)
     await starts(w, looks)
@@ -127,7 +127,7 @@ async def test_a_forgotten_or_closed_one_stays_closed_as_well(w: World) -> None:
 
     async def kept() -> bool:
         holders = (await w.get(looks.status())).holders
-        return [holder.state for holder in holders] == ["kept"]
+        return [holder.state for holder in holders] == ["retained"]
 
     for _ in range(2000):
         if await kept():

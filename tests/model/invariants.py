@@ -34,7 +34,7 @@ def _flaws_of_book(book: FrozenBook, capacity: int) -> Iterator[str]:
 
 
 def _is_somebodys(hold: FrozenEntry) -> bool:
-    return bool(part(hold, "state") != "kept")
+    return bool(part(hold, "state") != "retained")
 
 
 # ---- of what believers do at the resource ---------------------------------------------------------
@@ -120,10 +120,14 @@ def _moved_expiry(old: FrozenEntry | None, new: FrozenEntry, call: Call) -> Iter
     if old is None or old[0] != "hold" or new[0] != "hold":
         return
     was, now = part(old, "state"), part(new, "state")
-    if part(old, "expires") <= 0 and now != "kept" and part(old, "token") == part(new, "token"):
+    if part(old, "expires") <= 0 and now != "retained" and part(old, "token") == part(new, "token"):
         yield f"{part(new, 'id')} outlives its expiry"
-    gives_up = call[0] == "release" and call[1] == part(new, "id") and was != "kept"
+    gives_up = call[0] == "release" and call[1] == part(new, "id") and was != "retained"
     if part(new, "expires") < part(old, "expires") and not gives_up:
         yield f"{part(new, 'id')} was shortened"
-    if was == now and was in ("kept", "revoked") and part(new, "expires") > part(old, "expires"):
+    if (
+        was == now
+        and was in ("retained", "revoked")
+        and part(new, "expires") > part(old, "expires")
+    ):
         yield f"{part(new, 'id')} was {was}, and is prolonged"

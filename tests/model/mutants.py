@@ -140,7 +140,7 @@ def _resize_in_any_order(transition: Transition, command: Resize) -> Reply:
 
 def _release_that_keeps_again(transition: Transition, command: Release) -> Reply:
     hold = transition.book.get(command.id)
-    if isinstance(hold, Hold) and hold.state == "kept":
+    if isinstance(hold, Hold) and hold.state == "retained":
         transition.retain(hold, command.retain, command.tombstone)
         return Released()
     return ledger._release(transition, command)

@@ -124,7 +124,7 @@ def _push(book: MemoryBook, notification: Notification) -> Message:
         hold.id,
         notification.token,
         notification.slots,
-        notification.window,
+        notification.claim_timeout,
         0,
     )
 

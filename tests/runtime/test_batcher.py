@@ -24,7 +24,7 @@ from dibs.model import (
 )
 from dibs.runtime.aio import READS
 from dibs.runtime.batcher import Batcher
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
 from dibs.stores.port import MAX_BATCH, Done, GiveUp
@@ -126,7 +126,7 @@ async def test_a_release_never_overtakes_the_acquire_of_its_key(
     key, runtime = b"lock:both", client.session.loop_runtime()
     both = (Acquire(key, "an-id", "me", 30.0), Release(key, "an-id"))
     acquired, released = await runtime.call_all(both)
-    replies = [told.reply for told in (acquired, released) if isinstance(told, Answer)]
+    replies = [told.reply for told in (acquired, released) if isinstance(told, TimedReply)]
     assert [type(reply) for reply in replies] == [Granted, Released]
     for task in others:
         await (await task).release()

@@ -76,7 +76,15 @@ def by_postgres(url: str) -> Iterator[Forge]:
     with psycopg.connect(url, autocommit=True) as stranger:
 
         def forge(it: Notification) -> None:
-            said = [it.key.hex(), it.lease, it.event, it.token, it.slots, it.granted_at, it.window]
+            said = [
+                it.key.hex(),
+                it.lease,
+                it.event,
+                it.token,
+                it.slots,
+                it.granted_at,
+                it.claim_timeout,
+            ]
             payload = json.dumps([*said, it.detail, it.proof])
             stranger.execute("SELECT pg_notify(%s, %s)", (it.inbox, payload))
 
@@ -310,7 +318,7 @@ async def queued() -> AsyncIterator[Any]:
         lambda it: replace(it, token=it.token + 1),
         lambda it: replace(it, slots=(1,)),
         lambda it: replace(it, granted_at=it.granted_at + 10),
-        lambda it: replace(it, window=1000.0),
+        lambda it: replace(it, claim_timeout=1000.0),
         lambda it: replace(it, proof=""),
         lambda it: replace(it, proof="0" * 40),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Granted, Release, Released
-from dibs.runtime.port import Answer, step
+from dibs.runtime.port import TimedReply, step
 from dibs.session import StoreSession
 from dibs.stores.port import MAX_BATCH
 from tests.runtime.stores import TappedStore
@@ -18,7 +18,7 @@ def acquires(count: int, prefix: str = "k") -> list[Command]:
 
 
 def replies(told: Sequence[object]) -> list[type]:
-    return [type(each.reply) if isinstance(each, Answer) else type(each) for each in told]
+    return [type(each.reply) if isinstance(each, TimedReply) else type(each) for each in told]
 
 
 async def test_tasks_commands_travel_in_one_batch() -> None:

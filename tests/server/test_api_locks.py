@@ -14,7 +14,7 @@ import pytest
 
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Granted, Reply
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server.principal import Principal
 from dibs.stores.http.names import decoded
 from tests.server.world import LONG, World, b64
@@ -76,7 +76,7 @@ def late(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     (store,) = world.server.service.runtime.ways.named.values()
     call, late = store.call, [0.0]
 
-    async def slowly(command: Command, wait: float | None = None) -> Answer:
+    async def slowly(command: Command, wait: float | None = None) -> TimedReply:
         answer = await call(command, wait)
         await asyncio.sleep(late[-1])
         return answer

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from dibs.model import Acquire, Command
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 from dibs.server.reach import LOOKS
@@ -45,7 +45,7 @@ class Gate:
         runtime = world.server.service.runtime
         call, scan = runtime.call, runtime.connection.scan
 
-        async def slow_call(command: Command, wait: float | None = None) -> Answer:
+        async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
             if type(command) is Acquire:
                 self.order.append(command.owner)
                 await self._room.acquire()

@@ -11,7 +11,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone
-from dibs.runtime.port import Answer, Told
+from dibs.runtime.port import CallResult, TimedReply
 from dibs.stores.http.names import encoded
 from tests.server.test_api_locks import acquire
 from tests.server.test_api_retries import Forsaken
@@ -37,7 +37,7 @@ class Late:
         monkeypatch.setattr(runtime, "call", self.call)
         monkeypatch.setattr(runtime, "call_all", self.call_all)
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """Each acquire is under way for longer than anybody waits, or a copy of it is."""
         if type(command) is not Acquire:
             return await self._call(command, wait)
@@ -49,7 +49,7 @@ class Late:
         answer = await self._call(command, wait)
         if self._fate == "resent, slowly":
             await self._goes_on.wait()
-        return Answer(answer.reply, answer.sent, resent=True)
+        return TimedReply(answer.reply, answer.sent, resent=True)
 
     def go_on(self) -> None:
         """What is slow has its answer now."""
@@ -57,7 +57,7 @@ class Late:
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """Each on its own."""
         each = (self.call(command, wait) for command in commands)
         return await asyncio.gather(*each, return_exceptions=True)  # type: ignore[return-value]

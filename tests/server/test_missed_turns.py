@@ -9,7 +9,7 @@ from secrets import token_urlsafe
 import pytest
 
 from dibs.model import Acquire, Command, Notification
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from tests.server.test_api_locks import acquire, acquired, waiting
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -27,7 +27,7 @@ class Still:
         monkeypatch.setattr(self._runtime, "call", self.call)
         monkeypatch.setattr(self._runtime.letterbox, "deliver", self.lose)
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         if type(command) is Acquire:
             self._acquires += 1
             if self._acquires > 1:

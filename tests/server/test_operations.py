@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dibs.cli import main
 from dibs.errors import NotConfigured
 from dibs.model import Command
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server import keys_known
 from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
@@ -135,7 +135,7 @@ def test_whoever_asks_often_costs_the_store_nothing(
     (store,) = service.runtime.ways.named.values()
     call = store.call
 
-    async def counted(command: Command, wait: float | None = None) -> Answer:
+    async def counted(command: Command, wait: float | None = None) -> TimedReply:
         asked.append(command)
         return await call(command, wait)
 

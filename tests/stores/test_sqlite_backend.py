@@ -175,7 +175,7 @@ async def test_grants_reach_other_backends(path: Path) -> None:
     assert (push.event, push.key, push.lease) == ("granted", KEY, fingerprint("b"))
     assert push.token > first.token
     assert push.slots == (0,)
-    assert 0 < push.window <= 5
+    assert 0 < push.claim_timeout <= 5
     assert queued.now <= push.granted_at
     [claimed] = await waiter.apply([Renew(KEY, "b", 30.0)])
     assert claimed.token == push.token

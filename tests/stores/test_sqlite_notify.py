@@ -28,7 +28,7 @@ notifications = st.builds(
     token=st.integers(0, 2**53 - 1),
     slots=st.lists(st.integers(0, 1000), max_size=9).map(tuple),
     granted_at=st.floats(0, 1e9),
-    window=st.floats(0, 5),
+    claim_timeout=st.floats(0, 5),
     detail=st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
     proof=st.text("0123456789abcdef", max_size=64),
 )

@@ -208,7 +208,7 @@ async def test_what_takes_too_long_is_cancelled(
     assert status(tasks).last_outcome == "cancelled"
     assert "task job did not end within 0.05 s, and is cancelled" in caplog.text
     lock = TaskLock("job", 30, 60, client=place.client()[1])
-    assert (await lock.status()).holders[0].state == "kept", "min_hold stands"
+    assert (await lock.status()).holders[0].state == "retained", "min_hold stands"
 
 
 async def test_a_thread_that_does_not_end_keeps_its_lock_and_not_the_stop(

@@ -132,7 +132,7 @@ def test_what_is_pushed_to_a_workflow_is_claimed_for_as_long_as_was_asked_for() 
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
     assert desk.ids_granted(told) == {THERE: ["w0"]}
     [notification] = desk.claimed(["w0"], told, NOW, STAMP)
-    assert (notification.event, notification.window) == ("granted", 60.0)
+    assert (notification.event, notification.claim_timeout) == ("granted", 60.0)
     (holder,) = anew(desk).status(NOW + 1, STAMP).holders
     assert (holder.state, holder.expires_in) == ("held", 59.0)
 

@@ -8,7 +8,7 @@ from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Granted, Notification, Release, Renewed
 from dibs.runtime.notifications import NotificationRouter
-from dibs.runtime.port import Answer, HeldByOwner, Told, Watched
+from dibs.runtime.port import CallResult, HeldByOwner, TimedReply, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 
@@ -49,7 +49,7 @@ class SimKeeper:
             self._process.spawn(self._renew(reference, lease._renewal()))
 
     async def _renew(self, reference: Callable[[], Watched | None], command: Command) -> None:
-        answer: Answer | DibsError
+        answer: TimedReply | DibsError
         try:
             answer = await self._runtime.call(command)
         except DibsError as error:
@@ -99,7 +99,7 @@ class SimRuntime:
         """By id: when its last confirmation was sent, and until when the store's word can be relied on."""
         self._network = network
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         if not self.process.alive:
             raise Dead
         sent, answer = self.now(), self.signal()
@@ -108,11 +108,11 @@ class SimRuntime:
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """They leave at the same time, and each has a fate of its own."""
         if not self.process.alive:
             raise Dead
-        sent, told = self.now(), list[Told]()
+        sent, told = self.now(), list[CallResult]()
         answers = [self.signal() for _ in commands]
         for command, answer in zip(commands, answers, strict=True):
             self._network.send(self, command, answer)
@@ -123,7 +123,7 @@ class SimRuntime:
                 told.append(error)
         return told
 
-    async def _answer(self, command: Command, sent: float, answer: SimSignal) -> Answer:
+    async def _answer(self, command: Command, sent: float, answer: SimSignal) -> TimedReply:
         if isinstance(command, Release):
             self._network.forget(command.id)
         if not await answer.wait(max(sent + CALL_TIMEOUT - self.now(), 0.0)):
@@ -131,7 +131,7 @@ class SimRuntime:
         reply = answer.value
         if isinstance(reply, Granted | Renewed):
             self._confirmed(command, sent, reply)
-        return Answer(reply, sent)
+        return TimedReply(reply, sent)
 
     def _confirmed(self, command: Any, sent: float, reply: Granted | Renewed) -> None:
         if hasattr(command, "ttl"):  # a change of units confirms nothing
@@ -146,7 +146,7 @@ class SimRuntime:
         lease_id, at, notification = push
         if notification.event == "granted":
             granted = self.process.offset + self.process.rate * at
-            self._believe(lease_id, granted, granted + trusted(notification.window))
+            self._believe(lease_id, granted, granted + trusted(notification.claim_timeout))
         self.mail.deliver(notification)
 
     async def ready(self, timeout: float | None = None) -> None: ...

@@ -120,7 +120,7 @@ def _emit(found: Iterable[Status], *, decode: bool) -> None:
 
 def is_finished_tick(status: Status) -> bool:
     """Whether it only records that a scheduled task has run at some time."""
-    if status.waiting or not all(holder.state == "kept" for holder in status.holders):
+    if status.waiting or not all(holder.state == "retained" for holder in status.holders):
         return False
     return bool(_TICK.fullmatch(status.key))
 

@@ -141,7 +141,7 @@ def _holder(status: Status) -> str:
     who = f"{printable(first.owner)}{note}"
     if first.owner and first.state != "held":
         who = f"{who} [{first.state}]"
-    elif not first.owner and first.state == "kept":  # for its min_hold, or its lock_delay
+    elif not first.owner and first.state == "retained":  # for its min_hold, or its lock_delay
         who = f"retained{note}"
     more = f" and {status.holding - 1:,} more" if status.holding > 1 else ""
     return f"{taken(status)}{who}{more}"

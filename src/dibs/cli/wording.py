@@ -42,7 +42,7 @@ def counted(count: int, thing: str) -> str:
 
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
-    if holder.state == "kept":
+    if holder.state == "retained":
         return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""

@@ -31,7 +31,7 @@ class Hold:
     """Store time of its expiry, if the store has a clock. Use `Book.expires_at` instead."""
     beat: int = 0
     """Rises with every renewal or heartbeat, for observers without a store clock."""
-    state: Literal["held", "unclaimed", "revoked", "kept"] = "held"
+    state: Literal["held", "unclaimed", "revoked", "retained"] = "held"
     seq: int = 0
     """Number of the newest Resize."""
     lock_delay: float = 0.0
@@ -152,7 +152,7 @@ class Book(Protocol):
     def queue(self) -> Iterable[QueueEntry]:
         """The waiters in order. Lazy: read no further than you must."""
 
-    def ahead_of(self, place: QueueEntry) -> int:
+    def ahead_of(self, waiter: QueueEntry) -> int:
         """How many waiters are ahead of this one, up to `COUNTED_POSITIONS`."""
 
     def put(self, entry: Entry) -> None:
@@ -248,15 +248,15 @@ class MemoryBook:
 
     def queue(self) -> Iterable[QueueEntry]:
         for _, _, entry_id in self._queue:
-            place = self._entries[entry_id]
-            assert isinstance(place, QueueEntry)
-            yield place
+            waiter = self._entries[entry_id]
+            assert isinstance(waiter, QueueEntry)
+            yield waiter
 
-    def ahead_of(self, place: QueueEntry) -> int:
-        return min(self._index(place), COUNTED_POSITIONS)
+    def ahead_of(self, waiter: QueueEntry) -> int:
+        return min(self._index(waiter), COUNTED_POSITIONS)
 
-    def _index(self, place: QueueEntry) -> int:
-        return bisect_left(self._queue, (*place.rank, ""))
+    def _index(self, waiter: QueueEntry) -> int:
+        return bisect_left(self._queue, (*waiter.rank, ""))
 
     def put(self, entry: Entry) -> None:
         old = self._entries.get(entry.id)

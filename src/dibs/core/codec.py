@@ -43,10 +43,10 @@ type Fields = list[Any]
 """One message: its name, then its fields."""
 
 BESIDE = frozenset({"key", "inbox", "mine"})
-"""Fields that are not part of a reply's or a notification's list."""
+"""Fields that replies and notifications leave out: see above; `mine` is for the client only."""
 
-MAX_INTEGER = 2**53
-"""The first integer that a double does not hold exactly; all that are written are below it."""
+INTEGER_LIMIT = 2**53
+"""Every integer in a message is smaller, so that a double holds it exactly."""
 
 
 def encode(message: Command | Reply | Notification) -> Fields:
@@ -125,9 +125,9 @@ def _decode(shapes: dict[str, _Shape], data: Sequence[Any], beside: dict[str, An
 
 
 def _integer(value: Any) -> int:
-    if type(value) is int and -MAX_INTEGER < value < MAX_INTEGER:
+    if type(value) is int and -INTEGER_LIMIT < value < INTEGER_LIMIT:
         return value
-    if type(value) is float and value.is_integer() and abs(value) < MAX_INTEGER:
+    if type(value) is float and value.is_integer() and abs(value) < INTEGER_LIMIT:
         return int(value)
     raise ValueError(f"no integer: {value!r}")
 

@@ -79,17 +79,17 @@ def apply(
     flaw = flaw_of(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
-    turn = Transition(book, command.key, now, stamp, getattr(command, "id", None))
+    transition = Transition(book, command.key, now, stamp, getattr(command, "id", None))
     allowed = STEPS if batch is None else max(min(batch.steps, STEPS), LEAST_STEPS)
-    turn.steps = allowed
+    transition.steps = allowed
     first = book.first()
-    turn.settle()
-    reply = _RULES[type(command)](turn, command)
-    turn.settle()
-    turn.notify_new_head(first)
+    transition.settle()
+    reply = _RULES[type(command)](transition, command)
+    transition.settle()
+    transition.notify_new_head(first)
     if batch is not None:
-        batch.steps -= allowed - turn.steps
-    return reply, turn.notifications
+        batch.steps -= allowed - transition.steps
+    return reply, transition.notifications
 
 
 def flaw_of(command: Command) -> str | None:
@@ -123,41 +123,41 @@ def flaw_of(command: Command) -> str | None:
 # ---- Acquire --------------------------------------------------------------------------------------
 
 
-def _acquire(turn: Transition, command: Acquire) -> Reply:
-    entry = turn.book.get(command.id)
+def _acquire(transition: Transition, command: Acquire) -> Reply:
+    entry = transition.book.get(command.id)
     if entry is not None:
-        return _acquire_again(turn, command, entry)
+        return _acquire_again(transition, command, entry)
     if command.units > command.capacity:
         return Refused("too_large")
-    turn.book.capacity = command.capacity
-    if turn.book.waiting:
-        turn.settle()  # a larger capacity may grant waiters first
-    if turn.fits(command.units, queue=command.queue):
-        return _grant(turn, command)
+    transition.book.capacity = command.capacity
+    if transition.book.waiting:
+        transition.settle()  # a larger capacity may grant waiters first
+    if transition.fits(command.units, queue=command.queue):
+        return _grant(transition, command)
     if not command.queue:
-        return _refuse(turn)
-    limit = turn.book.queue_limit
-    if limit is not None and turn.book.waiting >= limit:
-        return _refuse(turn, "queue_full")
-    return turn.enqueue(_new_place(turn, command))
+        return _refuse(transition)
+    limit = transition.book.queue_limit
+    if limit is not None and transition.book.waiting >= limit:
+        return _refuse(transition, "queue_full")
+    return transition.enqueue(_new_place(transition, command))
 
 
-def _acquire_again(turn: Transition, command: Acquire, entry: Entry) -> Reply:
+def _acquire_again(transition: Transition, command: Acquire, entry: Entry) -> Reply:
     """A repeated Acquire renews a hold, counts as a waiter's heartbeat, and never revives an ended id."""
     if isinstance(entry, Tombstone):
         return Refused("too_large") if entry.reason == "too_large" else Gone()
-    if isinstance(entry, Hold) and entry.state in ("kept", "revoked"):
+    if isinstance(entry, Hold) and entry.state in ("retained", "revoked"):
         return Gone()
     entry.inbox = command.inbox  # its owner may have reconnected
     if isinstance(entry, QueueEntry):
-        return turn.heartbeat(entry, command.ttl)
-    return turn.claim(entry, command.ttl)
+        return transition.heartbeat(entry, command.ttl)
+    return transition.claim(entry, command.ttl)
 
 
-def _grant(turn: Transition, command: Acquire) -> Granted:
-    token = turn.take_token(command.floor)
-    slots = turn.free_slots(command.units)
-    turn.book.put(
+def _grant(transition: Transition, command: Acquire) -> Granted:
+    token = transition.take_token(command.floor)
+    slots = transition.free_slots(command.units)
+    transition.book.put(
         Hold(
             id=command.id,
             owner=command.owner,
@@ -165,9 +165,9 @@ def _grant(turn: Transition, command: Acquire) -> Granted:
             units=command.units,
             slots=slots,
             ttl=command.ttl,
-            expires=turn.now + command.ttl,
+            expires=transition.now + command.ttl,
             lock_delay=command.lock_delay,
-            since=turn.stamp,
+            since=transition.stamp,
             note=command.note,
             inbox=command.inbox,
             address=command.address,
@@ -177,20 +177,20 @@ def _grant(turn: Transition, command: Acquire) -> Granted:
     return Granted(token, slots, command.ttl)
 
 
-def _new_place(turn: Transition, command: Acquire) -> QueueEntry:
-    turn.book.arrivals += 1
+def _new_place(transition: Transition, command: Acquire) -> QueueEntry:
+    transition.book.arrivals += 1
     return QueueEntry(
         id=command.id,
         owner=command.owner,
         units=command.units,
         priority=command.priority,
-        arrival=turn.book.arrivals,
+        arrival=transition.book.arrivals,
         grant_ttl=command.ttl,
         ttl=command.waiter_ttl,
-        expires=turn.now + command.waiter_ttl,
+        expires=transition.now + command.waiter_ttl,
         floor=command.floor,
         lock_delay=command.lock_delay,
-        since=turn.stamp,
+        since=transition.stamp,
         note=command.note,
         inbox=command.inbox,
         address=command.address,
@@ -198,17 +198,17 @@ def _new_place(turn: Transition, command: Acquire) -> QueueEntry:
     )
 
 
-def _refuse(turn: Transition, reason: Literal["held", "queue_full"] = "held") -> Refused:
+def _refuse(transition: Transition, reason: Literal["held", "queue_full"] = "held") -> Refused:
     """Refuse, with the holders and the seconds until time can free units (0 if the steps ran out).
 
     The reason is `closed` if the units of all listed holders are retained by nobody.
     """
-    holds = turn.book.first_to_end(HOLDERS_NAMED)
-    closed = reason == "held" and holds and all(hold.state == "kept" for hold in holds)
-    again = first_release(turn.book) - turn.now if turn.steps else 0.0
+    holds = transition.book.first_to_end(HOLDERS_NAMED)
+    closed = reason == "held" and holds and all(hold.state == "retained" for hold in holds)
+    again = first_release(transition.book) - transition.now if transition.steps else 0.0
     return Refused(
         "closed" if closed else reason,
-        holders_of(turn, holds),
+        holders_of(transition, holds),
         max(again, 0.0) if isfinite(again) else MAX_CLAIM_TIMEOUT,
     )
 
@@ -216,20 +216,20 @@ def _refuse(turn: Transition, reason: Literal["held", "queue_full"] = "held") ->
 # ---- Renew, Release -------------------------------------------------------------------------------
 
 
-def _renew(turn: Transition, command: Renew) -> Reply:
-    entry = turn.book.get(command.id)
+def _renew(transition: Transition, command: Renew) -> Reply:
+    entry = transition.book.get(command.id)
     if command.inbox and isinstance(entry, Hold | QueueEntry):
         entry.inbox = command.inbox
     match entry:
         case Hold(state="held"):
-            return Renewed(turn.extend(entry, command.ttl))
+            return Renewed(transition.extend(entry, command.ttl))
         case Hold(state="unclaimed"):
-            return turn.claim(entry, command.ttl)
+            return transition.claim(entry, command.ttl)
         case QueueEntry():
-            reply = turn.heartbeat(entry, command.ttl)
+            reply = transition.heartbeat(entry, command.ttl)
             return reply if isinstance(reply, Granted | Queued) else Lost("expired", "too large")
         case Hold(state="revoked"):
-            turn.book.put(entry)  # its inbox may be a new one
+            transition.book.put(entry)  # its inbox may be a new one
             return Lost("revoked", entry.detail)
         case Tombstone(reason="revoked"):
             return Lost("revoked", entry.detail)
@@ -237,29 +237,29 @@ def _renew(turn: Transition, command: Renew) -> Reply:
             return Lost()
 
 
-def _release(turn: Transition, command: Release) -> Reply:
-    entry = turn.book.get(command.id)
+def _release(transition: Transition, command: Release) -> Reply:
+    entry = transition.book.get(command.id)
     match entry:
-        case Hold(state="kept"):
+        case Hold(state="retained"):
             if command.tombstone > entry.tombstone:
                 entry.tombstone = command.tombstone
-                turn.book.put(entry)
+                transition.book.put(entry)
             return Released()  # a repeat never extends it
         case Hold() if command.retain:
-            turn.retain(entry, command.retain, command.tombstone)
+            transition.retain(entry, command.retain, command.tombstone)
             return Released()
         case Hold() | QueueEntry():
             if command.tombstone:
-                turn.set_tombstone(command.id, command.tombstone)
+                transition.set_tombstone(command.id, command.tombstone)
             else:
-                turn.book.remove(entry)
+                transition.book.remove(entry)
             return Released()
         case None if command.tombstone:
-            turn.set_tombstone(command.id, command.tombstone)
+            transition.set_tombstone(command.id, command.tombstone)
         case Tombstone() if command.tombstone:
             # its Acquire may have been sent again since
-            turn.set_tombstone(
-                entry.id, turn.left(entry, command.tombstone), entry.reason, entry.detail
+            transition.set_tombstone(
+                entry.id, transition.left(entry, command.tombstone), entry.reason, entry.detail
             )
     return Unknown()
 
@@ -267,77 +267,82 @@ def _release(turn: Transition, command: Release) -> Reply:
 # ---- Resize ---------------------------------------------------------------------------------------
 
 
-def _resize(turn: Transition, command: Resize) -> Reply:
-    hold = turn.book.get(command.id)
-    if not isinstance(hold, Hold) or hold.state == "kept":
+def _resize(transition: Transition, command: Resize) -> Reply:
+    hold = transition.book.get(command.id)
+    if not isinstance(hold, Hold) or hold.state == "retained":
         return Lost()
     if hold.state == "revoked":
         return Lost("revoked", hold.detail)
     # Its expiry stays. Without a store clock that is this observer's estimate, so the beat must rise and all
     # other observers start again.
     hold.state = "held"  # a command from its owner claims it
-    left = turn.extend(hold, 0.0)
+    left = transition.extend(hold, 0.0)
     if command.seq > hold.seq:
         hold.seq = command.seq  # also if refused: a late copy must not succeed
-        _set_units(turn, hold, command.units)
+        _set_units(transition, hold, command.units)
     if command.seq == hold.seq and command.units != hold.units:
-        return _refuse_growth(turn, hold, command.units)
+        return _refuse_growth(transition, hold, command.units)
     return Granted(hold.token, hold.slots, left)
 
 
-def _set_units(turn: Transition, hold: Hold, units: int) -> None:
+def _set_units(transition: Transition, hold: Hold, units: int) -> None:
     """Growing ignores the queue. Otherwise a holder could wait for waiters that wait for it."""
-    book = turn.book
+    book = transition.book
     grows = units > hold.units
     if grows and book.used - hold.units + units > book.capacity:
         return book.put(hold)
-    slots = turn.free_slots(units, hold.slots) if grows else hold.slots[:units]
+    slots = transition.free_slots(units, hold.slots) if grows else hold.slots[:units]
     book.remove(hold)
     if grows:
-        hold.token = turn.take_token(0)  # more units are a new grant
+        hold.token = transition.take_token(0)  # more units are a new grant
     hold.units = units
     hold.slots = slots
     book.put(hold)
 
 
-def _refuse_growth(turn: Transition, hold: Hold, units: int) -> Refused:
-    if units > turn.book.capacity:
+def _refuse_growth(transition: Transition, hold: Hold, units: int) -> Refused:
+    if units > transition.book.capacity:
         return Refused("too_large")
-    first = turn.book.first_to_end(HOLDERS_NAMED + 1)
+    first = transition.book.first_to_end(HOLDERS_NAMED + 1)
     others = [other for other in first if other.id != hold.id]
-    again = min((turn.book.expires_at(other) for other in others), default=turn.now) - turn.now
-    return Refused("held", holders_of(turn, others[:HOLDERS_NAMED]), max(again, 0.0))
+    again = (
+        min((transition.book.expires_at(other) for other in others), default=transition.now)
+        - transition.now
+    )
+    return Refused("held", holders_of(transition, others[:HOLDERS_NAMED]), max(again, 0.0))
 
 
 # ---- Revoke, Inspect ------------------------------------------------------------------------------
 
 
-def _revoke(turn: Transition, command: Revoke) -> Revoked:
+def _revoke(transition: Transition, command: Revoke) -> Revoked:
     hit = [
         hold
-        for hold in turn.book.holds()
-        if hold.state != "kept" and command.lease in (None, fingerprint(hold.id))
+        for hold in transition.book.holds()
+        if hold.state != "retained" and command.lease in (None, fingerprint(hold.id))
     ]
     ends_in = 0.0
     for hold in hit:
-        turn.notify_revoked(hold, command.reason)
+        transition.notify_revoked(hold, command.reason)
         if command.now:
-            turn.set_tombstone(hold.id, TOMBSTONE_TTL, "revoked", command.reason)
+            transition.set_tombstone(hold.id, TOMBSTONE_TTL, "revoked", command.reason)
         else:
             hold.state = "revoked"
             hold.detail = command.reason
-            turn.book.put(hold)
-            ends_in = max(ends_in, turn.book.expires_at(hold) - turn.now)
+            transition.book.put(hold)
+            ends_in = max(ends_in, transition.book.expires_at(hold) - transition.now)
     return Revoked(len(hit), ends_in)
 
 
-def _inspect(turn: Transition, command: Inspect) -> Status:
-    book = turn.book
+def _inspect(transition: Transition, command: Inspect) -> Status:
+    book = transition.book
     return Status(
         command.key,
         book.capacity,
-        holders_of(turn, sorted(book.first_to_end(HOLDERS_SHOWN), key=lambda hold: hold.token)),
-        tuple(waiter_of(turn, place) for place in islice(book.queue(), WAITERS_SHOWN)),
+        holders_of(
+            transition, sorted(book.first_to_end(HOLDERS_SHOWN), key=lambda hold: hold.token)
+        ),
+        tuple(waiter_of(transition, waiter) for waiter in islice(book.queue(), WAITERS_SHOWN)),
         book.waiting,
         book.last,
         book.holding,
@@ -355,17 +360,17 @@ _RULES: dict[type, Callable[[Transition, Any], Reply]] = {
 }
 
 
-def holders_of(turn: Transition, holds: Iterable[Hold]) -> tuple[Holder, ...]:
+def holders_of(transition: Transition, holds: Iterable[Hold]) -> tuple[Holder, ...]:
     """Holds as other clients see them, without ids."""
     return tuple(
         Holder(
-            lease="" if hold.state == "kept" else fingerprint(hold.id),
+            lease="" if hold.state == "retained" else fingerprint(hold.id),
             owner=hold.owner,
             token=hold.token,
             units=hold.units,
             slots=hold.slots,
-            held_for=_age(turn, hold.since),
-            expires_in=max(turn.book.expires_at(hold) - turn.now, 0.0),
+            held_for=_age(transition, hold.since),
+            expires_in=max(transition.book.expires_at(hold) - transition.now, 0.0),
             note=hold.note,
             state=hold.state,
             address=hold.address,
@@ -375,19 +380,19 @@ def holders_of(turn: Transition, holds: Iterable[Hold]) -> tuple[Holder, ...]:
     )
 
 
-def waiter_of(turn: Transition, place: QueueEntry) -> Waiter:
+def waiter_of(transition: Transition, waiter: QueueEntry) -> Waiter:
     """A waiter as other clients see it, without its id."""
     return Waiter(
-        lease=fingerprint(place.id),
-        owner=place.owner,
-        units=place.units,
-        priority=place.priority,
-        waited=_age(turn, place.since),
-        note=place.note,
-        address=place.address,
-        trace=place.trace,
+        lease=fingerprint(waiter.id),
+        owner=waiter.owner,
+        units=waiter.units,
+        priority=waiter.priority,
+        waited=_age(transition, waiter.since),
+        note=waiter.note,
+        address=waiter.address,
+        trace=waiter.trace,
     )
 
 
-def _age(turn: Transition, since: int) -> float:
-    return max(turn.stamp - since, 0) / 1e6
+def _age(transition: Transition, since: int) -> float:
+    return max(transition.stamp - since, 0) / 1e6

@@ -15,10 +15,17 @@ from dibs.model import Notification
 
 
 def proof_of(
-    key: bytes, lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
+    key: bytes,
+    lease_id: str,
+    token: int,
+    slots: tuple[int, ...],
+    granted_at: float,
+    claim_timeout: float,
 ) -> str:
     """What proves this grant to the one who waits under that id."""
-    proof: str = _hashes()[0](_said(key, lease_id, token, slots, granted_at, window)).hexdigest()
+    proof: str = _hashes()[0](
+        _said(key, lease_id, token, slots, granted_at, claim_timeout)
+    ).hexdigest()
     return proof
 
 
@@ -26,7 +33,9 @@ def is_proven(push: Notification, lease_id: str) -> bool:
     """Whether the store itself has sent this grant, just as it is."""
     sha256, sha1, same = _hashes()
     try:
-        said = _said(push.key, lease_id, push.token, push.slots, push.granted_at, push.window)
+        said = _said(
+            push.key, lease_id, push.token, push.slots, push.granted_at, push.claim_timeout
+        )
         proof = push.proof.encode(errors="replace")
     except (error, AttributeError, OverflowError, TypeError):
         return False  # anybody may have written it
@@ -35,9 +44,14 @@ def is_proven(push: Notification, lease_id: str) -> bool:
 
 
 def _said(
-    key: bytes, lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
+    key: bytes,
+    lease_id: str,
+    token: int,
+    slots: tuple[int, ...],
+    granted_at: float,
+    claim_timeout: float,
 ) -> bytes:
-    numbers = pack(">4d", token, granted_at, window, len(key))
+    numbers = pack(">4d", token, granted_at, claim_timeout, len(key))
     return numbers + key + ",".join(map(str, slots)).encode() + lease_id.encode()
 
 

@@ -15,9 +15,11 @@ COUNTED_POSITIONS = 1_000
 STEPS = 64
 """How many entries a command can expire, and waiters grant or refuse. Later commands do the rest."""
 
-LEAST_STEPS = 4
-"""The same, for each command of a batch that has used up its `BATCH_STEPS`."""
 BATCH_STEPS = 256
+"""How many of these steps all commands of a batch share."""
+
+LEAST_STEPS = 4
+"""How many each command still has once the batch has used up its `BATCH_STEPS`."""
 
 TOMBSTONE_TTL = 60.0
 """Seconds for which an ended id is remembered, at least."""
@@ -55,9 +57,9 @@ def renew_after(ttl: float) -> float:
     return ttl / 3
 
 
-def heartbeat_interval(window: float) -> float:
+def heartbeat_interval(timeout: float) -> float:
     """Seconds between two heartbeats of a waiter at the front of the queue."""
-    return window / 3
+    return timeout / 3
 
 
 def tombstone_ttl(call_timeout: float) -> float:

@@ -70,7 +70,7 @@ class Transition:
         if isinstance(entry, Hold):
             if entry.state == "unclaimed":
                 self.book.doubt = max(self.book.doubt, entry.token)
-            if entry.state != "kept" and entry.lock_delay > late:
+            if entry.state != "retained" and entry.lock_delay > late:
                 self.units_free_in = min(self.units_free_in, entry.lock_delay - late)
                 tombstone = TOMBSTONE_TTL if entry.state in _ENDS_ITS_ID else 0.0
                 return self.retain(entry, entry.lock_delay - late, tombstone)
@@ -83,56 +83,56 @@ class Transition:
     def _grant_next(self) -> bool:
         """Grant the first waiter that is not passed over, if it fits. True: look again for the next."""
         book = self.book
-        for place in islice(book.queue(), EXAMINED_POSITIONS):
-            if place.units > book.capacity:
-                self._refuse_for_good(place)
+        for waiter in islice(book.queue(), EXAMINED_POSITIONS):
+            if waiter.units > book.capacity:
+                self._refuse_for_good(waiter)
                 return True
             if self._is_full(1):
                 return False
-            if self._is_passed_over(place):
+            if self._is_passed_over(waiter):
                 continue
-            if book.used + place.units > book.capacity:
+            if book.used + waiter.units > book.capacity:
                 return False
-            self._grant_waiter(place)
+            self._grant_waiter(waiter)
             return True
         return False
 
-    def _is_passed_over(self, place: QueueEntry) -> bool:
+    def _is_passed_over(self, waiter: QueueEntry) -> bool:
         """True if it missed a heartbeat, or sent none since a grant that nobody claimed."""
-        return self._missed_heartbeat(place) or place.seen < self.book.doubt
+        return self._missed_heartbeat(waiter) or waiter.seen < self.book.doubt
 
-    def _missed_heartbeat(self, place: QueueEntry) -> bool:
+    def _missed_heartbeat(self, waiter: QueueEntry) -> bool:
         """True if its heartbeat is overdue, or it has expired."""
-        expires = self.book.expires_at(place)
-        return expires <= self.now or self.now - (expires - place.ttl) > place.silence
+        expires = self.book.expires_at(waiter)
+        return expires <= self.now or self.now - (expires - waiter.ttl) > waiter.silence
 
-    def _refuse_for_good(self, place: QueueEntry) -> None:
+    def _refuse_for_good(self, waiter: QueueEntry) -> None:
         """Refuse a waiter that asks for more units than the capacity is now."""
-        self.set_tombstone(place.id, TOMBSTONE_TTL, "too_large")
-        self._notify(place, "refused")
+        self.set_tombstone(waiter.id, TOMBSTONE_TTL, "too_large")
+        self._notify(waiter, "refused")
 
-    def _grant_waiter(self, place: QueueEntry) -> None:
-        """Transition a waiter into a hold, which its owner must claim within the claim timeout."""
-        window = claim_timeout(place.grant_ttl)
+    def _grant_waiter(self, waiter: QueueEntry) -> None:
+        """Turn a waiter into an unclaimed hold. Its owner must claim it within the claim timeout."""
+        timeout = claim_timeout(waiter.grant_ttl)
         hold = Hold(
-            id=place.id,
-            owner=place.owner,
-            token=self.take_token(place.floor),
-            units=place.units,
-            slots=self.free_slots(place.units),
-            ttl=window,
-            expires=self.now + window,
-            beat=place.beat + 1,
+            id=waiter.id,
+            owner=waiter.owner,
+            token=self.take_token(waiter.floor),
+            units=waiter.units,
+            slots=self.free_slots(waiter.units),
+            ttl=timeout,
+            expires=self.now + timeout,
+            beat=waiter.beat + 1,
             state="unclaimed",
-            lock_delay=place.lock_delay,
+            lock_delay=waiter.lock_delay,
             since=self.stamp,
-            note=place.note,
-            inbox=place.inbox,
-            address=place.address,
-            trace=place.trace,
+            note=waiter.note,
+            inbox=waiter.inbox,
+            address=waiter.address,
+            trace=waiter.trace,
         )
         self.book.put(hold)
-        self.units_free_in = min(self.units_free_in, window)
+        self.units_free_in = min(self.units_free_in, timeout)
         self._notify(hold, "granted", hold)
 
     # -- units, tokens, slots -----------------------------------------------------------------------
@@ -193,53 +193,53 @@ class Transition:
         hold.state = "held"
         return Granted(hold.token, hold.slots, self.extend(hold, ttl))
 
-    def heartbeat(self, place: QueueEntry, ttl: float) -> Granted | Queued | Refused:
+    def heartbeat(self, waiter: QueueEntry, ttl: float) -> Granted | Queued | Refused:
         """Answer a waiter's heartbeat: it may be granted at once, and needs no notification then."""
-        if place.units > self.book.capacity:
-            self.set_tombstone(place.id, TOMBSTONE_TTL, "too_large")
+        if waiter.units > self.book.capacity:
+            self.set_tombstone(waiter.id, TOMBSTONE_TTL, "too_large")
             return Refused("too_large")
-        ahead = self.book.ahead_of(place)
-        self._record_heartbeat(place, ahead)
-        self.extend(place, place.ttl)
-        return self._answer_waiter(place, ahead, ttl)
+        ahead = self.book.ahead_of(waiter)
+        self._record_heartbeat(waiter, ahead)
+        self.extend(waiter, waiter.ttl)
+        return self._answer_waiter(waiter, ahead, ttl)
 
-    def enqueue(self, place: QueueEntry) -> Granted | Queued:
-        """Add a waiter to the queue, or grant it at once if it is its turn."""
-        ahead = self.book.ahead_of(place)
-        self._record_heartbeat(place, ahead)
-        self.book.put(place)
-        return self._answer_waiter(place, ahead, place.grant_ttl)
+    def enqueue(self, waiter: QueueEntry) -> Granted | Queued:
+        """Add a waiter to the queue, or grant it at once if it is its transition."""
+        ahead = self.book.ahead_of(waiter)
+        self._record_heartbeat(waiter, ahead)
+        self.book.put(waiter)
+        return self._answer_waiter(waiter, ahead, waiter.grant_ttl)
 
-    def _answer_waiter(self, place: QueueEntry, ahead: int, ttl: float) -> Granted | Queued:
+    def _answer_waiter(self, waiter: QueueEntry, ahead: int, ttl: float) -> Granted | Queued:
         """Settle, then answer a waiter that has just sent a command."""
         waiting = self.book.waiting
         self.settle()
-        entry = self.book.get(place.id)
-        if entry is place and self.fits(place.units):  # it is behind those that `settle` looks at
-            self._grant_waiter(place)
-            entry = self.book.get(place.id)
+        entry = self.book.get(waiter.id)
+        if entry is waiter and self.fits(waiter.units):  # it is behind those that `settle` looks at
+            self._grant_waiter(waiter)
+            entry = self.book.get(waiter.id)
         if isinstance(entry, Hold):
             return self.claim(entry, ttl)
         if self.book.waiting != waiting:
-            ahead = self.book.ahead_of(place)
-        return Queued(ahead, self._next_heartbeat_in(place, ahead), self.now)
+            ahead = self.book.ahead_of(waiter)
+        return Queued(ahead, self._next_heartbeat_in(waiter, ahead), self.now)
 
-    def _record_heartbeat(self, place: QueueEntry, ahead: int) -> None:
+    def _record_heartbeat(self, waiter: QueueEntry, ahead: int) -> None:
         """Note that the owner is alive. The next heartbeat is due by `_next_heartbeat_in`."""
-        window = claim_timeout(place.grant_ttl)
+        timeout = claim_timeout(waiter.grant_ttl)
         is_front = (
             ahead < HEARTBEAT_POSITIONS
             or ahead - self._count_passed_over(ahead) < HEARTBEAT_POSITIONS
         )
-        place.silence = window if is_front else 3 * window
-        place.seen = self.book.last
+        waiter.silence = timeout if is_front else 3 * timeout
+        waiter.seen = self.book.last
 
     def _count_passed_over(self, ahead: int) -> int:
         """Count the waiters at the front that are passed over, up to the first one that is not."""
         first = islice(self.book.queue(), min(ahead, EXAMINED_POSITIONS))
         return sum(1 for _ in takewhile(self._is_passed_over, first))
 
-    def _next_heartbeat_in(self, place: QueueEntry, ahead: int) -> float:
+    def _next_heartbeat_in(self, waiter: QueueEntry, ahead: int) -> float:
         """Seconds after which its owner should send its next heartbeat.
 
         The first waiter also asks when time frees units. A waiter farther back asks one claim timeout later,
@@ -248,15 +248,15 @@ class Transition:
         """
         if not self.steps:
             return 0.0
-        window = claim_timeout(place.grant_ttl)
-        often = heartbeat_interval(window)
-        is_front = place.silence == window
+        timeout = claim_timeout(waiter.grant_ttl)
+        often = heartbeat_interval(timeout)
+        is_front = waiter.silence == timeout
         if is_front and ahead:
             return often
         units_free_in = max(first_release(self.book) - self.now, 0.0)
         if is_front:
             return min(often, units_free_in)
-        return min(place.ttl / 3, self.units_free_in, window + min(window, units_free_in))
+        return min(waiter.ttl / 3, self.units_free_in, timeout + min(timeout, units_free_in))
 
     def retain(self, hold: Hold, seconds: float, tombstone: float) -> None:
         """Keep the units of an ended hold taken, by nobody."""
@@ -270,7 +270,7 @@ class Transition:
                 ttl=seconds,
                 expires=self.now + seconds,
                 beat=hold.beat + 1,
-                state="kept",
+                state="retained",
                 tombstone=tombstone,
                 since=hold.since,
                 note=hold.note,

@@ -44,7 +44,7 @@ from dibs.model import (
     Renewed,
     Status,
 )
-from dibs.runtime.port import Answer, Runtime, Signal
+from dibs.runtime.port import Runtime, Signal, TimedReply
 
 BRIEFLY = 1.0
 """Seconds that a store has for an answer, even if less is left to wait."""
@@ -140,7 +140,7 @@ class AcquireAttempt:
             if self._detector is not None:
                 self._detector.end()
 
-    async def _try_again(self, answer: Answer, until: float) -> Grant:
+    async def _try_again(self, answer: TimedReply, until: float) -> Grant:
         """The one try was refused. Try again as long as the store is still removing expired leases."""
         reply = answer.reply
         while isinstance(reply, Refused) and reply.reason != "too_large" and reply.recheck_in <= 0:
@@ -155,7 +155,7 @@ class AcquireAttempt:
             raise refused(self._request, reply)
         raise unexpected(reply, self._request.key)
 
-    async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
+    async def _in_turn(self, wait: float | None, until: float, answer: TimedReply) -> Grant:
         """Wait, and ask again as often as there is reason to."""
         while True:
             reply = answer.reply
@@ -179,7 +179,7 @@ class AcquireAttempt:
 
     # -- asking the store ---------------------------------------------------------------------------
 
-    async def _send(self, until: float, *, queue: bool) -> Answer:
+    async def _send(self, until: float, *, queue: bool) -> TimedReply:
         """Send an Acquire. While the store is away, send it again.
 
         Raises `BackendUnavailable` at `until`; without such an end after `connect_timeout`.
@@ -236,7 +236,7 @@ class AcquireAttempt:
             return await signal.wait(timeout)
         return await self._stop.wait(signal, timeout)
 
-    async def _wait_in_queue(self, answer: Answer, reply: Queued, until: float) -> Grant | None:
+    async def _wait_in_queue(self, answer: TimedReply, reply: Queued, until: float) -> Grant | None:
         """Wait for a notification, or until it is time to ask again; None means: ask again."""
         rt = self._rt
         self._begin_to_wait()
@@ -338,10 +338,10 @@ class AcquireAttempt:
             return None
         granted = sent + (1 - DRIFT) * (told.granted_at - store_now)
         granted = min(granted, rt.now())  # in case the store's clock was stepped
-        claim_by = granted + told.window / 3
+        claim_by = granted + told.claim_timeout / 3
         if rt.now() >= claim_by:
             return None
-        deadline = granted + trusted(told.window)
+        deadline = granted + trusted(told.claim_timeout)
         return Grant(self._id, told.token, told.slots, granted, deadline, claim_by, self._doubtful)
 
     async def _timed_out(self, wait: float | None) -> AcquireTimeout:

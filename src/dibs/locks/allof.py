@@ -34,7 +34,7 @@ from dibs.locks.requests import (
 )
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import Granted, Refused
-from dibs.runtime.port import Answer, Runtime, Told
+from dibs.runtime.port import CallResult, Runtime, TimedReply
 
 
 class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
@@ -374,7 +374,7 @@ class Gathering:
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
         try:
-            told: Sequence[Told]
+            told: Sequence[CallResult]
             limit = None if timeout == inf else timeout
             try:
                 if not rt.is_ready:
@@ -400,18 +400,18 @@ class Gathering:
             raise
 
     def _outcome(
-        self, request: PartRequest, lease_id: str, told: Told, standby: bool
+        self, request: PartRequest, lease_id: str, told: CallResult, standby: bool
     ) -> LeaseBase | DibsError:
         key = request.request.key
-        if isinstance(told, Answer) and isinstance(told.reply, Granted):
+        if isinstance(told, TimedReply) and isinstance(told.reply, Granted):
             granted, sent = told.reply, told.sent
             deadline = sent + trusted(granted.ttl)
             grant = Grant(lease_id, granted.token, granted.slots, sent, deadline, None, told.resent)
             lease: LeaseBase = request.hold(self._rt, grant, self._me, standby=standby)
             return lease
-        if not isinstance(told, Answer) or told.resent:
+        if not isinstance(told, TimedReply) or told.resent:
             give_up(self._rt, key, lease_id, doubtful=True)
-        if not isinstance(told, Answer):
+        if not isinstance(told, TimedReply):
             return told
         reply = told.reply
         return (
@@ -450,7 +450,7 @@ class Gathering:
         ]
         told = await self._rt.call_all([lease._renewal() for lease in due]) if due else ()
         for lease, each in zip(due, told, strict=True):
-            if isinstance(each, Answer):
+            if isinstance(each, TimedReply):
                 lease._renewed(each)
             else:
                 lease._not_renewed(each)
@@ -476,8 +476,8 @@ class Gathering:
         )
 
 
-def _is_granted(told: Told) -> bool:
-    return isinstance(told, Answer) and isinstance(told.reply, Granted)
+def _is_granted(told: CallResult) -> bool:
+    return isinstance(told, TimedReply) and isinstance(told.reply, Granted)
 
 
 class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):

@@ -256,7 +256,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         self._client = self._checked_client(client, self._require)
         self._entered = {}
         self._here = ""
-        """The process for which `_wish` was made."""
+        """The process for which `_prepared` was made."""
         self._prepared: tuple[AcquireRequest, HoldOptions]
 
     @staticmethod
@@ -298,7 +298,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             ttl, owner, units, exclusive, renews, most, on_lost, self._more, detects
         )
         self._prepared = request, options
-        self._here = process  # last: from here on other threads use the wish
+        self._here = process  # last: from here on other threads use `_prepared`
         return request, options
 
     def _request_for(

@@ -214,7 +214,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
 
     async def _who(self) -> Holder | None:
         holders = (await self._status()).holders
-        return next((holder for holder in holders if holder.state != "kept"), None)
+        return next((holder for holder in holders if holder.state != "retained"), None)
 
     # -- leading for good ---------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """A lease: its deadline, renewal, loss and release, and what its holder can do with it.
 
-There is one class. What the leases of a kind do differently is data: `HoldOptions`, and `LeaseRules` in them.
+What the leases of a kind do differently is data: `HoldOptions`, and `LeaseRules` in them. Subclasses change
+the units, call callbacks, or report an overrun.
 """
 
 import logging
@@ -41,7 +42,7 @@ from dibs.model import (
     Resize,
 )
 from dibs.process import generation
-from dibs.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Told
+from dibs.runtime.port import EARLY, NO_CARE, CallResult, Care, Guard, Runtime, TimedReply
 
 log = logging.getLogger("dibs")
 
@@ -359,7 +360,7 @@ class LeaseBase:
     async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
         """The body has ended: release. Raise `LeaseLost` where a loss ended it.
 
-        `ours`: nothing but a loss has ended it, which `_exit_block` has found.
+        `ours`: whether only the loss ended the body. None: find out.
         """
         if ours is None:
             ours = self._exit_block(exc)
@@ -489,7 +490,7 @@ class LeaseBase:
             ttl = max(self._deadline - self._rt.now(), MIN_TTL)
         return Renew(self.key, self._id, ttl, self._rt.inbox)
 
-    def _renewed(self, answer: Answer) -> None:
+    def _renewed(self, answer: TimedReply) -> None:
         """The store has answered a renewal. After the end of the lease that changes nothing."""
         self._renewing = False
         asked, self._asked = self._asked, None
@@ -508,7 +509,7 @@ class LeaseBase:
         if self._settling is not None and self._end is None:
             self._rt.keeper.watch(self, now + SOON, 0.0)
 
-    def _follow(self, answer: Answer) -> bool:
+    def _follow(self, answer: TimedReply) -> bool:
         """Go by the store's answer to a renewal; False if it says nothing about the lease."""
         reply = answer.reply
         if isinstance(reply, Renewed) or (isinstance(reply, Granted) and self._is_ours(answer)):
@@ -521,7 +522,7 @@ class LeaseBase:
             return False
         return True
 
-    def _is_ours(self, answer: Answer) -> bool:
+    def _is_ours(self, answer: TimedReply) -> bool:
         """The grant is the one that we know, or the one before an upgrade that was answered later."""
         token, outgrown = answer.reply.token, self._outgrown  # type: ignore[union-attr]
         if token == self.token:
@@ -712,9 +713,9 @@ class LeaseBase:
         retain = 0.0 if until is None else max(until - self._rt.now(), 0.0)
         return Release(self.key, self._id, retain, tombstone(self._rt, self._doubtful))
 
-    def _finish_release(self, told: Told) -> bool:
+    def _finish_release(self, told: CallResult) -> bool:
         """The store has answered the Release, or has not; return whether the lease was held until then."""
-        if isinstance(told, Answer):
+        if isinstance(told, TimedReply):
             if not isinstance(told.reply, Failed):
                 return isinstance(told.reply, Released)
             log.warning("%s could not be given up: %s", format_key(self.key), told.reply.detail)
@@ -777,7 +778,7 @@ class LeaseBase:
 
 
 def tombstone(rt: Runtime, doubtful: bool) -> float:
-    """Seconds that the store remembers an id that is given up: if a copy of its Acquire may come, long."""
+    """Seconds for which to remember a released id: 0 if no copy of its Acquire can arrive."""
     return tombstone_ttl(rt.call_timeout) if doubtful else 0.0
 
 

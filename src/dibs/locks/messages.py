@@ -14,7 +14,7 @@ from dibs.errors import (
     LeaseLost,
 )
 from dibs.model import Failed, Holder, Refused, Reply
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 
 
 def format_key(key: bytes) -> str:
@@ -36,7 +36,7 @@ def format_duration(duration: float) -> str:
 
 def describe_holder(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
-    if holder.state == "kept":
+    if holder.state == "retained":
         return f"retained after its last hold, free in {format_duration(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     return (
@@ -162,7 +162,7 @@ def _rounded(wait: float | None) -> str:
     return "?" if wait is None else f"{round(wait, 1 if wait >= 1 else 2):g}"
 
 
-def not_busy(answer: Answer, key: bytes) -> Answer:
+def not_busy(answer: TimedReply, key: bytes) -> TimedReply:
     """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
     reply = answer.reply
     if type(reply) is Failed and reply.reason in ("busy", "away"):

@@ -36,7 +36,7 @@ def new_id() -> str:
 os.register_at_fork(after_in_child=_drawn.clear)  # ids that the parent may still use
 
 
-LEAST_PATIENCE = 30.0
+MIN_WAITER_TTL = 30.0
 """Seconds that the store keeps a silent waiter in the queue, also if its ttl is shorter."""
 
 
@@ -69,7 +69,7 @@ class AcquireRequest(NamedTuple):
             self.units - self.held,
             self.capacity,
             queue,
-            max(self.ttl, LEAST_PATIENCE),
+            max(self.ttl, MIN_WAITER_TTL),
             self.priority,
             self.note,
             floor=self.floor,
@@ -81,16 +81,16 @@ class AcquireRequest(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What was got."""
+    """A grant, as this client knows it."""
 
     id: str
     token: int
     slots: tuple[int, ...]
     since: float
-    """When it was asked for, or pushed, at the earliest."""
+    """Earliest time at which the store can have granted it."""
     deadline: float
     claim_by: float | None
-    """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
+    """Claim it by a renewal until then. None: it needs no claim."""
     doubtful: bool
     """A copy of its Acquire may still be under way."""
     uncommitted_at: float | None = None

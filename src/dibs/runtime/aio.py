@@ -14,7 +14,7 @@ from dibs.process import on_fork
 from dibs.runtime.batcher import Batcher, Call
 from dibs.runtime.keeper import StoreKeeper
 from dibs.runtime.notifications import Receiver
-from dibs.runtime.port import Answer, HeldByOwner, Told
+from dibs.runtime.port import CallResult, HeldByOwner, TimedReply
 from dibs.stores.port import Store
 
 
@@ -37,12 +37,11 @@ class TaskJob:
 
 log = logging.getLogger("dibs")
 
-UNHURRIED = 0.02
-"""So much later whoever has become the head of a queue is told, in seconds. It only asks when time
-alone could change its answer, and where holds are short it is granted before that is worth asking."""
+HEAD_DELAY = 0.02
+"""Seconds before a `head` notification is delivered. Short holds end sooner, so most need no question."""
 
 SCANNED = 100
-"""So many keys are read at a time."""
+"""Keys in one page of a scan."""
 
 READS = 32
 """Reads in a batch, at most: a renewal of the same connection waits for one such batch at most."""
@@ -153,7 +152,7 @@ class AsyncRuntime:
         call_timeout: float,
     ) -> None:
         self.keeper = keeper
-        keeper.is_closed = False
+        keeper.client_closed = False
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = HeldByOwner()
@@ -229,7 +228,7 @@ class AsyncRuntime:
             return
         for notification in news:
             if notification.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(UNHURRIED, self.letterbox.remind, notification)
+                self._loop.call_later(HEAD_DELAY, self.letterbox.remind, notification)
             else:
                 self.letterbox.deliver(notification)
 
@@ -252,15 +251,15 @@ class AsyncRuntime:
         """Reads travel apart from what leases depend on."""
         return self._reads if type(command) is Inspect else self._batcher
 
-    def call(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Answer]:
+    def call(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, TimedReply]:
         """See `runtime.port.Runtime`."""
         return self._batcher_for(command).call(command, wait)
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """See `runtime.port.Runtime`. Reads and changes of one key keep their order."""
-        told: list[Told] = []
+        told: list[CallResult] = []
         calls: list[Call] = []
         batchers: dict[bytes, Batcher] = {}
         for command in commands:
@@ -334,7 +333,7 @@ def _while_it_lives(method: WeakMethod[Callable[[Any], None]]) -> Callable[[Any]
     return call
 
 
-async def told_of(calls: Sequence[Call]) -> Sequence[Told]:
+async def told_of(calls: Sequence[Call]) -> Sequence[CallResult]:
     """The outcome of each, when all have one. A cancelled caller leaves; what has left goes on."""
     try:
         await asyncio.wait([call.future for call in calls])
@@ -345,7 +344,7 @@ async def told_of(calls: Sequence[Call]) -> Sequence[Told]:
                 call.future.exception()  # has been seen, or is of no interest any more
 
 
-def _told(call: Call) -> Told:
+def _told(call: Call) -> CallResult:
     error = call.future.exception()
     if error is None:
         return call.future.result()

@@ -18,7 +18,7 @@ from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Reply, Revoke
 from dibs.runtime.calls import Outcome, apply_in_halves, halves
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.stores.port import MAX_BATCH, AsyncConnection, GiveUp, as_dibs, time_limit
 
 ALONE = 0.002
@@ -30,7 +30,7 @@ SPLIT = 16
 LEAST = 1.0
 """Seconds that every batch has for its round trip, however short the ttls of its commands are."""
 
-FINEST = 0.004
+MIN_CHECK_INTERVAL = 0.004
 """Seconds between two looks at what is late, at least: each goes through all that is under way."""
 
 
@@ -40,7 +40,7 @@ class Call:
     __slots__ = ("command", "future", "limit", "until", "waits")
 
     def __init__(
-        self, command: Command, future: asyncio.Future[Answer], limit: float, waits: float
+        self, command: Command, future: asyncio.Future[TimedReply], limit: float, waits: float
     ) -> None:
         self.command = command
         self.future = future
@@ -120,7 +120,7 @@ class Batcher:
         self._parallel = parallel or connection.parallel
         self._gathering: deque[Call] = deque()
         self._context: Context | None = None
-        """That of the first who gathered: a request can belong to a trace, and never to another's."""
+        """Context of the batch's first command, so that the batch belongs to its trace."""
         self._has_revoke = False
         self._crowded = False
         self._planned = False
@@ -132,7 +132,7 @@ class Batcher:
         self._ended: asyncio.Future[None] | None = None
         """Set with the next batch that ends, for whoever closes."""
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """The answer to one command. A cancelled caller leaves; what is under way goes on.
 
         Raises `BackendUnavailable` after `wait` seconds, or after as long as a call may take.
@@ -153,7 +153,7 @@ class Batcher:
             self._loop.call_soon(self._turn_over)
         if isinstance(outcome, DibsError):
             raise outcome
-        return Answer(outcome[0], sent)
+        return TimedReply(outcome[0], sent)
 
     def gather(self, command: Command, wait: float | None) -> Call:
         """Have a command leave at the end of this turn, with all others that gather in it."""
@@ -291,7 +291,7 @@ class Batcher:
             if isinstance(outcome, DibsError):
                 call.future.set_exception(outcome)
             else:
-                call.future.set_result(Answer(outcome, batch.sent, resent))
+                call.future.set_result(TimedReply(outcome, batch.sent, resent))
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
         self._plan()
@@ -342,7 +342,7 @@ class Batcher:
                 item.too_late()
         if self._watched:
             soonest = min(item.until for item in self._watched)
-            self._timer = self._loop.call_at(max(soonest, now + FINEST), self._look)
+            self._timer = self._loop.call_at(max(soonest, now + MIN_CHECK_INTERVAL), self._look)
 
     def _give_up(self, batch: Batch) -> None:
         """It is late. Others that go down with its connection are sent again, in the time that is theirs."""

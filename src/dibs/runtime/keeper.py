@@ -24,7 +24,7 @@ from dibs.model import Command, Failed, Notification, Release, Reply, Resize
 from dibs.process import Gate, on_fork
 from dibs.runtime.calls import Outcome, apply_in_halves
 from dibs.runtime.notifications import NotificationRouter
-from dibs.runtime.port import Answer, Watched
+from dibs.runtime.port import TimedReply, Watched
 from dibs.runtime.scheduler import RenewalScheduler, timers_for
 from dibs.stores.port import MAX_BATCH, BlockingConnection, Store, step, time_limit
 
@@ -34,7 +34,7 @@ DRAIN = 1.0
 """How long closing and exiting wait for what is still to be given up, in seconds."""
 
 NO_TTL = 1e9
-"""What has no ttl comes after all that has one, in seconds."""
+"""Sort key of commands without a ttl, in seconds: after all others."""
 
 MAX_PAUSE = 1.0
 """The longest wait between two tries to reach a store, in seconds."""
@@ -49,7 +49,7 @@ class _Abandoned(NamedTuple):
     retain_until: float | None = None
 
     def command(self, now: float) -> Release:
-        """What gives it up at this moment; of what is to stay closed less is left with every try."""
+        """The Release to send now, with what is left of its `retain`."""
         if self.retain_until is None:
             return self.release
         return replace(self.release, retain=max(self.retain_until - now, 0.0))
@@ -66,14 +66,14 @@ class StoreKeeper:
         store: Store,
         clock: Clock,
         *,
-        connect_timeout: float = 10.0,
-        call_timeout: float = 10.0,
+        connect_timeout: float,
+        call_timeout: float,
     ) -> None:
         self.mail = NotificationRouter(self._revoked)
         self.store = store
         """Where the leases are that it keeps."""
-        self.is_closed = False
-        """Its client is: once nothing is left to do it ends, and nobody listens."""
+        self.client_closed = False
+        """The client was closed. The thread ends when it has no work left."""
         self._connect_timeout = connect_timeout
         self._call_timeout = call_timeout
         self._clock = clock
@@ -95,8 +95,8 @@ class StoreKeeper:
         self._closing = False
         self._pause = 0.0
         self._complained = False
-        self._awaited: Gate | None = None
-        """Opens when the thread goes on that hung when it was to end."""
+        self._responded: Gate | None = None
+        """Opened by the keeper thread to show that it does not hang."""
 
     # -- what any thread may ask of it --------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class StoreKeeper:
 
     def listen(self, timeout: float) -> None:
         """Begin to listen for threads that wait, if that hasn't been done."""
-        self.is_closed = False
+        self.client_closed = False
         if self._connection is None:
             self.flush(timeout)
 
@@ -138,7 +138,7 @@ class StoreKeeper:
 
     def close(self) -> None:
         """Give up every lease that is still held, wait a little for that, and end."""
-        self.is_closed = True
+        self.client_closed = True
         for lease in self._scheduler.leases():
             lease._lose("closed")
         if self._chores:
@@ -147,7 +147,7 @@ class StoreKeeper:
             except RuntimeError:  # the interpreter is about to end, and starts no threads any more
                 self._work_here()
         thread = self._thread
-        if thread is not None and self._goes_on():
+        if thread is not None and self._is_responsive():
             self._closing = True
             self._wake()
             if thread is not threading.current_thread():
@@ -156,13 +156,13 @@ class StoreKeeper:
                 self._thread = None
             self._closing = False
 
-    def _goes_on(self) -> bool:
-        """Whether our thread does what it is asked: else it hangs at the store, and is left alone."""
-        if self._awaited is not None and not self._awaited.wait(0):
+    def _is_responsive(self) -> bool:
+        """Whether the keeper thread answers. If not, it hangs at the store, and is left alone."""
+        if self._responded is not None and not self._responded.wait(0):
             return False  # as it did before: once is enough
-        self._awaited = Gate()
-        self._post(self._awaited)
-        return self._awaited.wait(DRAIN)
+        self._responded = Gate()
+        self._post(self._responded)
+        return self._responded.wait(DRAIN)
 
     def after_fork(self) -> None:
         """The parent's leases, chores and connection are not the child's."""
@@ -259,7 +259,7 @@ class StoreKeeper:
 
     def _has_ended(self) -> bool:
         """End if the client is closed and nothing is left to do; what comes later starts another thread."""
-        if not self.is_closed or self._chores or self._scheduler.leases():
+        if not self.client_closed or self._chores or self._scheduler.leases():
             return False
         with self._starting:
             self._thread = None
@@ -367,7 +367,7 @@ class StoreKeeper:
         else:
             self._complained = False
 
-    def _tell(self, lease: Watched, answer: Answer | DibsError) -> None:
+    def _tell(self, lease: Watched, answer: TimedReply | DibsError) -> None:
         """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
         try:
             if isinstance(answer, DibsError):
@@ -379,7 +379,7 @@ class StoreKeeper:
 
     def _call(
         self, connection: BlockingConnection, commands: Sequence[Command]
-    ) -> list[Answer | DibsError]:
+    ) -> list[TimedReply | DibsError]:
         sent = self._clock.now()
         outcomes: Sequence[Outcome]
 
@@ -415,12 +415,12 @@ def _magnitude(command: Command) -> int:
     return frexp(getattr(command, "ttl", NO_TTL))[1]
 
 
-def _answer(outcome: Outcome, sent: float) -> Answer | DibsError:
+def _answer(outcome: Outcome, sent: float) -> TimedReply | DibsError:
     if isinstance(outcome, DibsError):
         return outcome
     if isinstance(outcome, Failed):
         return DibsError(outcome.detail)
-    return Answer(outcome, sent)
+    return TimedReply(outcome, sent)
 
 
 def _batches[T](items: Sequence[T]) -> list[Sequence[T]]:

@@ -15,17 +15,17 @@ from dibs.stores.port import step as step
 
 
 @record
-class Answer:
-    """A reply, and when its command was first sent, by this machine's clock."""
+class TimedReply:
+    """A reply, and the time on this machine's clock when its command was first sent."""
 
     reply: Reply
     sent: float
     resent: bool = False
-    """More than one copy of the command may be under way."""
+    """Another copy of the command may still be under way."""
 
 
-type Told = Answer | DibsError
-"""What came of one command of several."""
+type CallResult = TimedReply | DibsError
+"""Result of one command in `call_all`: its reply, or its error."""
 
 
 class Signal(Protocol):
@@ -57,7 +57,7 @@ class Guard(Protocol):
 
 
 EARLY = 1 / 16
-"""The keeper may look at a lease earlier than it was asked to, by this part of the time ahead."""
+"""Fraction of the time until a check by which the keeper can check early, to group checks."""
 
 
 class Care(NamedTuple):
@@ -87,7 +87,7 @@ class Watched(Protocol):
     def _renewal(self) -> Command:
         """What asks the store for more time."""
 
-    def _renewed(self, answer: Answer) -> None:
+    def _renewed(self, answer: TimedReply) -> None:
         """The store's word on a renewal."""
 
     def _not_renewed(self, error: Exception) -> None:
@@ -115,16 +115,15 @@ class Nesting(Protocol):
 
 
 SPARE = 256
-"""The index is made anew after so many entries more than twice as many as there are leases."""
+"""Rebuild the index when it has this many entries more than twice the number of leases."""
 
 
 class HeldByOwner:
     """The leases of each holder, weakly; beside them an index of the keys that a holder *may* hold.
 
-    Any thread may change it, and an interrupt leaves nothing half made: each lease is one entry of one
-    dict, and only that is believed. The index is written after it, and only ever added to, so that it can
-    be made anew beside others who write: who still has the old one has made its entry before the
-    scan for the new one.
+    Any thread can change it, and an interrupt leaves nothing half done. Each lease is one entry of one
+    dict, and only that counts. A writer first writes the lease, then adds its key to the index. A rebuild
+    first replaces the index and then scans the leases, so it misses no writer that used the old one.
     """
 
     __slots__ = ("_added", "_index", "_leases", "_old")
@@ -242,7 +241,7 @@ class Runtime(Protocol):
     connect_timeout: float
     call_timeout: float
     holding: HeldByOwner
-    """The leases that each task or thread has, of those that nobody may wait for who has one."""
+    """Exclusive leases, by the task or thread that holds them. Waiting for its own would never end."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -269,7 +268,7 @@ class Runtime(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whoever held a lease here can't go on: the event loop is closed."""
+        """The event loop is closed, so nobody who held a lease here can go on."""
 
     def now(self) -> float:
         """This machine's clock, by which deadlines are kept."""
@@ -277,16 +276,15 @@ class Runtime(Protocol):
     async def ready(self, timeout: float | None = None) -> None:
         """Connect, if that hasn't been done; raise `BackendUnavailable` after `timeout` seconds."""
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
-        """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
+        """One command's round trip. Raises `BackendUnavailable` if its outcome is unknown.
 
-        An event loop waits for `wait` seconds at most, where that is less than a call may take; so do
-        threads where the store's backend has `apply_within`, and `open_within` to connect.
+        Waits for `wait` seconds at most, or less: see `time_limit` in `stores/port.py`.
         """
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """What came of each of these, which travel together: as `call` would have told it."""
 
     async def examine(self) -> Sequence[Finding]:

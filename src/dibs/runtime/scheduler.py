@@ -20,8 +20,8 @@ from dibs.clock import Clock
 from dibs.process import on_fork
 from dibs.runtime.port import EARLY, Watched
 
-FINEST = 0.016
-"""A look that is due sooner than this is due exactly then, in seconds."""
+EXACT_BELOW = 0.016
+"""Seconds: checks that are due sooner than this are not grouped."""
 
 type Bucket = dict[int, ref[Watched]]
 
@@ -67,7 +67,7 @@ class RenewalScheduler:
 
     def _grain(self, lead: float) -> float:
         """A power of two, so that leases of like ttls share buckets; 0 where the time is exact."""
-        if lead < FINEST:
+        if lead < EXACT_BELOW:
             return 0.0
         if len(self._grains) > 256:
             self._grains.clear()

@@ -16,7 +16,7 @@ from dibs.model import Capabilities, Command, Finding, Reply, Status
 from dibs.process import Gate, on_fork
 from dibs.runtime.keeper import StoreKeeper
 from dibs.runtime.notifications import NotificationRouter
-from dibs.runtime.port import Answer, HeldByOwner, Told, step
+from dibs.runtime.port import CallResult, HeldByOwner, TimedReply, step
 from dibs.stores.port import MAX_BATCH, SHORTEST, BlockingConnection, Store, time_limit
 
 
@@ -44,7 +44,7 @@ class ThreadJob:
 
 
 SCANNED = 100
-"""So many keys are read at a time."""
+"""Keys in one page of a scan."""
 
 
 class ThreadSignal:
@@ -109,7 +109,7 @@ class ThreadRuntime:
         call_timeout: float,
     ) -> None:
         self.keeper = keeper
-        keeper.is_closed = False
+        keeper.client_closed = False
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = HeldByOwner()
@@ -148,23 +148,23 @@ class ThreadRuntime:
         if self._closed:
             raise DibsError("the client was closed while it was asked for something")
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         sent = self._clock.now()
-        return Answer(self._applied((command,), wait)[0], sent)
+        return TimedReply(self._applied((command,), wait)[0], sent)
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """See `runtime.port.Runtime`: a round trip for as many as may travel together."""
-        told: list[Told] = []
+        told: list[CallResult] = []
         for start in range(0, len(commands), MAX_BATCH):
             told += self._call_batch(commands[start : start + MAX_BATCH], wait)
         return told
 
-    def _call_batch(self, batch: Sequence[Command], wait: float | None) -> Sequence[Told]:
+    def _call_batch(self, batch: Sequence[Command], wait: float | None) -> Sequence[CallResult]:
         sent = self._clock.now()
         try:
-            return [Answer(reply, sent) for reply in self._applied(batch, wait)]
+            return [TimedReply(reply, sent) for reply in self._applied(batch, wait)]
         except DibsError as error:
             return [error] * len(batch)
 

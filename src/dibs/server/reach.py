@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
-from dibs.runtime.port import Answer as Answered
-from dibs.runtime.port import Told
+from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.answers import JSON, Answer, encode
 from dibs.server.principal import Principal, Scope
 from dibs.server.problems import Problem
@@ -33,7 +32,9 @@ PAGE_BYTES = 1 << 20
 LOOKS_AT_ONCE = 16
 """Keys that are read at a time for a batch."""
 
-_ENOUGH = Answered(Failed("busy", "the answer has its limit of about 1 MB: ask again for these"), 0)
+_ENOUGH = TimedReply(
+    Failed("busy", "the answer has its limit of about 1 MB: ask again for these"), 0
+)
 
 
 def _size_of(status: Status) -> int:
@@ -49,9 +50,9 @@ def _length(text: str) -> int:
 
 async def ask_in_parts(
     service: "Service", who: Principal, commands: Sequence[Command]
-) -> Sequence[Told]:
+) -> Sequence[CallResult]:
     """As `Service.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
-    told = list[Told]()
+    told = list[CallResult]()
     looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
     for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
         full = sum(map(_bytes_of, told)) >= PAGE_BYTES
@@ -62,9 +63,9 @@ async def ask_in_parts(
     return told
 
 
-def bounded(told: Iterable[Told]) -> Sequence[Told]:
+def bounded(told: Iterable[CallResult]) -> Sequence[CallResult]:
     """The same, with `Failed` for each status that begins beyond `PAGE_BYTES`."""
-    found, size = list[Told](), 0
+    found, size = list[CallResult](), 0
     for each in told:
         length = _bytes_of(each)
         found.append(_ENOUGH if length and size >= PAGE_BYTES else each)
@@ -72,8 +73,8 @@ def bounded(told: Iterable[Told]) -> Sequence[Told]:
     return found
 
 
-def _bytes_of(told: Told) -> int:
-    status = told.reply if isinstance(told, Answered) else None
+def _bytes_of(told: CallResult) -> int:
+    status = told.reply if isinstance(told, TimedReply) else None
     return _size_of(status) if isinstance(status, Status) else 0
 
 

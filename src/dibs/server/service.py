@@ -31,7 +31,7 @@ from dibs.model import (
     Status,
 )
 from dibs.runtime.aio import AsyncRuntime
-from dibs.runtime.port import Answer, Told
+from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
 from dibs.server.audit import Audit
 from dibs.server.drain import Drain, draining
@@ -245,7 +245,7 @@ class Service:
         """The `traceparent` of the current request; empty if it is not traced."""
         return "" if self.spans is None else self.spans.trace
 
-    async def ask(self, who: Principal, command: Command) -> Answer:
+    async def ask(self, who: Principal, command: Command) -> TimedReply:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""
         doubts = self.doubts
         if doubts.ids:
@@ -261,7 +261,7 @@ class Service:
         self.saw(who, command, answer.reply)
         return answer
 
-    async def ask_all(self, who: Principal, commands: Sequence[Command]) -> Sequence[Told]:
+    async def ask_all(self, who: Principal, commands: Sequence[Command]) -> Sequence[CallResult]:
         """What came of each of these, which travel together: its answer, or an error."""
         doubts = self.doubts
         if doubts.ids:
@@ -271,9 +271,9 @@ class Service:
             batch(len(commands))
         told = await self.runtime.call_all(commands)
         for command, each in zip(commands, told, strict=True):
-            if type(each) is not Answer or each.resent:
+            if type(each) is not TimedReply or each.resent:
                 doubts.about(command)
-            if type(each) is Answer:
+            if type(each) is TimedReply:
                 self.saw(who, command, each.reply)
         return told
 

@@ -17,7 +17,7 @@ from dibs.contrib.otel import MAX_LINKS, Links, trace_of
 from dibs.core.names import KINDS
 from dibs.errors import DibsError
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server.principal import Principal
 from dibs.server.routing import Route
 
@@ -182,7 +182,7 @@ class Spans:
         except DibsError:
             return  # a trace is worth no more
         for each in told:
-            if type(each) is Answer and isinstance(each.reply, Status):
+            if type(each) is TimedReply and isinstance(each.reply, Status):
                 seen.links.add(each.reply.holders)
 
 

@@ -41,7 +41,7 @@ def time_limit(command: Command, call_timeout: float, wait: float | None = None)
     """Return how many seconds one round trip may take for a command.
 
     That is `call_timeout` at most, `wait` if the caller has less time, and a sixth of the ttl, so that a
-    renewal leaves time for another. This is the only place that decides it.
+    renewal leaves time for another. Callers can shorten it further, by `wait`.
     """
     limit = call_timeout if wait is None or wait > call_timeout else wait
     ttl: float = getattr(command, "ttl", inf)

@@ -62,7 +62,7 @@ class Claimant:
     def refuse_own(self, busy: AcquireTimeout, again: bool) -> None:
         """Raises `Uncertain` if it is our own earlier try that is in the way."""
         if again and any(
-            holder.state != "kept" and holder.owner.endswith(f"/{self.label}")
+            holder.state != "retained" and holder.owner.endswith(f"/{self.label}")
             for holder in busy.holders
         ):
             raise Uncertain("a try whose answer was lost is being given up") from busy

@@ -371,7 +371,9 @@ def held(client: Any) -> list[Status]:
         cursor: bytes | None = None
         while True:
             page = connection.scan(b"", cursor, 100)
-            found += [each for each in page.items if any(h.state != "kept" for h in each.holders)]
+            found += [
+                each for each in page.items if any(h.state != "retained" for h in each.holders)
+            ]
             cursor = page.cursor
             if cursor is None:
                 return found

@@ -13,7 +13,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server.config import Placement
 from dibs.server.placing import mover
 from dibs.server.placing.documents import PIN, Pin, read_all, write, write_homes
@@ -188,11 +188,11 @@ def test_a_grant_at_the_old_place_that_comes_too_late_is_told_to_nobody(
     call = store.call
     is_held_up, go_on = threading.Event(), asyncio.Event()
 
-    async def late(command: Command, *rest: Any) -> Answer:
+    async def late(command: Command, *rest: Any) -> TimedReply:
         if command.key == b"lock:d/x" and not go_on.is_set():
             is_held_up.set()
             await go_on.wait()
-        answer: Answer = await call(command, *rest)
+        answer: TimedReply = await call(command, *rest)
         return answer
 
     monkeypatch.setattr(store, "call", late)

@@ -24,14 +24,14 @@ def goes_on_after_loss() -> None:
 def release_not_done() -> None:
     """A server says that something is released, and the store has never heard of it."""
     from dibs.model import Release, Released
-    from dibs.runtime.port import Answer
+    from dibs.runtime.port import TimedReply
     from dibs.server.service import Service
 
     real = Service.ask
 
     async def ask(self: Any, who: Any, command: Any) -> Any:
         if isinstance(command, Release):
-            return Answer(Released(), self.now(), False)
+            return TimedReply(Released(), self.now(), False)
         return await real(self, who, command)
 
     put(Service, "ask", ask)

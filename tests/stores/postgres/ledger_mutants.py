@@ -122,7 +122,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "ORDER BY (x.c).key, (x.c).n)",
         "ORDER BY (x.c).key, (x.c).n DESC)",
     ),
-    "a kept hold is extended by a repeat": ("IF own.state = 'kept' THEN", "IF false THEN"),
+    "a kept hold is extended by a repeat": ("IF own.state = 'retained' THEN", "IF false THEN"),
     "a flaw is let pass": ("WHEN c.units < 1 OR c.floor < 0", "WHEN c.units < 1"),
     "a swept key begins at nothing": ("SELECT x, begun FROM", "SELECT x, 0 FROM"),
     "an entry keeps its old end": ("expires = new.expires, detail", "detail"),
@@ -180,6 +180,6 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "AND book.tombs = 0 AND dibs.flaw(c) IS NULL THEN",
         "AND book.tombs = 0 THEN",
     ),
-    "what is kept is released": ("AND (book.hold).state <> 'kept'\n", "\n"),
+    "what is kept is released": ("AND (book.hold).state <> 'retained'\n", "\n"),
 }
 """The same, in the fast path of a command that comes alone."""

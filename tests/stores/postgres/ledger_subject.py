@@ -199,7 +199,7 @@ def is_near(one: Any, other: Any) -> bool:
 def counted(notifications: Sequence[Notification]) -> Counter[Notification]:
     """As a multiset; of equal notifications in a transaction PostgreSQL sends only one."""
     rounded = (
-        replace(w, granted_at=round(w.granted_at, 5), window=round(w.window, 5))
+        replace(w, granted_at=round(w.granted_at, 5), claim_timeout=round(w.claim_timeout, 5))
         for w in notifications
     )
     return Counter({w: n if w.inbox == OWN else 1 for w, n in Counter(rounded).items()})

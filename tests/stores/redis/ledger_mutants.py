@@ -146,7 +146,7 @@ MUTANTS = {
     ),
     "news lost": ("not (each.is_head and (heads", "not ((heads"),
     "a kept hold that is kept longer": (
-        "elseif entry.state == 'kept' then -- a repeat never extends it",
+        "elseif entry.state == 'retained' then -- a repeat never extends it",
         "elseif false then",
     ),
     "no lock_delay": ("entry.lock_delay > late then", "false then"),

@@ -207,7 +207,7 @@ def test_a_push_carries_what_a_notification_does(scripted: Scripted) -> None:
     scripted.ask(Acquire(b"lock:x", "b", "o", 30.0, queue=True, inbox="there"), **AT)
     later = {"now": NOW + 1.0, "stamp": STAMP + 9}
     _, [granted] = scripted.apply([Release(b"lock:x", "a")], **later)
-    assert (granted.event, granted.granted_at, granted.window) == ("granted", NOW + 1.0, 5.0)
+    assert (granted.event, granted.granted_at, granted.claim_timeout) == ("granted", NOW + 1.0, 5.0)
     assert (granted.lease, granted.slots) == (fingerprint("b"), (0,))
     assert granted.token == STAMP + 9
     assert is_proven(granted, "b")

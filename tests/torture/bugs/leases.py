@@ -19,7 +19,7 @@ from dibs.model import (
     Reply,
     Unknown,
 )
-from dibs.runtime.port import Answer, Care
+from dibs.runtime.port import Care, TimedReply
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, twisted
 from tests.torture.simruntime import SimRuntime
 
@@ -80,9 +80,9 @@ _pushed = AcquireAttempt._pushed
 
 async def sent_when_answered(
     self: SimRuntime, command: Command, wait: float | None = None
-) -> Answer:
+) -> TimedReply:
     answer = await _call(self, command, wait)
-    return Answer(answer.reply, self.now(), answer.resent)
+    return TimedReply(answer.reply, self.now(), answer.resent)
 
 
 def counted_from_the_push(
@@ -96,7 +96,7 @@ def never_too_late(self: LeaseBase, now: float) -> Care:
     return Care(renew=self._end is None, again_at=now + self._options.ttl / 3)
 
 
-def whenever_it_comes(self: LeaseBase, answer: Answer) -> None:
+def whenever_it_comes(self: LeaseBase, answer: TimedReply) -> None:
     """Believe the store's word on a renewal, also past the deadline."""
     self._renewing = False
     if self._end is None and isinstance(answer.reply, Renewed | Granted):

@@ -106,7 +106,9 @@ class Picture:
     ) -> Hold:
         now = self._now()
         place = seen.places.pop(lease, None)
-        ends = now + by.window if isinstance(by, Notification) else now  # until it is claimed
+        ends = (
+            now + by.claim_timeout if isinstance(by, Notification) else now
+        )  # until it is claimed
         hold = Hold(owner, note, by.token, units, few(by.slots), now, ends)
         if self._make_room(seen, lease, hold):
             self._tell_granted(seen, lease, hold, 0.0 if place is None else now - place.since)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dibs.core.names import KINDS
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Inspect, Status
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 from dibs.server.observatory.picture import Picture
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Scanner:
         asked = self._runtime.now()
         told = await self._runtime.call_all([Inspect(key) for key in keys])
         for each in told:
-            if isinstance(each, Answer) and isinstance(each.reply, Status):
+            if isinstance(each, TimedReply) and isinstance(each.reply, Status):
                 self._picture.looked(each.reply, asked)
 
 

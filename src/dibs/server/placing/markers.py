@@ -12,7 +12,7 @@ from dibs.core.names import WAIT, fingerprint
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Granted, Inspect, Status
 from dibs.runtime.aio import AsyncRuntime
-from dibs.runtime.port import Answer
+from dibs.runtime.port import TimedReply
 
 KEPT = 30 * 86400.0
 """Seconds that a marker lasts."""
@@ -58,7 +58,7 @@ class Markers:
         for some in batched(names, AT_A_TIME):
             told = await store.call_all([Inspect(WAIT + name.encode()) for name in some])
             for name, each in zip(some, told, strict=True):
-                if type(each) is not Answer or type(each.reply) is not Status:
+                if type(each) is not TimedReply or type(each.reply) is not Status:
                     raise BackendUnavailable("the store did not show the service's markers")
                 if each.reply.holders:
                     found.add(name)

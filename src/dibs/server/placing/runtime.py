@@ -8,7 +8,7 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Capabilities, Command, Notification, Page, Renew, Reply
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.notifications import NotificationRouter, Receiver
-from dibs.runtime.port import Answer, Keeper, Told
+from dibs.runtime.port import CallResult, Keeper, TimedReply
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.home import Home
 from dibs.server.placing.table import Table, is_denial, is_grant
@@ -97,7 +97,7 @@ class PlacedRuntime:
 
     # -- one command --------------------------------------------------------------------------------
 
-    async def call(self, command: Command, wait: float | None = None) -> Answer:
+    async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
         if not self.atlas.is_lone():
             return await self._placed(command, wait)
@@ -108,7 +108,7 @@ class PlacedRuntime:
 
     async def _placed(
         self, command: Command, wait: float | None, *, resent: bool = False
-    ) -> Answer:
+    ) -> TimedReply:
         """Where there may be several stores. `resent`: a copy was under way before already."""
         sent = self.now()
         for _ in range(AGAIN):
@@ -119,7 +119,7 @@ class PlacedRuntime:
             answer = await runtime.call(fitted(runtime, command, home.floor), wait)
             resent = resent or answer.resent
             if await self._stands(command, answer.reply, home, mark):
-                return Answer(answer.reply, sent, resent)
+                return TimedReply(answer.reply, sent, resent)
         raise Moving
 
     async def _be_fresh_for(self, commands: Sequence[Command]) -> None:
@@ -161,21 +161,23 @@ class PlacedRuntime:
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
-    ) -> Sequence[Told]:
+    ) -> Sequence[CallResult]:
         """See `runtime.port.Runtime`. Commands about one key keep their order."""
         if not self.atlas.is_lone():
             return await self._all_placed(commands, wait)
         told = list(await self._first.call_all(commands, wait))
         if not self.atlas.is_lone():
             for number, (command, each) in enumerate(zip(commands, told, strict=True)):
-                if type(each) is Answer and _depends_on_place(command, each.reply):
+                if type(each) is TimedReply and _depends_on_place(command, each.reply):
                     told[number] = await self._tried(command, wait, resent=each.resent)
         return told
 
-    async def _all_placed(self, commands: Sequence[Command], wait: float | None) -> Sequence[Told]:
+    async def _all_placed(
+        self, commands: Sequence[Command], wait: float | None
+    ) -> Sequence[CallResult]:
         """Those for one place travel together."""
         await self._be_fresh_for(commands)
-        told: dict[int, Told] = {}
+        told: dict[int, CallResult] = {}
         groups: dict[str, dict[int, Home]] = {}
         for number, command in enumerate(commands):
             try:
@@ -196,7 +198,7 @@ class PlacedRuntime:
         commands: Sequence[Command],
         place: str,
         homes: dict[int, Home],
-        told: dict[int, Told],
+        told: dict[int, CallResult],
         wait: float | None,
     ) -> None:
         """Commands for one place."""
@@ -210,7 +212,7 @@ class PlacedRuntime:
         answers = await runtime.call_all(sent, wait)
         for (number, home), answer in zip(homes.items(), answers, strict=True):
             told[number], command = answer, commands[number]
-            if type(answer) is not Answer:
+            if type(answer) is not TimedReply:
                 continue
             try:
                 stands = await self._stands(command, answer.reply, home, mark)
@@ -220,7 +222,7 @@ class PlacedRuntime:
             if not stands:
                 told[number] = await self._tried(command, wait, resent=answer.resent)
 
-    async def _tried(self, command: Command, wait: float | None, *, resent: bool) -> Told:
+    async def _tried(self, command: Command, wait: float | None, *, resent: bool) -> CallResult:
         try:
             return await self._placed(command, wait, resent=resent)
         except DibsError as error:

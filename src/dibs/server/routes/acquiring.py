@@ -9,8 +9,7 @@ from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
-from dibs.runtime.port import Answer as Answered
-from dibs.runtime.port import Runtime
+from dibs.runtime.port import Runtime, TimedReply
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.call import Gone as HungUp
@@ -49,7 +48,7 @@ class _Line(AcquireAttempt):
         self._brought = brought
         self._turn = turn  # among the acquires: over as soon as it waits
 
-    async def _in_turn(self, wait: float | None, until: float, answer: Answered) -> Grant:
+    async def _in_turn(self, wait: float | None, until: float, answer: TimedReply) -> Grant:
         await self._turn.aclose()
         return await super()._in_turn(wait, until, answer)
 

@@ -23,8 +23,7 @@ from dibs.model import (
     Status,
     Unknown,
 )
-from dibs.runtime.port import Answer as StoreAnswer
-from dibs.runtime.port import Told
+from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
 from dibs.server.answers import Answer
 from dibs.server.call import Call
@@ -119,7 +118,7 @@ async def _apply_vetted(
     _audit_refusals(call, ops, vetted)
     await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
-    told: Sequence[Told] = ()
+    told: Sequence[CallResult] = ()
     if commands:
         told = await _ask(call, commands)
         if service.spans is not None:
@@ -131,7 +130,7 @@ async def _apply_vetted(
     )
 
 
-async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[Told]:
+async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[CallResult]:
     """What came of each command. Equal looks with nothing between them are one look."""
     sent: list[Command] = []
     places: list[int] = []
@@ -218,7 +217,7 @@ async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:
     free = {
         key
         for key, each in zip(asked, told, strict=True)
-        if isinstance(each, StoreAnswer)
+        if isinstance(each, TimedReply)
         and isinstance(each.reply, Status)
         and not each.reply.holders
     }
@@ -234,14 +233,14 @@ async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:
             await service.audit.write(call.principal, "force release", name, detail)
 
 
-def _check_any(told: Sequence[Told]) -> None:
+def _check_any(told: Sequence[CallResult]) -> None:
     """Raises what went wrong, if nothing came of any of them: then the whole batch has failed."""
     first = told[0]
     if isinstance(first, DibsError) and all(isinstance(each, DibsError) for each in told):
         raise first
 
 
-def _said(call: Call, command: Command, told: Told) -> wire.Reply:
+def _said(call: Call, command: Command, told: CallResult) -> wire.Reply:
     """What a client is told of what came of its command."""
     if isinstance(told, DibsError):
         return wire.Failed("away", str(told))

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from dibs.model import Inspect, Status
-from dibs.runtime.port import Answer as Told
+from dibs.runtime.port import TimedReply
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.observatory.observatory import in_steps
@@ -45,7 +45,7 @@ async def queues(call: Call) -> Answer:
         lines = await _lines(call, names)
         asks = [Inspect(key) for key in lines[: asked.limit]]
         told = bounded(await ask_in_parts(service, who, asks))
-    found = [each.reply for each in told if isinstance(each, Told)]
+    found = [each.reply for each in told if isinstance(each, TimedReply)]
     now = [each for each in found if isinstance(each, Status) and each.waiting]
     now.sort(key=lambda status: (-status.waiting, status.key))
     return json(Queues(tuple(map(status_to_wire, now)), len(lines)))

@@ -237,6 +237,6 @@ class Push(Struct, omit_defaults=True, frozen=True):
     token: int = 0
     slots: tuple[int, ...] = ()
     granted_at: float = 0.0
-    window: float = 0.0
+    claim_timeout: float = 0.0
     detail: str = ""
     proof: str = ""

@@ -556,7 +556,7 @@ end
 -- The units of a hold that is over stay taken, by nobody.
 local function keep(turn, hold, seconds, remembered)
   turn.book:put(changed(hold, {
-    state = 'kept', expires = turn.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, bury = remembered, lease = '',
+    state = 'retained', expires = turn.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, bury = remembered, lease = '',
     owner = '', detail = '', inbox = '', address = '', trace = '',
   }))
 end
@@ -580,7 +580,7 @@ local function expire(turn, entry)
     book.doubt = math.max(book.doubt, entry.token)
   end
   local remembered = ends_its_id and TOMBSTONE_TTL or entry.bury
-  if entry.state ~= 'kept' and entry.lock_delay > late then
+  if entry.state ~= 'retained' and entry.lock_delay > late then
     turn.units_free_in = math.min(turn.units_free_in, entry.lock_delay - late)
     keep(turn, entry, entry.lock_delay - late, ends_its_id and TOMBSTONE_TTL or 0)
   elseif remembered > late then
@@ -717,7 +717,7 @@ end
 local function refuse(turn)
   local holds, is_closed = turn.book:first_to_end(HOLDERS_NAMED), true
   for _, hold in ipairs(holds) do
-    is_closed = is_closed and hold.state == 'kept'
+    is_closed = is_closed and hold.state == 'retained'
   end
   local again = turn.steps == 0 and 0 or holds[1] and math.max(holds[1].expires - turn.now, 0) or WINDOW
   return refused(is_closed and holds[1] and 'closed' or 'held', shown(turn, holds), again)
@@ -731,7 +731,7 @@ function Rules.acquire(turn, command)
   if entry then -- a repeat renews a living hold, keeps a place alive, and never revives what has ended
     if entry.reason == 'too_large' then
       return refused('too_large')
-    elseif entry.kind == 'tomb' or entry.state == 'kept' or entry.state == 'revoked' then
+    elseif entry.kind == 'tomb' or entry.state == 'retained' or entry.state == 'revoked' then
       return {'gone'}
     end
     entry.inbox = command.inbox -- its owner may have reconnected
@@ -791,7 +791,7 @@ function Rules.release(turn, command)
       bury(turn, command.id, command.bury, 'buried')
     end
     return {'unknown'}
-  elseif entry.state == 'kept' then -- a repeat never extends it
+  elseif entry.state == 'retained' then -- a repeat never extends it
     entry.bury = math.max(entry.bury, command.bury)
     book:put(entry)
   elseif entry.kind == 'hold' and command.keep > 0 then
@@ -822,7 +822,7 @@ end
 
 function Rules.resize(turn, command)
   local hold = turn.book:get(command.id)
-  if not hold or hold.kind ~= 'hold' or hold.state == 'kept' then
+  if not hold or hold.kind ~= 'hold' or hold.state == 'retained' then
     return lost()
   elseif hold.state == 'revoked' then
     return lost('revoked', hold.detail)
@@ -852,7 +852,7 @@ end
 function Rules.revoke(turn, command)
   local count, ends_in = 0, 0
   for _, hold in ipairs(turn.book:first_to_end(MAX_HOLDERS)) do
-    if hold.state ~= 'kept' and (not command.lease or command.lease == hold.lease) then
+    if hold.state ~= 'retained' and (not command.lease or command.lease == hold.lease) then
       count = count + 1
       notify(turn, hold, 'revoked', command.reason)
       if command.now then

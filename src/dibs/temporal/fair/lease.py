@@ -98,7 +98,7 @@ class BrokeredLease:
         match push.event:
             case "granted" if not self.granted and is_proven(push, self.id):
                 begun = self._begun(push.granted_at, now)
-                self._grant(push.token, push.slots, begun, push.window)
+                self._grant(push.token, push.slots, begun, push.claim_timeout)
             case "revoked":
                 self.end(Ending("revoked", push.detail))
             case "refused":

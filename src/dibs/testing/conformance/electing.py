@@ -177,7 +177,7 @@ class TaskClients(Suite):
         for _ in range(2):
             assert await now(mine.try_acquire()) is None
             (holder,) = (await now(mine.status())).holders
-            assert holder.state == "kept"
+            assert holder.state == "retained"
             assert holder.expires_in <= 6
             world.pass_time(2.5)
         world.pass_time(1.5)

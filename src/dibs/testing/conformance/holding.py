@@ -161,7 +161,7 @@ class Holding(Suite):
         refusal = await world.refused(store, "b")
         assert refusal.reason == "closed"
         assert [(holder.lease, holder.owner, holder.state) for holder in refusal.holders] == [
-            ("", "", "kept")
+            ("", "", "retained")
         ]
         assert await world.renew(store, "a") == Lost("expired")
         assert await world.say(store, world.acquire("a")) == Gone()

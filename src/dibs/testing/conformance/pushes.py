@@ -46,7 +46,7 @@ class Pushes(Suite):
         assert push is not None
         (hold,) = (await world.status(holder)).holders
         assert (push.key, push.token, push.slots) == (world.key(), hold.token, (0,))
-        assert 0 < push.window <= 5
+        assert 0 < push.claim_timeout <= 5
         if "clock" in world.store.capabilities.names():
             assert 1.9 * world.second <= push.granted_at - place.now
 

@@ -7,7 +7,7 @@ import { span } from "./times.js";
 const STATES = {
   unclaimed: "granted, not yet claimed",
   revoked: "revoked",
-  kept: "retained",
+  retained: "retained",
 };
 
 /** Who it is, and what for. */

@@ -185,7 +185,7 @@ BEGIN
     hold.owner := '';
     hold.ttl := seconds;
     hold.expires := now + seconds;
-    hold.state := 'kept';
+    hold.state := 'retained';
     hold.bury := its_bury;
     hold.inbox := '';
     hold.address := '';
@@ -336,7 +336,7 @@ BEGIN
     END IF;
     IF num_nulls(h.id, h.owner, h.token, h.units, h.slots, h.ttl, h.expires, h.state, h.seq,
             h.lock_delay, h.bury, h.since, h.note, h.detail, h.inbox, h.address, h.trace) NOT IN (0, 17)
-        OR h.what <> 'hold' OR h.state NOT IN ('held', 'unclaimed', 'revoked', 'kept')
+        OR h.what <> 'hold' OR h.state NOT IN ('held', 'unclaimed', 'revoked', 'retained')
     THEN
         RAISE EXCEPTION 'the hold inside its row is no hold' USING ERRCODE = 'data_corrupted';
     END IF;
@@ -346,7 +346,7 @@ END $$;
 
 CREATE FUNCTION dibs.holder_of(h dibs.entries, now double precision, stamp bigint)
 RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_array(CASE WHEN h.state = 'kept' THEN '' ELSE dibs.fingerprint(h.id) END,
+    SELECT json_build_array(CASE WHEN h.state = 'retained' THEN '' ELSE dibs.fingerprint(h.id) END,
         h.owner, h.token, h.units, h.slots, greatest(stamp - h.since, 0) / 1e6::double precision,
         greatest(h.expires - now, 0), h.note, h.state, h.address, h.trace)
 $$;

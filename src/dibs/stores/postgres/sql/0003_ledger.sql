@@ -251,7 +251,7 @@ BEGIN
                         IF e.state = 'unclaimed' THEN
                             book.doubt := greatest(book.doubt, e.token);
                         END IF;
-                        IF e.state <> 'kept' AND e.lock_delay > late THEN
+                        IF e.state <> 'retained' AND e.lock_delay > late THEN
                             free_in := least(free_in, e.lock_delay - late);
                             new := dibs.kept(e, now, e.lock_delay - late, bury);
                         ELSIF bury > late THEN
@@ -361,7 +361,7 @@ BEGIN
                 WHEN c.kind = 'release' THEN
                     reply := CASE WHEN own.what IN ('hold', 'place') THEN '["released"]'
                         ELSE '["unknown"]' END;
-                    IF own.state = 'kept' THEN
+                    IF own.state = 'retained' THEN
                         writes := c.bury > own.bury;
                         new.bury := c.bury;  -- a repeat never extends it
                     ELSIF own.what = 'hold' AND c.keep > 0 THEN
@@ -379,7 +379,7 @@ BEGIN
                         new := NULL;
                     END IF;
 
-                WHEN c.kind = 'resize' AND (own.what = 'hold' AND own.state <> 'kept') IS NOT TRUE THEN
+                WHEN c.kind = 'resize' AND (own.what = 'hold' AND own.state <> 'retained') IS NOT TRUE THEN
                     reply := '["lost","expired",""]';
 
                 WHEN c.kind = 'resize' AND own.state = 'revoked' THEN
@@ -420,7 +420,7 @@ BEGIN
 
                 WHEN c.kind = 'revoke' THEN
                     over := ARRAY(SELECT h FROM dibs.first_to_end(book, dibs.max_holders()) AS h
-                        WHERE h.state <> 'kept' AND (c.lease IS NULL OR c.lease = dibs.fingerprint(h.id)));
+                        WHERE h.state <> 'retained' AND (c.lease IS NULL OR c.lease = dibs.fingerprint(h.id)));
                     ends_in := 0;
                     FOREACH e IN ARRAY over LOOP
                         pushes := pushes || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
@@ -452,7 +452,7 @@ BEGIN
                     stage := 'end';
                     writes := false;
                     again := dibs.first_release(book) - now;
-                    reply := json_build_array('refused', CASE WHEN (SELECT bool_and(h.state = 'kept')
+                    reply := json_build_array('refused', CASE WHEN (SELECT bool_and(h.state = 'retained')
                             FROM dibs.first_to_end(book, 8) AS h) THEN 'closed' ELSE 'held' END,
                         dibs.holders_shown(book, NULL, now, stamp),
                         CASE WHEN steps = 0 THEN 0 WHEN again < 'Infinity' THEN greatest(again, 0) ELSE 5 END);

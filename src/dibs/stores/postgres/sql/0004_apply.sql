@@ -198,7 +198,7 @@ BEGIN
                         due = now + c.ttl, touched = now, hold = book.hold
                     WHERE k.key = c.key;
                     RETURN '[[' || dibs.granted(book.hold) || '],[]]';
-                ELSIF c.kind = 'release' AND (book.hold).id = c.id AND (book.hold).state <> 'kept'
+                ELSIF c.kind = 'release' AND (book.hold).id = c.id AND (book.hold).state <> 'retained'
                     AND book.due > now AND c.keep = 0 AND c.bury = 0
                 THEN
                     UPDATE dibs.keys AS k SET used = 0, due = 'Infinity', touched = now, hold = NULL

@@ -82,13 +82,13 @@ class Desk:
 
     def settle(self, now: float, stamp: int) -> list[Notification]:
         """Do what time alone brings and commands have left over, or the first part of it."""
-        turn = Transition(self.book, self.key, now, stamp)
-        turn.steps = BATCH_STEPS
+        transition = Transition(self.book, self.key, now, stamp)
+        transition.steps = BATCH_STEPS
         first = self.book.first()
-        turn.settle()
-        self._unfinished = not turn.steps
-        turn.notify_new_head(first)
-        return turn.notifications
+        transition.settle()
+        self._unfinished = not transition.steps
+        transition.notify_new_head(first)
+        return transition.notifications
 
     def status(self, now: float, stamp: int) -> Status:
         """Who holds and who waits; this changes nothing, as a query must."""
@@ -214,7 +214,7 @@ def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
 def _standing(push: Notification, lease_id: str, ttl: float) -> Notification:
     """A grant's notification, of a grant that stands for its whole ttl."""
     proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
-    return replace(push, window=ttl, proof=proof)
+    return replace(push, claim_timeout=ttl, proof=proof)
 
 
 def flaw_of(command: Command) -> str | None:

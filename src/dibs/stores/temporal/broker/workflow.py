@@ -281,7 +281,7 @@ def _taken(book: MemoryBook) -> str:
 
 def _holder(hold: Hold) -> str:
     slots = f", slot {', '.join(map(str, hold.slots))}" if hold.slots else ""
-    if hold.state == "kept":
+    if hold.state == "retained":
         return f"- kept by {printable(hold.owner) or 'nobody'}{slots}"
     state = "" if hold.state == "held" else f" ({hold.state})"
     return (
