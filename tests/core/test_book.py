@@ -55,6 +55,16 @@ def test_the_queue_is_by_priority_then_arrival(book: MemoryBook) -> None:
     assert [book.ahead_of(entry) for entry in book.queue()] == [0, 1, 2]
 
 
+def test_what_was_extended_ends_at_its_new_time(book: MemoryBook) -> None:
+    entry = hold("a", expires=1)
+    book.put(entry)
+    book.put(hold("b", expires=2))
+    entry.expires = 3
+    book.put(entry)
+    assert [each.id for each in book.ended(5, 1)] == ["b"]
+    assert [each.id for each in book.ended(5, 2)] == ["a"]
+
+
 def test_what_is_over_is_told_once(book: MemoryBook) -> None:
     book.put(hold("a", expires=5))
     book.put(place("b", 1, expires=7))

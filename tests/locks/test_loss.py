@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from dibs import Client, Lease, LeaseLost
+from dibs.clock import SystemClock
 from dibs.model import Notification
 from dibs.runtime.aio import TaskGuard
 from dibs.runtime.notifications import PassingMail
+from dibs.session import StoreSession
+from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from tests.locks.waits import cancelling
 
@@ -254,3 +257,25 @@ async def test_on_lost_was_called_when_the_block_ends(
             clock.advance(9)
     await asyncio.sleep(0)
     assert told == [interrupted, silent]
+
+
+class Suspended(SystemClock):
+    """Jumps, as after a suspend: no timer has seen the time pass."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+async def test_a_block_that_finds_the_loss_first_tells_others_who_wait_for_it() -> None:
+    clock = Suspended()
+    store = store_for("memory://suspended", clock=clock)
+    async with Client(StoreSession(store, clock=clock)) as client, asyncio.timeout(30):
+        lease = await client.lock("a", ttl=60).acquire()
+        waiting = asyncio.create_task(lease.wait_lost())
+        await asyncio.sleep(0)
+        with pytest.raises(LeaseLost):
+            async with lease:
+                clock.ahead = 100.0
+        assert await waiting

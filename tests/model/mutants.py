@@ -296,9 +296,9 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "a repeated keep that extends",
+        "a repeated release that extends what it retains",
         worlds.KEPT,
-        "was kept, and is prolonged",
+        "was retained, and is prolonged",
         _rule(Release, _release_that_keeps_again),
     ),
     Mutant(

@@ -354,6 +354,27 @@ async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
     await batcher.close()
 
 
+async def test_short_neighbours_one_after_another_cost_a_batch_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dibs.runtime.batcher.LEAST", 0.05)
+    wire: Any = OneWire()
+    batcher = Batcher(wire, asyncio.get_running_loop(), SystemClock(), 60.0)
+    release = asyncio.create_task(batcher.call(Release(b"lock:a", "a")))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        for copies in range(2, 5):
+            with pytest.raises(BackendUnavailable):
+                await batcher.call(Renew(b"lock:b", "b", 0.6))
+            while sum(type(batch[0]) is Release for batch in wire.sent) < copies:
+                assert not release.done()
+                await asyncio.sleep(0.01)
+        wire.answer([Released()])
+        answer = await release
+    assert (answer.reply, answer.resent) == (Released(), True)
+    await batcher.close()
+
+
 @pytest.mark.parametrize("wait", [0, 0.5])
 async def test_a_wait_is_bounded_also_by_a_store_that_stands_still(
     tmp_path: Path, wait: float

@@ -76,16 +76,7 @@ def by_postgres(url: str) -> Iterator[Forge]:
     with psycopg.connect(url, autocommit=True) as stranger:
 
         def forge(it: Notification) -> None:
-            said = [
-                it.key.hex(),
-                it.lease,
-                it.event,
-                it.token,
-                it.slots,
-                it.granted_at,
-                it.claim_timeout,
-            ]
-            payload = json.dumps([*said, it.detail, it.proof])
+            payload = json.dumps([it.key.hex(), *codec.encode(it)])
             stranger.execute("SELECT pg_notify(%s, %s)", (it.inbox, payload))
 
         yield forge

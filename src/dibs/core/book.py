@@ -291,9 +291,14 @@ class MemoryBook:
             return ()
         ended: dict[str, Entry] = {}
         while alarms and alarms[0][0] <= now and len(ended) < most:
-            entry = self._entries.get(heappop(alarms)[1])
-            if entry is not None and self.expires_at(entry) <= now:
-                ended[entry.id] = entry
+            alarm, entry_id = heappop(alarms)
+            entry = self._entries.get(entry_id)
+            if entry is None or (expires := self.expires_at(entry)) > now:
+                continue
+            if expires > alarm:  # it was extended after this alarm was set
+                heappush(alarms, (expires, entry_id))
+            else:
+                ended[entry_id] = entry
         return list(ended.values())
 
     def rebuild(self) -> None:

@@ -390,7 +390,9 @@ class LeaseBase:
         reason = self.reason
         if reason is None:
             return None
-        self._finish(reason)
+        if self._finish(reason):  # before the timers have looked
+            self._interrupt()
+            self._set_watchers()
         if self._depth is None or self._depth.leave():
             self._release_after_loss()
         return self._loss(reason)

@@ -82,7 +82,7 @@ class Batch:
         self.until: float
         """When it is given up, on the loop's clock."""
         self.is_innocent = False
-        """Its connection is closed because another batch is late."""
+        """Its connection is closed, or will be, because another batch is late."""
 
     def done(self, outcome: Sequence[Reply] | DibsError) -> None:
         """Take what the store says. Only the first counts."""
@@ -309,12 +309,19 @@ class Batcher:
             self._watch(batch)
 
     async def _send_again(self, batch: Batch) -> None:
-        batch.until = self._loop.time() + self._limit(batch.calls or ())
+        calls = batch.calls or ()
+        batch.until = self._loop.time() + self._limit(calls)
         apply = partial(apply_over, self._connection)
         again = apply_in_halves if batch.is_innocent else halves
         outcomes: Sequence[Outcome]
         try:
-            outcomes = await again(apply, batch.commands)
+            while True:
+                batch.is_innocent = False
+                outcomes = await again(apply, batch.commands)
+                failed = all(isinstance(each, BackendUnavailable) for each in outcomes)
+                if not (failed and batch.is_innocent) or all(call.future.done() for call in calls):
+                    break
+                again = apply_in_halves
         except Exception as error:  # noqa: BLE001  # whatever it was, every caller is told
             outcomes = [as_dibs(error)] * len(batch.commands)
         except asyncio.CancelledError:
@@ -352,8 +359,6 @@ class Batcher:
         self._under_way.discard(batch)
         batch.give_up()
         self._land(batch, [batch.outcome] * len(batch.commands))
-        for other in self._under_way:
-            other.is_innocent = False
 
 
 async def apply_over(connection: AsyncConnection, commands: Sequence[Command]) -> Sequence[Reply]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dibs.core.names import fingerprint
 from dibs.model import MANY, MAX_SLOTS, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 from tests.stores.told_plans import DEAD_CROWDS, LINE, TOLD, leave, wish
+from tests.stores.told_plans import crowd as queue_of
 from tests.stores.told_plans import crowd as waiters
 
 OWN, OTHERS = "own", ("here", "there")
@@ -170,4 +171,13 @@ TOLD_ROWS: list[list[Any]] = [
         [wish("new", queue=False)],
     ],
     [waiters(80), [wish("more", capacity=5000)], [Inspect(LINE)]],
+    # more has expired than one batch may end
+    [waiters(400, waiter_ttl=5.0), 12.0, [Inspect(LINE)] * 9, [Inspect(LINE)]],
+    # holds beside the one inside the key's row, which end one by one
+    [
+        queue_of(3, capacity=2, ttl=3.0, priority=1, lock_delay=2.0),
+        *([Renew(LINE, "w0", 30.0, "there")] for _ in range(2)),
+        *([leave(lease)] for lease in ("w0", "w2", "w1", "w3")),
+        [Inspect(LINE)],
+    ],
 ]

@@ -18,21 +18,21 @@ class NestingClients(Suite):
 
     @case
     @using
-    async def test_a_reentrant_lock_is_given_up_with_its_last_lease(
+    async def test_a_reentrant_lock_is_given_up_with_its_last_release(
         self, world: World, users: Users
     ) -> None:
         mine, theirs = users.lock(users.client(), reentrant=True), users.lock(users.client())
-        outer, inner = await now(mine.acquire()), await now(mine.acquire())
-        assert (inner.token, inner.slots) == (outer.token, outer.slots)
+        lease = await now(mine.acquire())
+        assert await now(mine.acquire()) is lease
         (holder,) = (await now(theirs.status())).holders
-        assert (holder.token, holder.units) == (outer.token, 1)
-        assert [await now(outer.release()), await now(outer.release())] == [True, False]
-        inner.ensure()
+        assert (holder.token, holder.units) == (lease.token, 1)
+        assert await now(lease.release()) is True
+        lease.ensure()
         with pytest.raises(AcquireTimeout):
             await now(theirs.acquire(wait=0))
-        assert await now(inner.release()) is True
+        assert [await now(lease.release()), await now(lease.release())] == [True, False]
         later = await now(theirs.acquire(wait=0))
-        assert later.token > inner.token
+        assert later.token > lease.token
         await now(later.release())
 
     @case
