@@ -479,3 +479,38 @@ async def test_one_try_passes_any_number_of_dead_readers(
     clock.advance(60)
     lease = await client.rwlock("x").write().acquire(wait=0)
     await lease.release()
+
+
+async def test_an_earlier_try_of_ones_own_is_no_other_reader() -> None:
+    """A cancelled upgrade leaves the queue in the background, and the next one may find it there."""
+    store = TappedStore()
+    async with (
+        Client(StoreSession(store)) as client,
+        Client(StoreSession(store)) as another,
+        asyncio.timeout(60),
+    ):
+        lease = await client.rwlock("a").read().acquire()
+        other = await another.rwlock("a").read().acquire()
+        for _ in range(10):
+            upgrade = asyncio.create_task(lease.upgrade())
+            while not (await client.rwlock("a").status()).waiting:
+                await asyncio.sleep(0)
+            upgrade.cancel()
+            await asyncio.wait((upgrade,))
+            with pytest.raises(AcquireTimeout):
+                await lease.upgrade(wait=0.4)
+        await other.release()
+        await lease.upgrade()
+
+
+async def test_an_upgrader_that_died_is_in_nobodys_way_for_longer_than_its_lease() -> None:
+    store = TappedStore()
+    async with Client(StoreSession(store)) as client, Client(StoreSession(store)) as another:
+        lease = await client.rwlock("a", ttl=2).read().acquire()
+        other = await another.rwlock("a", ttl=2).read().acquire()
+        with pytest.raises(AcquireTimeout):
+            await lease.upgrade(wait=0.01)
+        await other.release()
+        await lease.upgrade()
+    queued = [c for batch in store.batches for c in batch if isinstance(c, Acquire) and c.queue]
+    assert {command.waiter_ttl for command in queued if command.units > 1} == {2.0}

@@ -58,6 +58,9 @@ CLOCKS_DIFFER = 0.001
 WITHOUT_INBOX = 0.05
 """Seconds between two questions of a waiter that has no inbox for notifications."""
 
+SECOND_LOOK = 0.25
+"""Seconds after which an upgrade that found somebody ahead asks again: it may be its own earlier try."""
+
 
 class AttemptStopped(Exception):
     """The `StopSignal` of this attempt was set."""
@@ -119,6 +122,8 @@ class AcquireAttempt:
         """When there is something to do besides waiting."""
         self._queued = False
         self._ahead: int | None = None
+        self._was_behind = False
+        """It upgrades, and found somebody ahead of it once."""
 
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: no limit; 0: one try, which raises when refused)."""
@@ -242,7 +247,12 @@ class AcquireAttempt:
         self._begin_to_wait()
         self._queued, self._ahead = True, reply.position
         if self._request.held and reply.position:
-            await self._refuse_upgrade(reply.position)
+            if self._was_behind:
+                await self._refuse_upgrade(reply.position)
+            self._was_behind = True
+            pause = min(SECOND_LOOK, max(until - rt.now(), 0.0))
+            await self._wait(rt.signal(), pause)
+            return None
         pause = reply.recheck_in + CLOCKS_DIFFER
         if not rt.inbox:
             await rt.listen()

@@ -58,6 +58,8 @@ class AcquireRequest(NamedTuple):
     trace: str = ""
     held: int = 0
     """Units of these that it holds already, and does not ask for again: it upgrades."""
+    waiter_ttl: float = 0.0
+    """Seconds that it stays in the queue without a heartbeat; 0: as long as its ttl, and 30 at least."""
 
     def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
         """The command that asks the store for it: once, or with a position in the queue."""
@@ -69,7 +71,7 @@ class AcquireRequest(NamedTuple):
             self.units - self.held,
             self.capacity,
             queue,
-            max(self.ttl, MIN_WAITER_TTL),
+            self.waiter_ttl or max(self.ttl, MIN_WAITER_TTL),
             self.priority,
             self.note,
             floor=self.floor,

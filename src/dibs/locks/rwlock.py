@@ -189,6 +189,7 @@ def _request(lease: RWLeaseBase) -> AcquireRequest:
         "waits to upgrade the lease that it reads under",
         detects=options.detects,
         held=1,
+        waiter_ttl=options.ttl,  # so it is gone no later than the lease of one that has died
     )
 
 

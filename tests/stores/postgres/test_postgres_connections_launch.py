@@ -80,6 +80,18 @@ async def test_what_breaks_under_way_lands_as_an_error_and_can_be_asked_again(
     await backend.close()
 
 
+async def test_one_that_has_not_left_is_given_up_alone(postgres_url: str) -> None:
+    backend, runway = await opened(postgres_url), Runway()
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("LOCK TABLE dibs.keys IN ACCESS EXCLUSIVE MODE")
+        backend.submit([acquire("a")], runway.land)
+        backend.submit([acquire("b")], lambda _: None)()
+    ((reply,),) = await runway.wait(1)  # type: ignore[misc]
+    assert isinstance(reply, Granted)
+    assert isinstance((await backend.apply([acquire("b")]))[0], Refused)
+    await backend.close()
+
+
 async def test_a_server_that_ends_the_session_is_noticed(postgres_url: str) -> None:
     backend, runway = await opened(postgres_url), Runway()
     with psycopg.connect(postgres_url, autocommit=True) as admin:

@@ -84,6 +84,14 @@ class LoopWire(Wire):
         if len(self._line) == 1:
             self._send_first()
 
+    def withdraw(self, done: Answered) -> bool:
+        """Take a call that has not left out of the line. False if it is under way."""
+        for number, (_, waiting) in enumerate(self._line):
+            if number and waiting == done:
+                del self._line[number]
+                return True
+        return False
+
     def begin(self, send: Send) -> None:
         if not self.is_cut:
             self.start(send, lambda _: None)
@@ -340,11 +348,11 @@ class _Request:
         self._task: Callable[[], object] | None = None
 
     def give_up(self) -> None:
-        """The answer has not come in time, so the connection is of no use any more."""
-        if self._task is None:
-            self._wire.cut()
-        else:
+        """The answer has not come in time. If the batch is under way, that ends the connection."""
+        if self._task is not None:
             self._task()
+        elif not self._wire.withdraw(self.landed):
+            self._wire.cut()
 
     def landed(self, found: Answer | Exception) -> None:
         site, done = self._connection._site, self._done
