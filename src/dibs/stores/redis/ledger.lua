@@ -1028,8 +1028,9 @@ local function apply_batch(keys, arguments)
     local key = keys[i]
     raw = raw or redis.pcall('GET', key) -- which tells a missing key from one of another type
     turn.rows[key] = raw
-    if type(raw) == 'string' and string.sub(raw, 1, 2) == 'DI' and (string.byte(raw, 3) or 0) > FORMAT then
-      return redis.error_reply('DIBSFORMAT this server has leases of format ' .. string.byte(raw, 3)
+    local format = type(raw) == 'string' and string.sub(raw, 1, 2) == 'DI' and string.byte(raw, 3)
+    if format and format ~= FORMAT then
+      return redis.error_reply('DIBSFORMAT this server has leases of format ' .. format
         .. ', and this release of dibs reads format ' .. FORMAT
         .. ': nothing is granted; run the same release everywhere on it')
     end
