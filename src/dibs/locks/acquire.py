@@ -192,7 +192,7 @@ class AcquireAttempt:
         rt = self._rt
         now = rt.now()
         limit = until if until < inf else now + rt.connect_timeout
-        last, pause = max(limit, now + BRIEFLY), 0.0
+        at_least, pause = now + BRIEFLY, 0.0
         while True:
             try:
                 if not rt.is_ready:
@@ -210,9 +210,9 @@ class AcquireAttempt:
                 return answer
             except BackendUnavailable:
                 self._doubtful = True
-                if rt.now() >= last:
+                if rt.now() >= max(limit, at_least):
                     raise
-            last = limit
+            at_least = limit
             if pause:
                 await self._wait(rt.signal(), min(pause, max(limit - rt.now(), 0.0)))
             pause = min(2 * pause, LONGEST_PAUSE) or FIRST_PAUSE

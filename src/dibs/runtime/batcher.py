@@ -140,7 +140,9 @@ class Batcher:
         sent = self._clock.now()
         crowd = self._gathering or self._crowded or self._under_way or self._closed
         if crowd or (self._turn_began is not None and sent - self._turn_began >= ALONE):
-            return await self.gather(command, wait).future
+            call = self._new_call(command, wait)
+            self._add(call)
+            return await call.future
         batch = Batch(self, (command,), sent)
         batch.give_up = self._connection.submit(batch.commands, batch.done)
         outcome = batch.outcome
@@ -158,13 +160,18 @@ class Batcher:
     def gather(self, command: Command, wait: float | None) -> Call:
         """Have a command leave at the end of this turn, with all others that gather in it."""
         call = self._new_call(command, wait)
-        if not self._gathering:
-            self._context = copy_context()
-        self._gathering.append(call)
-        if type(command) is Revoke:
-            self._has_revoke = True
-        self._plan()
+        self._add(call)
         return call
+
+    def _add(self, call: Call) -> None:
+        gathering = self._gathering
+        if not gathering:
+            self._context = copy_context()
+        gathering.append(call)
+        if type(call.command) is Revoke:
+            self._has_revoke = True
+        if not self._planned:
+            self._plan()
 
     async def close(self) -> None:
         """Refuse further commands, and wait for those that are here."""
