@@ -77,6 +77,16 @@ def test_what_is_no_reply_is_refused(data: list[Any]) -> None:
         decode_reply(data, KEY)
 
 
+@pytest.mark.parametrize(("token", "slots"), [(-1, [0]), (7, [-1])])
+def test_a_notification_has_no_negative_numbers(token: int, slots: list[int]) -> None:
+    sent = Notification(KEY, "f", "here", "granted", 7, (0,), 1.0, 5.0)
+    data = carried(sent)
+    assert decode_notification(data, KEY, "here") == sent
+    data[3:5] = token, slots
+    with pytest.raises(ValueError, match="negative"):
+        decode_notification(data, KEY, "here")
+
+
 def test_numbers_may_come_as_either_sort() -> None:
     assert decode_reply(["granted", 7.0, [0.0], 30], KEY) == Granted(7, (0,), 30.0)
     assert decode_reply(["failed", "busy", "x"], KEY) == Failed("busy", "x")

@@ -69,6 +69,8 @@ def decode_reply(data: Sequence[Any], key: bytes) -> Reply:
 def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Notification:
     """The notification that a list holds, as it arrived in this inbox. Raises `ValueError`."""
     notification: Notification = _decode(_NOTIFICATIONS, data, {"key": key, "inbox": inbox})
+    if notification.token < 0 or any(slot < 0 for slot in notification.slots):
+        raise ValueError("tokens and slots are no negative numbers")
     return notification
 
 
