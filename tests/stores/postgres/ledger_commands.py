@@ -171,8 +171,6 @@ TOLD_ROWS: list[list[Any]] = [
         [wish("new", queue=False)],
     ],
     [waiters(80), [wish("more", capacity=5000)], [Inspect(LINE)]],
-    # more has expired than one batch may end
-    [waiters(400, waiter_ttl=5.0), 12.0, [Inspect(LINE)] * 9, [Inspect(LINE)]],
     # holds beside the one inside the key's row, which end one by one
     [
         queue_of(3, capacity=2, ttl=3.0, priority=1, lock_delay=2.0),
@@ -181,3 +179,11 @@ TOLD_ROWS: list[list[Any]] = [
         [Inspect(LINE)],
     ],
 ]
+
+MORE_THAN_A_BATCH: list[Any] = [
+    waiters(400, waiter_ttl=5.0),
+    12.0,
+    [Inspect(LINE)] * 9,
+    [Inspect(LINE)],
+]
+"""More has expired than one batch may end, so it matters which commands are a batch."""

@@ -12,7 +12,7 @@ from dibs.core.names import fingerprint
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
 from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import TOLD_ROWS, crowds, plans
+from tests.stores.postgres.ledger_commands import MORE_THAN_A_BATCH, TOLD_ROWS, crowds, plans
 from tests.stores.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
@@ -41,6 +41,10 @@ def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[A
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
     follow(plan, subject, manner)
+
+
+def test_a_batch_ends_no_more_than_it_may(subject: Database) -> None:
+    follow(MORE_THAN_A_BATCH, subject, "together")
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -33,7 +33,13 @@ from dibs.model import (
 )
 from dibs.stores.postgres import ledger, schema
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import OWN, TOLD_ROWS, crowds, plans
+from tests.stores.postgres.ledger_commands import (
+    MORE_THAN_A_BATCH,
+    OWN,
+    TOLD_ROWS,
+    crowds,
+    plans,
+)
 from tests.stores.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
 from tests.stores.postgres.ledger_subject import Database, Time, database, follow, take
 
@@ -256,7 +262,7 @@ def look(subject: Database, manner: str) -> None:
     def answers_as_memory_does(plan: list[Any]) -> None:
         follow(plan, subject, manner)
 
-    for plan in TOLD_ROWS:
+    for plan in (*TOLD_ROWS, *([MORE_THAN_A_BATCH] if manner == "together" else [])):
         follow(plan, subject, manner)
     answers_as_memory_does()
 
