@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from queue import SimpleQueue
 
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
-from benchmarks.place import QueueEntry
+from benchmarks.place import Place
 from dibs.clock import SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
@@ -16,7 +16,7 @@ from dibs.model import Acquire, Release
 
 
 @asynccontextmanager
-async def _ledger_twice(place: QueueEntry) -> AsyncIterator[Callable[[str], AsyncRun]]:
+async def _ledger_twice(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
     """Acquire and Release on the book of one key, by the real clock: no store, no client."""
     clock = SystemClock()
 
@@ -35,7 +35,7 @@ async def _ledger_twice(place: QueueEntry) -> AsyncIterator[Callable[[str], Asyn
     yield on
 
 
-def _connect(place: QueueEntry, synchronous: str) -> sqlite3.Connection:
+def _connect(place: Place, synchronous: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         place.file("bare.db"), isolation_level=None, timeout=30, check_same_thread=False
     )
@@ -62,7 +62,7 @@ def _give(connection: sqlite3.Connection, key: str) -> None:
 
 @asynccontextmanager
 async def _pair_in_place(
-    place: QueueEntry, synchronous: str = "NORMAL"
+    place: Place, synchronous: str = "NORMAL"
 ) -> AsyncIterator[Callable[[str], AsyncRun]]:
     """Two transactions on the loop's own thread: it waits for the file where it must."""
     connection = _connect(place, synchronous)
@@ -79,14 +79,14 @@ async def _pair_in_place(
     connection.close()
 
 
-def _pair_in_place_full(place: QueueEntry) -> object:
+def _pair_in_place_full(place: Place) -> object:
     return _pair_in_place(place, "FULL")
 
 
 class _OwnThread:
     """A thread that has the connection; each statement's caller awaits a future."""
 
-    def __init__(self, place: QueueEntry) -> None:
+    def __init__(self, place: Place) -> None:
         self._jobs: SimpleQueue[tuple[Callable[..., None], str, asyncio.Future[None]] | None]
         self._jobs = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ class _OwnThread:
         self._jobs.put((what, key, done))
         await done
 
-    def _run(self, place: QueueEntry) -> None:
+    def _run(self, place: Place) -> None:
         connection = _connect(place, "NORMAL")
         while (job := self._jobs.get()) is not None:
             what, key, done = job
@@ -112,7 +112,7 @@ class _OwnThread:
 
 
 @asynccontextmanager
-async def _pair_in_thread(place: QueueEntry) -> AsyncIterator[Callable[[str], AsyncRun]]:
+async def _pair_in_thread(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
     """Two transactions on a thread of their own, one after the other."""
     thread = _OwnThread(place)
 
