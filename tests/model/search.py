@@ -111,7 +111,7 @@ def _would_write_late(state: State) -> bool:
 
 
 def _look_for_the_stuck(found: Search) -> None:
-    """From every state in which a client waits, it gets its transition even if all others have died."""
+    """From every state in which a client waits, it gets its turn even if all others have died."""
     for i in range(len(found.world.ids)):
         ways = _ways_back(found, lambda actor, i=i: actor in (i, TIME))  # type: ignore[misc]
         todo = [at for at, state in enumerate(found.states) if state.clients[i].believes]

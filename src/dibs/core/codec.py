@@ -11,10 +11,12 @@ write to some of the channels that messages come from.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from math import inf
 from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin
 
 from dibs.model import (
+    MANY,
     Acquire,
     Command,
     Failed,
@@ -39,6 +41,8 @@ from dibs.model import (
     Waiter,
 )
 
+_TOO_MANY = f"units and capacity must be at most {MANY}"
+
 type Fields = list[Any]
 """One message: its name, then its fields."""
 
@@ -50,8 +54,36 @@ INTEGER_LIMIT = 2**53
 
 
 def encode(message: Command | Reply | Notification) -> Fields:
-    """A message as a list. Any value of any type is written as it is: the store checks commands."""
+    """A message as a list. Values of any type are written as they are: `flaw_of` checks commands."""
     return _SHAPES[type(message)].encode(message)
+
+
+def flaw_of(command: Command) -> str | None:
+    """Return what is wrong with a command, or None. Our own clients send no such command."""
+    if isinstance(command, Acquire):
+        if type(command.units) is not int or type(command.priority) is not int:
+            return "units and priority must be whole numbers"
+        if not (0 < command.ttl < inf and 0 < command.waiter_ttl < inf):
+            return "ttl and waiter_ttl must be positive"
+        if command.units < 1 or not 0 <= command.floor < INTEGER_LIMIT:
+            return "units must be at least 1, floor at least 0 and less than 2^53"
+        if not 0 <= command.lock_delay < inf:
+            return "lock_delay must be finite and at least 0"
+        if command.units > MANY or command.capacity > MANY:
+            return _TOO_MANY
+    elif isinstance(command, Renew):
+        if not 0 < command.ttl < inf:
+            return "ttl must be positive"
+    elif isinstance(command, Resize):
+        if command.units < 1:
+            return "units must be at least 1"
+        if command.units > MANY:
+            return _TOO_MANY
+    elif isinstance(command, Release) and not (
+        0 <= command.retain < inf and 0 <= command.tombstone < inf
+    ):
+        return "retain and tombstone must be finite and at least 0"
+    return None
 
 
 def decode_command(data: Sequence[Any], key: bytes) -> Command:

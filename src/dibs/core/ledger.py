@@ -18,15 +18,15 @@ The rules, which the model check in `tests/model` explores exhaustively:
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, Literal
 
 from dibs.core.book import Book, Entry, Hold, QueueEntry, Tombstone, first_release
+from dibs.core.codec import flaw_of
 from dibs.core.names import fingerprint
 from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, MAX_CLAIM_TIMEOUT, STEPS, TOMBSTONE_TTL
 from dibs.core.transition import Transition
 from dibs.model import (
-    MANY,
     Acquire,
     Command,
     Failed,
@@ -50,11 +50,6 @@ from dibs.model import (
     Unknown,
     Waiter,
 )
-
-LAST_TOKEN = 2**53
-"""Every token is smaller, so that a double holds it exactly."""
-
-_TOO_MANY = f"units and capacity must be at most {MANY}"
 
 HOLDERS_NAMED = 8
 """How many holders a refusal lists."""
@@ -90,34 +85,6 @@ def apply(
     if batch is not None:
         batch.steps -= allowed - transition.steps
     return reply, transition.notifications
-
-
-def flaw_of(command: Command) -> str | None:
-    """Return what is wrong with a command, or None. Our own clients send no such command."""
-    if isinstance(command, Acquire):
-        if type(command.units) is not int or type(command.priority) is not int:
-            return "units and priority must be whole numbers"
-        if not (0 < command.ttl < inf and 0 < command.waiter_ttl < inf):
-            return "ttl and waiter_ttl must be positive"
-        if command.units < 1 or not 0 <= command.floor < LAST_TOKEN:
-            return "units must be at least 1, floor at least 0 and less than 2^53"
-        if not 0 <= command.lock_delay < inf:
-            return "lock_delay must be finite and at least 0"
-        if command.units > MANY or command.capacity > MANY:
-            return _TOO_MANY
-    elif isinstance(command, Renew):
-        if not 0 < command.ttl < inf:
-            return "ttl must be positive"
-    elif isinstance(command, Resize):
-        if command.units < 1:
-            return "units must be at least 1"
-        if command.units > MANY:
-            return _TOO_MANY
-    elif isinstance(command, Release) and not (
-        0 <= command.retain < inf and 0 <= command.tombstone < inf
-    ):
-        return "retain and tombstone must be finite and at least 0"
-    return None
 
 
 # ---- Acquire --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 from weakref import WeakMethod
 
 from dibs.errors import DibsError
@@ -24,36 +24,31 @@ def connection_of(store: Store, mode: Mode) -> "Connection":
     return OfThread(store.blocking_connection())
 
 
-class Connection:
+class Connection(Protocol):
     """What both have. On the blocking side the coroutines never suspend."""
 
     @property
     def inbox(self) -> str:
         """Where the store sends this connection's notifications."""
-        raise NotImplementedError
+        ...
 
     async def open(self, *, listen: bool = True) -> None:
         """Connect, and subscribe to notifications if `listen`."""
-        raise NotImplementedError
+        ...
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    async def close(self) -> None: ...
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        raise NotImplementedError
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]: ...
 
     async def notifications(self, timeout: float | None) -> Sequence[Notification]:
         """Wait for notifications; none at the timeout. Raises if some may have been missed."""
-        raise NotImplementedError
+        ...
 
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        raise NotImplementedError
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page: ...
 
-    async def examine(self) -> Sequence[Finding]:
-        raise NotImplementedError
+    async def examine(self) -> Sequence[Finding]: ...
 
-    def after_fork(self) -> None:
-        raise NotImplementedError
+    def after_fork(self) -> None: ...
 
 
 class OfLoop(Connection):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.core.ledger import LAST_TOKEN
+from dibs.core.codec import INTEGER_LIMIT
 from dibs.errors import Corrupt
 from dibs.server.placing import words
 from dibs.server.placing.choice import Unsatisfiable, allowed, around, chosen, lives_in, nearest
@@ -166,7 +166,7 @@ def test_the_floor_rises_with_every_move() -> None:
 
 
 def test_no_floor_leaves_no_tokens_above_it() -> None:
-    assert HIGHEST == LAST_TOKEN - 2**40
+    assert HIGHEST == INTEGER_LIMIT - 2**40
     home = Home("one").frozen("two")
     assert home.arrived(HIGHEST - SLACK).floor == HIGHEST
     with pytest.raises(Corrupt, match="too few"):

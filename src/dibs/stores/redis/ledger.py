@@ -18,7 +18,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from dibs.clock import Clock
 from dibs.core import codec
-from dibs.core.ledger import LAST_TOKEN, flaw_of
+from dibs.core.codec import INTEGER_LIMIT, flaw_of
 from dibs.core.names import fingerprint
 from dibs.model import (
     Acquire,
@@ -134,14 +134,14 @@ def _inexact(command: Command) -> str | None:
     """What Lua's numbers and texts could not keep as it is; `flaw_of` has nothing against it."""
     if type(command) is Acquire:
         numbers = command.units, command.capacity, command.priority, command.floor + 1
-        if not all(type(each) is int and -LAST_TOKEN < each < LAST_TOKEN for each in numbers):
+        if not all(type(each) is int and -INTEGER_LIMIT < each < INTEGER_LIMIT for each in numbers):
             return "units, capacity, priority and floor must be whole numbers less than 2^53"
         texts = command.owner, command.note, command.inbox, command.trace, command.address
         if not all(type(each) is str for each in texts):
             return "owner, note, inbox, trace and address must be texts"
     elif type(command) is Resize:
         for each in (command.units, command.seq):
-            if type(each) is not int or not -LAST_TOKEN < each < LAST_TOKEN:
+            if type(each) is not int or not -INTEGER_LIMIT < each < INTEGER_LIMIT:
                 return "units and seq must be whole numbers less than 2^53"
     return None
 

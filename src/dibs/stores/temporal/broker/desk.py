@@ -11,6 +11,7 @@ from typing import Any
 
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, first_release
+from dibs.core.codec import INTEGER_LIMIT
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
 from dibs.core.timing import BATCH_STEPS
@@ -103,7 +104,7 @@ class Desk:
         place = self.book.get(entry_id)
         if isinstance(place, QueueEntry) and owner_of(place.inbox):
             place.silence = inf
-            place.seen = ledger.LAST_TOKEN
+            place.seen = INTEGER_LIMIT
             self._asked[entry_id] = place.grant_ttl
 
     def mark_fast(self, command: Command, owner: Owner) -> None:
