@@ -19,8 +19,8 @@ from dibs.locks.lease import give_up, tombstone
 from dibs.locks.messages import (
     ASIDE,
     format_key,
-    not_busy,
     nothing_held,
+    raise_if_busy,
     refusal,
     timed_out,
     unexpected,
@@ -92,6 +92,47 @@ class StopSignal:
         return was_set
 
 
+class WaitDuties:
+    """What there is to do from time to time during a wait: report it, and look for a deadlock."""
+
+    def __init__(self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None) -> None:
+        self._rt = rt
+        self.ahead: int | None = None
+        """How many were ahead by the store's last answer; None outside the queue."""
+        self._reporter: WaitReporter | None = None
+        self._detector: DeadlockDetector | None = None
+        since = rt.now()
+        if on_wait is not None:
+            self._reporter = WaitReporter(rt, request.key, on_wait, since)
+        # what it acquires in its own `on_wait` counts, too; otherwise it cannot come to hold anything
+        if may_deadlock(rt, request) and (on_wait is not None or rt.holding.of(rt.me())):
+            self._detector = DeadlockDetector(rt, request, since)
+
+    @property
+    def due_at(self) -> float:
+        """When there is something to do."""
+        due = [each.due_at for each in (self._reporter, self._detector) if each is not None]
+        return min(due, default=inf)
+
+    async def do(self, waiter: str) -> None:
+        """Do what is due. `waiter` is its fingerprint, empty outside the queue. Raises `Deadlock`."""
+        rt, reporter, detector = self._rt, self._reporter, self._detector
+        try:
+            if reporter is not None and reporter.due_at <= rt.now():
+                await reporter.report(waiter, self.ahead)
+            if detector is not None and waiter and detector.due_at <= rt.now():
+                await detector.look(waiter)
+        except Deadlock:
+            raise
+        except DibsError:
+            pass  # the store is away, which the wait itself finds out
+
+    def end(self) -> None:
+        """The wait is over."""
+        if self._detector is not None:
+            self._detector.end()
+
+
 class AcquireAttempt:
     """An attempt to acquire one key. Setting `stop` ends its waits with `AttemptStopped`."""
 
@@ -114,14 +155,10 @@ class AcquireAttempt:
         self._over = True
         """There is nothing to be given up."""
         self._inbox = ""
-        """Where the store sends notifications, as of the last command."""
-        self._waits = False
-        self._reporter: WaitReporter | None = None
-        self._detector: DeadlockDetector | None = None
-        self._due_at = inf
-        """When there is something to do besides waiting."""
+        """Where the store sends notifications, as of the last answer."""
+        self._duties: WaitDuties | None = None
+        """What there is to do while it waits, once it does."""
         self._queued = False
-        self._ahead: int | None = None
         self._was_behind = False
         """It upgrades, and found somebody ahead of it once."""
 
@@ -142,8 +179,8 @@ class AcquireAttempt:
         finally:
             if self._queued:
                 self._rt.mail.forget(self._request.key, fingerprint(self._id))
-            if self._detector is not None:
-                self._detector.end()
+            if self._duties is not None:
+                self._duties.end()
 
     async def _try_again(self, answer: TimedReply, until: float) -> Grant:
         """The one try was refused. Try again as long as the store is still removing expired leases."""
@@ -198,13 +235,13 @@ class AcquireAttempt:
                 if not rt.is_ready:
                     await rt.ready(max(limit - now, BRIEFLY))
                     now = rt.now()
-                self._inbox = rt.inbox
-                command = self._request.command(self._id, self._inbox, queue=queue)
+                command = self._request.command(self._id, rt.inbox, queue=queue)
                 self._in_flight, self._over = True, False
                 answer = await rt.call(command, max(limit - now, BRIEFLY))
                 if queue:
-                    not_busy(answer, self._request.key)
+                    raise_if_busy(answer.reply, self._request.key)
                 self._in_flight = False
+                self._inbox = command.inbox
                 if answer.resent:
                     self._doubtful = True
                 return answer
@@ -243,9 +280,8 @@ class AcquireAttempt:
 
     async def _wait_in_queue(self, answer: TimedReply, reply: Queued, until: float) -> Grant | None:
         """Wait for a notification, or until it is time to ask again; None means: ask again."""
-        rt = self._rt
-        self._begin_to_wait()
-        self._queued, self._ahead = True, reply.position
+        rt, duties = self._rt, self._begin_to_wait()
+        self._queued, duties.ahead = True, reply.position
         if self._request.held and reply.position:
             if self._was_behind:
                 await self._refuse_upgrade(reply.position)
@@ -263,10 +299,10 @@ class AcquireAttempt:
         end = min(rt.now() + pause, until)
         key, waiter = self._request.key, fingerprint(self._id)
         while True:
-            await self._do_what_is_due(waiter)
+            await self._do_what_is_due(duties, waiter)
             signal = rt.signal()
             rt.mail.expect(key, waiter, signal)
-            if await self._wait(signal, max(min(end, self._due_at) - rt.now(), 0.0)):
+            if await self._wait(signal, max(min(end, duties.due_at) - rt.now(), 0.0)):
                 told = signal.value
                 if isinstance(told, Notification) and told.event == "granted":
                     return self._pushed(told, answer.sent, reply.now)
@@ -285,48 +321,25 @@ class AcquireAttempt:
         if reply.reason == "too_large":
             self._over = True
             raise refused(self._request, reply)
-        self._begin_to_wait()
-        if self._due_at <= self._rt.now():
-            self._ahead = None
-            await self._do_what_is_due("")
+        duties = self._begin_to_wait()
+        if duties.due_at <= self._rt.now():
+            duties.ahead = None
+            await self._do_what_is_due(duties, "")
         pause = min(max(reply.recheck_in, 0.05), 1.0, until - self._rt.now())
         await self._wait(self._rt.signal(), max(pause, 0.0))
 
-    def _begin_to_wait(self) -> None:
-        if self._waits:
-            return
-        self._waits = True
-        rt, since = self._rt, self._rt.now()
-        if self._on_wait is not None:
-            self._reporter = WaitReporter(rt, self._request.key, self._on_wait, since)
-            self._due_at = since
-        # what it acquires in its own `on_wait` counts, too; otherwise it cannot come to hold anything
-        if may_deadlock(rt, self._request) and (
-            self._on_wait is not None or rt.holding.of(rt.me())
-        ):
-            self._detector = DeadlockDetector(rt, self._request, since)
-            self._due_at = min(self._due_at, self._detector.due_at)
+    def _begin_to_wait(self) -> WaitDuties:
+        if self._duties is None:
+            self._duties = WaitDuties(self._rt, self._request, self._on_wait)
+        return self._duties
 
-    async def _do_what_is_due(self, waiter: str) -> None:
-        """Report the wait and look for a deadlock, if it is time. `waiter` is empty outside the queue.
-
-        Raises `Deadlock`.
-        """
-        rt, reporter, detector = self._rt, self._reporter, self._detector
-        if self._due_at > rt.now():
-            return
+    async def _do_what_is_due(self, duties: WaitDuties, waiter: str) -> None:
         try:
-            if reporter is not None and reporter.due_at <= rt.now():
-                await reporter.report(waiter, self._ahead)
-            if detector is not None and waiter and detector.due_at <= rt.now():
-                await detector.look(waiter)
+            await duties.do(waiter)
         except Deadlock:
             with suppress(DibsError):  # then it is given up in the background
                 await self._leave_queue()
             raise
-        except DibsError:
-            pass  # the store is away, which the wait itself finds out
-        self._due_at = min(each.due_at for each in (reporter, detector) if each is not None)
 
     # -- ends ---------------------------------------------------------------------------------------
 
@@ -362,7 +375,8 @@ class AcquireAttempt:
                 holders = status.holders
         if hooks.observer is not None:
             hooks.observer.in_the_way(holders)
-        return timed_out(self._request.key, holders, wait, self._ahead)
+        ahead = None if self._duties is None else self._duties.ahead
+        return timed_out(self._request.key, holders, wait, ahead)
 
 
 def refused(request: AcquireRequest, reply: Refused) -> DibsError:

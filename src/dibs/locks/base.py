@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from socket import gethostname
 from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
@@ -46,6 +47,7 @@ from dibs.model import (
     Revoked,
     Status,
 )
+from dibs.process import generation
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
 
@@ -57,16 +59,17 @@ PROMISES = frozenset(
 )
 """Every word that a store may promise, and `require=` may name."""
 
-_hosts: dict[int, str] = {}
+_names: dict[int, str] = {}
+"""This process's name, by its generation."""
 
 
 def this_process() -> str:
     """This process, for people: `host/pid`."""
-    pid = os.getpid()
-    found = _hosts.get(pid)
+    number = generation.number
+    found = _names.get(number)
     if found is None:
-        _hosts.clear()
-        found = _hosts[pid] = f"{gethostname()}/{pid}"
+        _names.clear()
+        found = _names[number] = f"{gethostname()}/{os.getpid()}"
     return found
 
 
@@ -127,27 +130,33 @@ class Entering[HeldT: Entered]:
         Raises `RuntimeError` if it entered none and several others have: nobody knows whose block this is.
         """
         entered = self._entered
-        try:
-            me = self._runtime().me()
-        except RuntimeError:
-            me = None  # its event loop is closed, and the garbage collector ends the block
-        if me not in entered:  # left by another task than entered it, as fixtures do
-            if not entered:
-                raise RuntimeError(f"a block of {self._called} is left that nobody entered")
-            owners = list(entered)
-            if len(owners) > 1:
-                owners = [each for each in entered if _is_over(each)]
-            if not owners:
-                raise RuntimeError(
-                    f"a block of {self._called} is left by another task or thread than entered it, and "
-                    "this object has several such blocks: write `with lock.acquire() as lease:` instead"
-                )
-            me = owners[-1]
-        leases = entered[me]
+        owners = list(entered)
+        if len(owners) > 1:
+            owners = self._those_who_may_leave(owners)
+        elif not owners:
+            raise RuntimeError(f"a block of {self._called} is left that nobody entered")
+        owner = owners[-1]  # perhaps another task than entered it, as fixtures do
+        leases = entered[owner]
         lease = leases.pop()
         if not leases:
-            del entered[me]
+            del entered[owner]
         return lease
+
+    def _those_who_may_leave(self, owners: list[object]) -> list[object]:
+        """Of several who have entered: this task or thread, or else those that have ended."""
+        with suppress(
+            RuntimeError
+        ):  # its event loop is closed: the garbage collector ends the block
+            me = self._runtime().me()
+            if me in owners:
+                return [me]
+        over = [each for each in owners if _is_over(each)]
+        if not over:
+            raise RuntimeError(
+                f"a block of {self._called} is left by another task or thread than entered it, and "
+                "this object has several such blocks: write `with lock.acquire() as lease:` instead"
+            )
+        return over
 
 
 def _is_over(owner: Any) -> bool:

@@ -14,7 +14,6 @@ from dibs.errors import (
     LeaseLost,
 )
 from dibs.model import Failed, Holder, Refused, Reply
-from dibs.runtime.port import TimedReply
 
 
 def format_key(key: bytes) -> str:
@@ -162,12 +161,10 @@ def _rounded(wait: float | None) -> str:
     return "?" if wait is None else f"{round(wait, 1 if wait >= 1 else 2):g}"
 
 
-def not_busy(answer: TimedReply, key: bytes) -> TimedReply:
-    """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
-    reply = answer.reply
+def raise_if_busy(reply: Reply, key: bytes) -> None:
+    """Raise `BackendUnavailable` for a key that a user's transaction keeps, or whose server is away."""
     if type(reply) is Failed and reply.reason in ("busy", "away"):
         raise unexpected(reply, key)
-    return answer
 
 
 def unexpected(reply: Reply, key: bytes) -> DibsError:

@@ -15,7 +15,7 @@ from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
-from dibs.locks.messages import describe_holders, format_key, not_busy
+from dibs.locks.messages import describe_holders, format_key, raise_if_busy
 from dibs.locks.reentrant import check_single
 from dibs.locks.requests import (
     AcquireRequest,
@@ -157,12 +157,12 @@ async def _grow_alone(rt: Runtime, lease: RWLeaseBase, others: Grant, until: flo
     try:
         while True:
             try:  # each of these can be repeated
-                not_busy(await rt.call(command), key)
+                raise_if_busy((await rt.call(command)).reply, key)
                 leave = Release(key, others.id, tombstone=tombstone(rt, doubtful))
-                not_busy(await rt.call(leave), key)
+                raise_if_busy((await rt.call(leave)).reply, key)
                 refused = await lease._grow()
                 leave = Release(key, place, tombstone=tombstone(rt, doubtful))
-                not_busy(await rt.call(leave), key)
+                raise_if_busy((await rt.call(leave)).reply, key)
                 return refused is None
             except BackendUnavailable:
                 doubtful = True

@@ -71,6 +71,12 @@ class Batch:
         "until",
     )
 
+    give_up: GiveUp
+    until: float
+    """When it is given up, on the loop's clock."""
+    is_innocent: bool
+    """Its connection is closed, or will be, because another batch is late."""
+
     def __init__(self, batcher: "Batcher", commands: Sequence[Command], sent: float) -> None:
         self._batcher = batcher
         self.commands = commands
@@ -78,11 +84,6 @@ class Batch:
         self.calls: Sequence[Call] | None = None
         """None until it is under way: a store that answers in place needs nobody to wait."""
         self.outcome: Sequence[Reply] | DibsError | None = None
-        self.give_up: GiveUp
-        self.until: float
-        """When it is given up, on the loop's clock."""
-        self.is_innocent = False
-        """Its connection is closed, or will be, because another batch is late."""
 
     def done(self, outcome: Sequence[Reply] | DibsError) -> None:
         """Take what the store says. Only the first counts."""
@@ -262,7 +263,7 @@ class Batcher:
 
     def _begin(self, batch: Batch, calls: Sequence[Call]) -> None:
         """It is under way, unless it has ended in place."""
-        batch.calls = calls
+        batch.calls, batch.is_innocent = calls, False
         if batch.outcome is not None:
             return self._end(batch)
         batch.until = self._loop.time() + self._limit(calls)
