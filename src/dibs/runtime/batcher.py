@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextvars import Context, copy_context
 from functools import partial
+from math import inf
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
@@ -40,7 +41,12 @@ class Call:
     __slots__ = ("command", "future", "limit", "until", "waits")
 
     def __init__(
-        self, command: Command, future: asyncio.Future[TimedReply], limit: float, waits: float
+        self,
+        command: Command,
+        future: asyncio.Future[TimedReply],
+        limit: float,
+        waits: float,
+        now: float,
     ) -> None:
         self.command = command
         self.future = future
@@ -48,7 +54,7 @@ class Call:
         """Seconds that one round trip may take for it."""
         self.waits = waits
         """Seconds that its caller waits."""
-        self.until = future.get_loop().time() + waits
+        self.until = now + waits
 
     def too_late(self) -> None:
         """Its caller stops waiting; what is under way goes on."""
@@ -130,6 +136,8 @@ class Batcher:
         self._under_way: set[Batch] = set()
         self._watched: set[Call | Batch] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at = inf
+        """When the timer goes off."""
         self._ended: asyncio.Future[None] | None = None
         """Set with the next batch that ends, for whoever closes."""
 
@@ -190,7 +198,8 @@ class Batcher:
             raise BackendUnavailable("the client is closed")
         limit = time_limit(command, self._call_timeout)
         waits = limit if wait is None or wait > limit else wait
-        call = Call(command, self._loop.create_future(), limit, waits)
+        loop = self._loop
+        call = Call(command, loop.create_future(), limit, waits, loop.time())
         self._watch(call)
         return call
 
@@ -271,7 +280,7 @@ class Batcher:
         self._watch(batch)
 
     def _limit(self, calls: Sequence[Call]) -> float:
-        return max(min(LEAST, self._call_timeout), *(call.limit for call in calls))
+        return max(min(LEAST, self._call_timeout), *[call.limit for call in calls])
 
     # -- ending -------------------------------------------------------------------------------------
 
@@ -343,21 +352,24 @@ class Batcher:
     def _watch(self, item: Call | Batch) -> None:
         """See that it ends in time, by one timer for all: most end long before it is due."""
         self._watched.add(item)
-        timer = self._timer
-        if timer is None or item.until < timer.when():
-            if timer is not None:
-                timer.cancel()
-            self._timer = self._loop.call_at(item.until, self._look)
+        if item.until < self._look_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._look_again_at(item.until)
+
+    def _look_again_at(self, when: float) -> None:
+        self._look_at = when
+        self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        now, self._timer = self._loop.time(), None
+        now, self._timer, self._look_at = self._loop.time(), None, inf
         for item in [item for item in self._watched if item.until <= now]:
             if item in self._watched:  # else giving up another one has ended it
                 self._watched.discard(item)
                 item.too_late()
         if self._watched:
             soonest = min(item.until for item in self._watched)
-            self._timer = self._loop.call_at(max(soonest, now + MIN_CHECK_INTERVAL), self._look)
+            self._look_again_at(max(soonest, now + MIN_CHECK_INTERVAL))
 
     def _give_up(self, batch: Batch) -> None:
         """It is late. Others that go down with its connection are sent again, in the time that is theirs."""

@@ -44,7 +44,8 @@ class Shelf:
         pushes: list[Notification] = []
         clock = self.clock
         with self._lock:
-            now, stamp, batch = clock.now(), clock.stamp(), ledger.Batch()
+            now, stamp = clock.now(), clock.stamp()
+            batch = ledger.Batch() if len(commands) > 1 else None
             if self._open is not None:
                 self._mend()
             for command in commands:
