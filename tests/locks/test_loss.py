@@ -11,7 +11,7 @@ from dibs import Client, Lease, LeaseLost
 from dibs.clock import SystemClock
 from dibs.model import Notification
 from dibs.runtime.aio import TaskGuard
-from dibs.runtime.notifications import PassingMail
+from dibs.runtime.notifications import ForwardingReceiver
 from dibs.session import StoreSession
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
@@ -23,11 +23,11 @@ FOR_EVER = 3600
 type Lose = Callable[..., asyncio.Task[None]]
 
 
-class InTheSameTurn(PassingMail):
+class InTheSameTurn(ForwardingReceiver):
     """The keeper has asked the store of a revocation before the loop goes on."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__(client.session.loop_runtime().letterbox)
+        super().__init__(client.session.loop_runtime().receiver)
         self._keeper = client.session.keeper
 
     def deliver(self, notification: Notification) -> None:
@@ -38,7 +38,7 @@ class InTheSameTurn(PassingMail):
 @pytest.fixture
 async def lose(client: Client) -> Lose:
     """Lose locks as soon as their holder waits in its body."""
-    client.session.loop_runtime().letterbox = InTheSameTurn(client)
+    client.session.loop_runtime().receiver = InTheSameTurn(client)
 
     async def revoke(*names: str) -> None:
         for name in names:

@@ -19,6 +19,7 @@ from dibs.model import (
     Release,
     Released,
     Renew,
+    Renewed,
     Reply,
     Revoke,
 )
@@ -351,6 +352,28 @@ async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
         wire.answer([Released()])
         answer = await release
     assert (answer.reply, answer.resent) == (Released(), True)
+    await batcher.close()
+
+
+async def test_reads_that_are_late_cost_commands_on_their_connection_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dibs.runtime.batcher.LEAST", 0.05)
+    wire: Any = OneWire()
+    loop, clock = asyncio.get_running_loop(), SystemClock()
+    batcher = Batcher(wire, loop, clock, 60.0)
+    reads = Batcher(wire, loop, clock, 0.1, parallel=1, beside=batcher)
+    renewal = asyncio.create_task(batcher.call(Renew(b"lock:b", "b", 60.0)))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        with pytest.raises(BackendUnavailable):
+            await reads.call(Inspect(b"lock:a"))
+        while len(wire.sent) < 3:
+            await asyncio.sleep(0.01)
+        assert [type(batch[0]) for batch in wire.sent] == [Renew, Inspect, Renew]
+        wire.answer([Renewed(60.0)])
+        assert (await renewal).reply == Renewed(60.0)
+    await reads.close()
     await batcher.close()
 
 

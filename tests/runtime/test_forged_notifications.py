@@ -22,7 +22,7 @@ from dibs.core import codec
 from dibs.errors import AcquireTimeout
 from dibs.locks.acquire import ManualLeases
 from dibs.model import Acquire, Event, Notification
-from dibs.runtime.notifications import PassingMail, Receiver
+from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.session import StoreSession
 from dibs.stores.sqlite import notify
 from tests.runtime.real_stores import SHARED, url_of
@@ -34,11 +34,11 @@ OUT_OF_REACH = 2**52
 type Forge = Callable[[Notification], None]
 
 
-class Overheard(PassingMail):
+class Overheard(ForwardingReceiver):
     """What arrives; with `keep` it goes no further."""
 
-    def __init__(self, letterbox: Receiver) -> None:
-        super().__init__(letterbox)
+    def __init__(self, receiver: Receiver) -> None:
+        super().__init__(receiver)
         self.arrived: asyncio.Queue[Notification] = asyncio.Queue()
         self.keep = False
 
@@ -110,7 +110,7 @@ def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 async def overheard(client: Client) -> Overheard:
     await client.status("connected")
     runtime = client.session.loop_runtime()
-    runtime.letterbox = heard = Overheard(runtime.letterbox)
+    runtime.receiver = heard = Overheard(runtime.receiver)
     return heard
 
 
@@ -227,7 +227,7 @@ async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
         await runtime.call(Acquire(b"lock:x", "i" * 24, "me", 30.0, queue=True, inbox="elsewhere"))
         await held.release()
         heard.keep = False
-        runtime.letterbox.deliver(push)
+        runtime.receiver.deliver(push)
         with pytest.raises(AcquireTimeout):
             await waiting
 
@@ -291,7 +291,7 @@ async def queued() -> AsyncIterator[Any]:
 
         async def hear(notification: Notification) -> tuple[Any, bool]:
             """The lease, and whether its waiter asked before it believed the grant."""
-            client.session.loop_runtime().mail.deliver(notification)
+            client.session.loop_runtime().notifications.deliver(notification)
             return await waiting, bool(store.batches)
 
         async def run(change: Callable[[Notification], Notification]) -> tuple[Any, bool]:

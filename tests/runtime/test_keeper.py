@@ -179,7 +179,7 @@ def test_a_lost_reply_of_a_renewal_counts_from_the_one_that_came(site: Site) -> 
 def test_a_revoked_lease_is_told_by_the_next_renewal_if_the_push_was_lost(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL).acquire()
     site.clock.advance(TTL / 2)
-    mailroom = site.client.session.keeper.mail
+    mailroom = site.client.session.keeper.notifications
     mailroom._revoked = lambda notification: None
     assert site.another().lock("a").revoke(reason="maintenance") == 1
     assert not lease.lost
@@ -207,7 +207,9 @@ def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
     (holder,) = site.client.status("a").holders
     site.clock.advance(TTL / 5)
     began, before = lease.remaining, len(site.times(lease))
-    site.client.session.keeper.mail.deliver(Notification(lease.key, holder.lease, "", "revoked"))
+    site.client.session.keeper.notifications.deliver(
+        Notification(lease.key, holder.lease, "", "revoked")
+    )
     assert site.client.session.keeper.flush(10)
     assert len(site.times(lease)) == before + 1
     assert not lease.lost

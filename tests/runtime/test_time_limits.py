@@ -96,6 +96,20 @@ async def _work(runtime: AsyncRuntime, number: int) -> None:
         await runtime.call(Release(key, lease))
 
 
+async def test_a_listing_that_is_cancelled_costs_no_command_its_connection(distant: str) -> None:
+    async with dibs.connect(distant) as client, asyncio.timeout(60):
+        lease = await client.lock("a", ttl=60).acquire()
+        runtime = client.session.loop_runtime()
+        for _ in range(5):
+            listing = asyncio.create_task(runtime.page(b"lock:", None, 10))
+            await asyncio.sleep(0)
+            renewal = asyncio.create_task(runtime.call(Renew(lease.key, lease._id, 60.0)))
+            await asyncio.wait((renewal,), timeout=AWAY / 2)
+            listing.cancel()
+            assert not (await renewal).resent
+        await lease.release()
+
+
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
 @pytest.mark.parametrize("what", ["a release", "a resize"])
 def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(

@@ -25,7 +25,7 @@ class Still:
         self._runtime = world.server.service.runtime
         self._call, self._acquires, self._moves = self._runtime.call, 0, asyncio.Event()
         monkeypatch.setattr(self._runtime, "call", self.call)
-        monkeypatch.setattr(self._runtime.letterbox, "deliver", self.lose)
+        monkeypatch.setattr(self._runtime.receiver, "deliver", self.lose)
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         if type(command) is Acquire:

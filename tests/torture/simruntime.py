@@ -87,7 +87,7 @@ class SimRuntime:
         self.process = process
         self.capabilities = Capabilities(scope="process")
         self.keeper = SimKeeper(self)
-        self.mail = NotificationRouter(self._revoked)
+        self.notifications = NotificationRouter(self._revoked)
         self.connect_timeout = 10.0
         self.call_timeout = CALL_TIMEOUT
         self.holding = HeldByOwner()
@@ -147,7 +147,7 @@ class SimRuntime:
         if notification.event == "granted":
             granted = self.process.offset + self.process.rate * at
             self._believe(lease_id, granted, granted + trusted(notification.claim_timeout))
-        self.mail.deliver(notification)
+        self.notifications.deliver(notification)
 
     async def ready(self, timeout: float | None = None) -> None: ...
 

@@ -178,7 +178,7 @@ class AcquireAttempt:
             raise
         finally:
             if self._queued:
-                self._rt.mail.forget(self._request.key, fingerprint(self._id))
+                self._rt.notifications.forget(self._request.key, fingerprint(self._id))
             if self._duties is not None:
                 self._duties.end()
 
@@ -267,7 +267,7 @@ class AcquireAttempt:
 
     def _begin_anew(self) -> None:
         """The id has ended: its grant was not claimed while this process was paused. Take another."""
-        self._rt.mail.forget(self._request.key, fingerprint(self._id))
+        self._rt.notifications.forget(self._request.key, fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
 
@@ -301,13 +301,13 @@ class AcquireAttempt:
         while True:
             await self._do_what_is_due(duties, waiter)
             signal = rt.signal()
-            rt.mail.expect(key, waiter, signal)
+            rt.notifications.expect(key, waiter, signal)
             if await self._wait(signal, max(min(end, duties.due_at) - rt.now(), 0.0)):
                 told = signal.value
                 if isinstance(told, Notification) and told.event == "granted":
                     return self._pushed(told, answer.sent, reply.now)
                 return None
-            if rt.now() >= end or not rt.mail.pause(key, waiter):
+            if rt.now() >= end or not rt.notifications.pause(key, waiter):
                 return None
 
     async def _refuse_upgrade(self, position: int) -> None:

@@ -156,9 +156,9 @@ class AsyncRuntime:
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = HeldByOwner()
-        self.mail = keeper.new_mail()
-        self.letterbox: Receiver = self.mail
-        """Takes the store's notifications: `mail`, unless somebody stands in between."""
+        self.notifications = keeper.new_router()
+        self.receiver: Receiver = self.notifications
+        """Takes the store's notifications: `notifications`, unless somebody stands in between."""
         self.now = clock.now
         self.stamp = clock.stamp
         self.me = asyncio.current_task
@@ -167,7 +167,12 @@ class AsyncRuntime:
         self._clock_is_by_hand = hasattr(clock, "at")
         self._loop = loop
         self._batcher = Batcher(self.connection, loop, clock, call_timeout)
-        self._reads = Batcher(self.connection, loop, clock, call_timeout, most=READS, parallel=1)
+        self._reads = Batcher(
+            *(self.connection, loop, clock, call_timeout),
+            most=READS,
+            parallel=1,
+            beside=self._batcher,
+        )
         self._scanning = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
         self._subscribing: asyncio.Task[None] | None = None
@@ -221,16 +226,16 @@ class AsyncRuntime:
         """Take notifications. When some may have been missed, all waiters ask again."""
         if isinstance(news, DibsError):
             self._is_deaf = True
-            self.letterbox.recheck()
+            self.receiver.recheck()
             if not self._closed and (self._subscribing is None or self._subscribing.done()):
                 self._subscribing = self._loop.create_task(self._subscribe_again())
                 self._subscribing._log_destroy_pending = False  # type: ignore[attr-defined]
             return
         for notification in news:
             if notification.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(HEAD_DELAY, self.letterbox.remind, notification)
+                self._loop.call_later(HEAD_DELAY, self.receiver.remind, notification)
             else:
-                self.letterbox.deliver(notification)
+                self.receiver.deliver(notification)
 
     async def _subscribe_again(self) -> None:
         """Try until notifications come again, and have all waiters ask meanwhile."""
@@ -245,7 +250,7 @@ class AsyncRuntime:
                 self._is_deaf = True
                 if not isinstance(error, DibsError):
                     log.exception("subscribing to notifications failed")
-            self.letterbox.recheck()
+            self.receiver.recheck()
 
     def _batcher_for(self, command: Command) -> Batcher:
         """Reads travel apart from what leases depend on."""
@@ -271,7 +276,16 @@ class AsyncRuntime:
         return [*told, *await told_of(calls)] if calls else told
 
     async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        """The next keys in use that begin with `prefix`: one such page is read at a time."""
+        """The next keys in use that begin with `prefix`: one such page is read at a time.
+
+        A caller that is cancelled leaves. The page is read to its end: a store may have to close the
+        connection to give it up, and others' commands are on their way there.
+        """
+        reading = self._loop.create_task(self._page(prefix, cursor, limit))
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(reading)
+
+    async def _page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         async with self._scanning:
             return await self.connection.scan(prefix, cursor, limit)
 
@@ -311,7 +325,7 @@ class AsyncRuntime:
             self._opening.cancel()
             await asyncio.wait((self._opening,))
             self.is_ready = False
-        self.letterbox.recheck()
+        self.receiver.recheck()
         await self._batcher.close()
         await self._reads.close()
         if self._subscribing is not None:

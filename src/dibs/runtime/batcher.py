@@ -118,13 +118,18 @@ class Batcher:
         *,
         most: int = MAX_BATCH,
         parallel: int = 0,
+        beside: "Batcher | None" = None,
     ) -> None:
+        """`beside`: another batcher that sends over the same connection."""
         self._connection = connection
         self._loop = loop
         self._clock = clock
         self._call_timeout = call_timeout
         self._most = most
         self._parallel = parallel or connection.parallel
+        self._sharing: list[Batcher] = [] if beside is None else beside._sharing
+        """All that send over this connection."""
+        self._sharing.append(self)
         self._gathering: deque[Call] = deque()
         self._context: Context | None = None
         """Context of the batch's first command, so that the batch belongs to its trace."""
@@ -373,8 +378,9 @@ class Batcher:
 
     def _give_up(self, batch: Batch) -> None:
         """It is late. Others that go down with its connection are sent again, in the time that is theirs."""
-        for other in self._under_way - {batch}:
-            other.is_innocent = True
+        for batcher in self._sharing:
+            for other in batcher._under_way - {batch}:
+                other.is_innocent = True
         batch.outcome = BackendUnavailable("the store did not answer in time")
         self._under_way.discard(batch)
         batch.give_up()

@@ -69,7 +69,7 @@ class StoreKeeper:
         connect_timeout: float,
         call_timeout: float,
     ) -> None:
-        self.mail = NotificationRouter(self._revoked)
+        self.notifications = NotificationRouter(self._revoked)
         self.store = store
         """Where the leases are that it keeps."""
         self.client_closed = False
@@ -126,7 +126,7 @@ class StoreKeeper:
         if self._connection is None:
             self.flush(timeout)
 
-    def new_mail(self) -> NotificationRouter:
+    def new_router(self) -> NotificationRouter:
         """A router for an event loop, which listens for itself."""
         return NotificationRouter(self._revoked)
 
@@ -167,7 +167,7 @@ class StoreKeeper:
     def after_fork(self) -> None:
         """The parent's leases, chores and connection are not the child's."""
         connection, leases = self._connection, self._scheduler.leases()
-        self.mail = NotificationRouter(self._revoked)
+        self.notifications = NotificationRouter(self._revoked)
         self._reset()
         if connection is not None:
             connection.after_fork()
@@ -278,14 +278,14 @@ class StoreKeeper:
             self._work(connection, chores)
         elif not self._closing:
             for notification in connection.notifications(None):
-                self.mail.deliver(notification)
+                self.notifications.deliver(notification)
 
     def _connect(self) -> BlockingConnection:
         connection = self.store.blocking_connection()
         connection.open(self._connect_timeout)
         connection.subscribe(self._connect_timeout)
         self._connection = connection
-        self.mail.recheck()
+        self.notifications.recheck()
         return connection
 
     def _disconnect(self) -> None:

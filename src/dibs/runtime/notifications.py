@@ -78,17 +78,17 @@ class NotificationRouter:
                 signal.set(None)
 
 
-class PassingMail:
+class ForwardingReceiver:
     """Passes everything on to another receiver: a base for what looks at notifications on their way."""
 
-    def __init__(self, letterbox: Receiver) -> None:
-        self._letterbox = letterbox
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
 
     def deliver(self, notification: Notification) -> None:
-        self._letterbox.deliver(notification)
+        self._receiver.deliver(notification)
 
     def remind(self, notification: Notification) -> None:
-        self._letterbox.remind(notification)
+        self._receiver.remind(notification)
 
     def recheck(self) -> None:
-        self._letterbox.recheck()
+        self._receiver.recheck()

@@ -212,7 +212,7 @@ class Keeper(Protocol):
         """
 
 
-class Mail(Protocol):
+class Notifications(Protocol):
     """Pushes for the ids that wait."""
 
     def expect(self, key: bytes, lease: str, signal: Signal) -> None:
@@ -252,7 +252,7 @@ class Runtime(Protocol):
         """Who looks after leases."""
 
     @property
-    def mail(self) -> Mail:
+    def notifications(self) -> Notifications:
         """Where pushes arrive."""
 
     @property

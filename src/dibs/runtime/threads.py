@@ -127,8 +127,8 @@ class ThreadRuntime:
         return self.keeper.store.capabilities
 
     @property
-    def mail(self) -> NotificationRouter:
-        return self.keeper.mail
+    def notifications(self) -> NotificationRouter:
+        return self.keeper.notifications
 
     @property
     def inbox(self) -> str:
@@ -242,7 +242,7 @@ class ThreadRuntime:
     def refuse(self) -> None:
         """Grant nothing from now on, and have waiters learn of it."""
         self._closed = True
-        self.mail.recheck()
+        self.notifications.recheck()
 
     def close(self) -> None:
         """Disconnect what is idle."""

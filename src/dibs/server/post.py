@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from dibs.model import Notification
-from dibs.runtime.notifications import PassingMail, Receiver
+from dibs.runtime.notifications import ForwardingReceiver, Receiver
 
 
 class Stream:
@@ -115,11 +115,11 @@ class Post:
         return self._streams.values()
 
 
-class TappedMail(PassingMail):
-    """A runtime's mail, of which what is for a stream goes there. Takes the place of its letterbox."""
+class TappedMail(ForwardingReceiver):
+    """A runtime's mail, of which what is for a stream goes there. Takes the place of its receiver."""
 
-    def __init__(self, letterbox: Receiver, post: Post) -> None:
-        super().__init__(letterbox)
+    def __init__(self, receiver: Receiver, post: Post) -> None:
+        super().__init__(receiver)
         self._post = post
 
     def deliver(self, notification: Notification) -> None:

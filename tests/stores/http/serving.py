@@ -46,7 +46,7 @@ class Served:
             self.world.server._stack.push_async_callback(session.close_loop)
             runtime = alone(session.loop_runtime())
             await runtime.ready()
-            runtime.letterbox = TappedMail(runtime.letterbox, self.world.server.service.post)
+            runtime.receiver = TappedMail(runtime.receiver, self.world.server.service.post)
             self.again(runtime)
             return runtime
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dibs.model import Command, Notification, Reply, Status
-from dibs.runtime.notifications import PassingMail, Receiver
+from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
 from dibs.server.observatory.scanner import Scanner
@@ -171,11 +171,11 @@ class Observatory:
                     await task
 
 
-class OverheardMail(PassingMail):
-    """A runtime's mail, of which a picture hears too. Takes the place of its letterbox."""
+class OverheardMail(ForwardingReceiver):
+    """A runtime's mail, of which a picture hears too. Takes the place of its receiver."""
 
-    def __init__(self, letterbox: Receiver, picture: Picture) -> None:
-        super().__init__(letterbox)
+    def __init__(self, receiver: Receiver, picture: Picture) -> None:
+        super().__init__(receiver)
         self._picture = picture
 
     def deliver(self, notification: Notification) -> None:

@@ -42,8 +42,8 @@ class PlacedRuntime:
     def __init__(self, first: AsyncRuntime, ways: Ways, atlas: Atlas) -> None:
         self.ways = ways
         self.atlas = atlas
-        self.mail = NotificationRouter(lambda _: None)
-        self.letterbox: Receiver = self.mail
+        self.notifications = NotificationRouter(lambda _: None)
+        self.receiver: Receiver = self.notifications
         self.keeper = PlacedKeeper(ways, atlas, first.keeper)
         self.connection = PlacedConnection(ways, atlas)
         self.connect_timeout = first.connect_timeout
@@ -55,7 +55,7 @@ class PlacedRuntime:
         self.is_ready = False
         self._first = first
         for each in self.stores:
-            each.letterbox = PlaceMail(self)
+            each.receiver = PlaceMail(self)
         atlas.on_change = lambda: ways.go_by(atlas.table.listing)
 
     @property
@@ -265,7 +265,7 @@ class PlacedKeeper:
 
 
 class PlaceMail:
-    """One store's. Takes the place of its `runtime.letterbox`.
+    """One store's. Takes the place of its `runtime.receiver`.
 
     Where there are several, a pushed grant is not told as such, as a directory may have moved since: its
     waiter asks, and has the answer of the place where the key lives now.
@@ -279,13 +279,13 @@ class PlaceMail:
             notification = Notification(
                 notification.key, notification.lease, notification.inbox, "head"
             )
-        self._placed.letterbox.deliver(notification)
+        self._placed.receiver.deliver(notification)
 
     def remind(self, notification: Notification) -> None:
-        self._placed.letterbox.remind(notification)
+        self._placed.receiver.remind(notification)
 
     def recheck(self) -> None:
-        self._placed.letterbox.recheck()
+        self._placed.receiver.recheck()
 
 
 class PlacedConnection:
