@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from dibs.locks.deadlock import DeadlockDetector
-from dibs.runtime.port import SPARE, HeldByOwner
+from dibs.runtime.holding import SPARE, HeldByOwner
 from tests.locks.waits import pause
 from tests.locks.worlds import World
 

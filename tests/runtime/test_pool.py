@@ -6,8 +6,8 @@ import time
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.runtime import threads as pools
-from dibs.runtime.threads import Pool, Slot
+from dibs.runtime import pool as pools
+from dibs.runtime.pool import Pool, Slot
 
 SOON = 10.0
 """Seconds within which all ends when all is well."""

@@ -7,8 +7,9 @@ from weakref import ref
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Granted, Notification, Release, Renewed
+from dibs.runtime.holding import HeldByOwner
 from dibs.runtime.notifications import NotificationRouter
-from dibs.runtime.port import CallResult, HeldByOwner, TimedReply, Watched
+from dibs.runtime.port import CallResult, TimedReply, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 

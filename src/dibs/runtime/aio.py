@@ -12,9 +12,10 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Finding, Inspect, Notification, Page, Status
 from dibs.process import on_fork
 from dibs.runtime.batcher import Batcher, Call
+from dibs.runtime.holding import HeldByOwner
 from dibs.runtime.keeper import StoreKeeper
 from dibs.runtime.notifications import Receiver
-from dibs.runtime.port import CallResult, HeldByOwner, TimedReply
+from dibs.runtime.port import CallResult, TimedReply
 from dibs.stores.port import Store
 
 

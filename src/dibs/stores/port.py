@@ -47,7 +47,7 @@ def time_limit(command: Command, call_timeout: float, wait: float | None = None)
     ttl: float = getattr(command, "ttl", inf)
     if 0 < ttl < 6 * limit:
         limit = ttl / 6
-    return limit if limit > SHORTEST else SHORTEST
+    return max(SHORTEST, limit)
 
 
 class AsyncConnection(Protocol):
