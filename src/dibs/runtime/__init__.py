@@ -1,1 +1,1 @@
-"""When commands travel and on what: the only place that knows tasks and threads."""
+"""The runtime: when commands are sent and over which connection, for tasks and for threads."""

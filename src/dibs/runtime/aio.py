@@ -1,4 +1,4 @@
-"""The asyncio driver: tasks wait in futures, and loss reaches a body as a cancellation."""
+"""The asyncio side: tasks wait in futures, and a loss reaches a body as a cancellation."""
 
 import asyncio
 import logging
@@ -265,16 +265,16 @@ class AsyncRuntime:
         self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[CallResult]:
         """See `runtime.port.Runtime`. Reads and changes of one key keep their order."""
-        told: list[CallResult] = []
+        results: list[CallResult] = []
         calls: list[Call] = []
         batchers: dict[bytes, Batcher] = {}
         for command in commands:
             batcher = self._batcher_for(command)
             if batchers.setdefault(command.key, batcher) is not batcher:
-                told += await told_of(calls)
+                results += await results_of(calls)
                 calls, batchers = [], {command.key: batcher}
             calls.append(batcher.gather(command, wait))
-        return [*told, *await told_of(calls)] if calls else told
+        return [*results, *await results_of(calls)] if calls else results
 
     async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         """The next keys in use that begin with `prefix`: one such page is read at a time.
@@ -302,7 +302,7 @@ class AsyncRuntime:
                 return
 
     async def examine(self) -> Sequence[Finding]:
-        """What the store has to say about itself."""
+        """Ask the store for the findings of `dibs doctor`."""
         await self.ready()
         return await self.connection.examine()
 
@@ -348,18 +348,18 @@ def _while_it_lives(method: WeakMethod[Callable[[Any], None]]) -> Callable[[Any]
     return call
 
 
-async def told_of(calls: Sequence[Call]) -> Sequence[CallResult]:
+async def results_of(calls: Sequence[Call]) -> Sequence[CallResult]:
     """The outcome of each, when all have one. A cancelled caller leaves; what has left goes on."""
     try:
         await asyncio.wait([call.future for call in calls])
-        return [_told(call) for call in calls]
+        return [_result_of(call) for call in calls]
     finally:
         for call in calls:
             if not (call.future.cancel() or call.future.cancelled()):
                 call.future.exception()  # has been seen, or is of no interest any more
 
 
-def _told(call: Call) -> CallResult:
+def _result_of(call: Call) -> CallResult:
     error = call.future.exception()
     if error is None:
         return call.future.result()

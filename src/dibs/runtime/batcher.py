@@ -57,7 +57,7 @@ class Call:
         self.until = now + waits
 
     def too_late(self) -> None:
-        """Its caller stops waiting; what is under way goes on."""
+        """Let the caller stop waiting; what is under way goes on."""
         if not self.future.done():
             told = f"the store did not answer within {self.waits:.3g} s"
             self.future.set_exception(BackendUnavailable(told))
@@ -147,7 +147,7 @@ class Batcher:
         """Set with the next batch that ends, for whoever closes."""
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
-        """The answer to one command. A cancelled caller leaves; what is under way goes on.
+        """Return the answer to one command. A cancelled caller leaves; what is under way goes on.
 
         Raises `BackendUnavailable` after `wait` seconds, or after as long as a call may take.
         """
@@ -217,10 +217,10 @@ class Batcher:
         """Have what gathers leave at the end of this turn, if a batch may leave."""
         if not self._planned and self._gathering and len(self._under_way) < self._parallel:
             self._planned = True
-            self._loop.call_soon(self._leave, context=self._context)
+            self._loop.call_soon(self._send_gathered, context=self._context)
 
-    def _leave(self) -> None:
-        """The end of a turn: send what has gathered."""
+    def _send_gathered(self) -> None:
+        """Send what has gathered, at the end of a turn."""
         self._planned = False
         others = sum(len(batch.commands) for batch in self._under_way)
         if others and (len(self._under_way) >= self._parallel or 2 * len(self._gathering) < others):
@@ -238,7 +238,7 @@ class Batcher:
                 self._begin(batch, part)
 
     def _take(self) -> list[Call]:
-        """At most a batch. Where not all have room, renewals and releases leave before acquires.
+        """Take at most a batch of what has gathered. Where not all have room, renewals and releases leave before acquires.
 
         One that comes after an acquire of its own key stays behind that. A Revoke leaves by itself: a batch
         may be sent again, and would revoke whoever came after.
@@ -276,7 +276,7 @@ class Batcher:
             batch.done(as_dibs(error))
 
     def _begin(self, batch: Batch, calls: Sequence[Call]) -> None:
-        """It is under way, unless it has ended in place."""
+        """Note that a batch is under way, unless it has ended in place."""
         batch.calls, batch.is_innocent = calls, False
         if batch.outcome is not None:
             return self._end(batch)
@@ -290,7 +290,7 @@ class Batcher:
     # -- ending -------------------------------------------------------------------------------------
 
     def _end(self, batch: Batch) -> None:
-        """It has ended: tell its callers, or try again what may be well without the others."""
+        """A batch has ended: answer its callers, or try again what may be well without the others."""
         outcome, calls = batch.outcome, batch.calls
         assert outcome is not None
         assert calls is not None
@@ -377,7 +377,7 @@ class Batcher:
             self._look_again_at(max(soonest, now + MIN_CHECK_INTERVAL))
 
     def _give_up(self, batch: Batch) -> None:
-        """It is late. Others that go down with its connection are sent again, in the time that is theirs."""
+        """Give up a late batch. Others that go down with its connection are sent again, in their own time."""
         for batcher in self._sharing:
             for other in batcher._under_way - {batch}:
                 other.is_innocent = True

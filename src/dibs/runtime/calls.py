@@ -1,4 +1,4 @@
-"""What is tried again when a batch fails as a whole."""
+"""A batch that fails as a whole is tried again in halves."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -37,7 +37,7 @@ def _failed(outcomes: Sequence[Outcome]) -> bool:
 
 
 async def _whole(apply: Apply, commands: Sequence[Command]) -> Sequence[Outcome]:
-    """One try: a reply for each, or the same error for each."""
+    """Try once: return a reply for each, or the same error for each."""
     try:
         return await apply(commands)
     except DibsError as error:

@@ -14,10 +14,10 @@ class Nesting(Protocol):
 
     @property
     def _stands(self) -> bool:
-        """It is held, neither lost nor given up."""
+        """Whether it is held: neither lost nor given up."""
 
     async def _still_stands(self) -> bool:
-        """By the store's word, where nobody here can know."""
+        """Whether it is held; asks the store where nobody here can know."""
 
 
 SPARE = 256
@@ -42,26 +42,26 @@ class HeldByOwner:
         self._added = 0
 
     def get(self, key: bytes, who: object) -> Nesting | None:
-        """The lease on that key of that task or thread, which may have ended."""
+        """Return the lease on that key of that task or thread, which may have ended."""
         known = self._leases.get((key, who))
         return None if known is None else known()
 
     def put(self, key: bytes, who: object, lease: Nesting) -> None:
-        """It is that one's from now on."""
+        """Note that a task or thread holds a lease from now on."""
         self._leases[key, who] = ref(lease)
         keys = self._index.get(id(who))
         if keys is None or key not in keys:
             self._add(key, who)
 
     def drop(self, key: bytes, who: object, lease: Nesting) -> None:
-        """It is that one's no more, unless another lease on the key has taken its place."""
+        """Forget a lease of a task or thread, unless another one on the key has replaced it."""
         place = key, who
         known = self._leases.get(place)
         if known is not None and ((found := known()) is lease or found is None):
             self._leases.pop(place, None)
 
     def of(self, who: object) -> list[Nesting]:
-        """All leases of that task or thread."""
+        """Return all leases of that task or thread."""
         number = id(who)
         new, old = self._index.get(number), self._old.get(number)  # in this order
         keys = {*(new or ()), *(old or ())}
@@ -69,7 +69,7 @@ class HeldByOwner:
         return [lease for lease in found if lease is not None]
 
     def names(self) -> dict[str, str]:
-        """Which task or thread holds each lease, by the lease's fingerprint; for people."""
+        """Return the names of the tasks and threads, by the fingerprints of their leases; for people."""
         found = {}
         for (_, who), known in list(self._leases.items()):
             if (lease := known()) is not None:
@@ -87,7 +87,7 @@ class HeldByOwner:
             self._index_anew()
 
     def _index_anew(self) -> None:
-        """Without what is held no more."""
+        """Rebuild the index without what is held no more."""
         self._old = self._index  # for readers, until the new one is whole
         self._index = index = dict[int, set[bytes]]()
         for key, who in list(self._leases):

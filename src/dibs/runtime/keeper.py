@@ -59,7 +59,7 @@ type _Chore = Watched | _Abandoned | Gate
 
 
 class StoreKeeper:
-    """See the module."""
+    """Renews, abandons and listens in the background, for all clients of one store."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class StoreKeeper:
 
     @property
     def inbox(self) -> str:
-        """Where pushes for threads go; empty while nobody listens."""
+        """The address for threads' notifications; empty while nobody listens."""
         connection = self._connection
         return connection.inbox if connection is not None else ""
 
@@ -368,7 +368,7 @@ class StoreKeeper:
             self._complained = False
 
     def _tell(self, lease: Watched, answer: TimedReply | DibsError) -> None:
-        """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
+        """Give a lease its answer. An error in one lease costs no other its renewal."""
         try:
             if isinstance(answer, DibsError):
                 lease._not_renewed(answer)
@@ -404,7 +404,7 @@ class StoreKeeper:
             chore._not_renewed(error)
 
     def _try_later(self, chore: _Abandoned) -> None:
-        """What can't be given up now ends by itself after its ttl; until then it is worth a few tries."""
+        """Try again a few times. In the end the lease ends by itself, after its ttl."""
         if chore.tries < 8:
             again = chore._replace(tries=chore.tries + 1)
             self._timers.at(self._clock.now() + 0.1 * 2**chore.tries, lambda: self._post(again))

@@ -61,7 +61,7 @@ class Pool:
         self._queue: deque[_Waiter] = deque()
 
     def take(self, timeout: float) -> Slot:
-        """A connection for this thread alone. Raises `BackendUnavailable` if none is free in time."""
+        """Return a connection for this thread alone. Raises `BackendUnavailable` if none is free in time."""
         try:
             slot = self._idle.pop()
         except IndexError:
@@ -70,7 +70,7 @@ class Pool:
         return slot
 
     def give(self, slot: Slot) -> None:
-        """It is free for the next thread."""
+        """Free it for the next thread."""
         is_wanted = slot in self._slots if self._most else len(self._idle) < MAX_IDLE
         if not is_wanted:
             return slot.close()
@@ -82,7 +82,7 @@ class Pool:
         return None
 
     def discard(self, slot: Slot) -> None:
-        """Its connection is of no use any more; the next thread makes another."""
+        """Drop a connection that is of no use any more; the next thread makes another."""
         slot.close()
         if self._slots.pop(slot, slot) is None:
             self._add()
@@ -96,7 +96,7 @@ class Pool:
                 self._idle.appendleft(slot)
 
     def after_fork(self) -> None:
-        """Nothing of the parent's is of use, and none of its threads is here."""
+        """In the child: drop the parent's connections, and forget its threads."""
         for slot in (*self._slots, *self._idle):
             if slot.connection is not None:
                 slot.connection.after_fork()
@@ -118,11 +118,11 @@ class Pool:
                 self._serve()
             while not waiter.gate.wait(min(LOOK_EVERY, max(until - monotonic(), 0.0))):
                 if monotonic() >= until:
-                    self._leave(waiter)
+                    self._stop_waiting(waiter)
                     break
                 lost = self._replace_lost(lost)
         except BaseException:
-            self._leave(waiter)
+            self._stop_waiting(waiter)
             if waiter.slot is not None:
                 self.give(waiter.slot)
             raise
@@ -133,7 +133,7 @@ class Pool:
             )
         return waiter.slot
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def _stop_waiting(self, waiter: _Waiter) -> None:
         try:
             self._queue.remove(waiter)
         except ValueError:

@@ -1,7 +1,7 @@
-"""What the primitives need of a runtime; nothing else tells them tasks from threads.
+"""The runtime port: all that primitives know of tasks, threads and the way to a store.
 
-Primitives are `async def` over this port. The asyncio driver awaits them; the blocking driver steps
-the same coroutine once, over ports that block instead of suspending.
+Primitives are `async def` over this port. The asyncio side awaits them. The blocking side steps the same
+coroutine once, over a runtime that blocks instead of suspending.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -60,7 +60,7 @@ EARLY = 1 / 16
 
 
 class Care(NamedTuple):
-    """What a lease needs at this moment."""
+    """The work that a lease needs at this moment."""
 
     renew: bool
     """Ask the store for more time."""
@@ -84,19 +84,19 @@ class Watched(Protocol):
         """Lose it if its time is over, else tell what it needs."""
 
     def _renewal(self) -> Command:
-        """What asks the store for more time."""
+        """The command that asks the store for more time."""
 
     def _renewed(self, answer: TimedReply) -> None:
-        """The store's word on a renewal."""
+        """Go by the store's answer to a renewal."""
 
     def _not_renewed(self, error: Exception) -> None:
-        """A renewal's fate is unknown: it will be tried again until the deadline."""
+        """The outcome of a renewal is unknown: it will be tried again until the deadline."""
 
     def _doubt(self) -> bool:
         """A notification says that it was revoked: tell whether to renew it now, to go by the answer."""
 
     def _lose(self, reason: str, detail: str = "") -> None:
-        """It has ended before its holder gave it up."""
+        """End it before its holder has given it up."""
 
 
 class Keeper(Protocol):
@@ -121,16 +121,16 @@ class Keeper(Protocol):
 
 
 class Notifications(Protocol):
-    """Pushes for the ids that wait."""
+    """Notifications for the ids that wait."""
 
     def expect(self, key: bytes, lease: str, signal: Signal) -> None:
-        """Set `signal` to the next push for that key and fingerprint, also if it is here already."""
+        """Set `signal` to the next notification for that key and fingerprint, also if it is here already."""
 
     def pause(self, key: bytes, lease: str) -> bool:
-        """Keep what comes, until it is expected again. False if a push has come just now."""
+        """Keep what comes, until it is expected again. False if a notification has come just now."""
 
     def forget(self, key: bytes, lease: str) -> None:
-        """Nobody waits for it any more."""
+        """Drop what comes: nobody waits for it any more."""
 
 
 class Job(Protocol):
@@ -153,19 +153,19 @@ class Runtime(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store promises, as far as it has been asked."""
+        """The store's promises, as far as it has been asked."""
 
     @property
     def keeper(self) -> Keeper:
-        """Who looks after leases."""
+        """The keeper of the store's leases."""
 
     @property
     def notifications(self) -> Notifications:
-        """Where pushes arrive."""
+        """The notifications that have arrived."""
 
     @property
     def inbox(self) -> str:
-        """Where pushes are to be sent; empty while nobody listens."""
+        """The address for notifications; empty while nobody listens."""
 
     async def listen(self) -> None:
         """Let there be an inbox."""
@@ -193,10 +193,10 @@ class Runtime(Protocol):
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[CallResult]:
-        """What came of each of these, which travel together: as `call` would have told it."""
+        """Send several commands together; return for each what `call` would return or raise."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What the store has to say about itself."""
+        """Ask the store for the findings of `dibs doctor`."""
 
     def signal(self) -> Signal: ...
 

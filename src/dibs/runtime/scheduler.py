@@ -1,4 +1,4 @@
-"""When each lease has to be looked at, and the one timer thread of the process.
+"""The scheduler of renewals and deadlines, and the one timer thread of the process.
 
 The timer thread never does input or output: a store that hangs must not keep a holder from learning of
 its deadline. Most leases are released long before their first renewal, so leases that are due at about

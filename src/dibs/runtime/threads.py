@@ -1,4 +1,4 @@
-"""The blocking driver: threads wait in locks, and learn of loss by asking."""
+"""The blocking side: threads wait in locks, and learn of a loss by asking."""
 
 import atexit
 import threading
@@ -157,10 +157,10 @@ class ThreadRuntime:
         self, commands: Sequence[Command], wait: float | None = None
     ) -> Sequence[CallResult]:
         """See `runtime.port.Runtime`: a round trip for as many as may travel together."""
-        told: list[CallResult] = []
+        results: list[CallResult] = []
         for start in range(0, len(commands), MAX_BATCH):
-            told += self._call_batch(commands[start : start + MAX_BATCH], wait)
-        return told
+            results += self._call_batch(commands[start : start + MAX_BATCH], wait)
+        return results
 
     def _call_batch(self, batch: Sequence[Command], wait: float | None) -> Sequence[CallResult]:
         sent = self._clock.now()
@@ -211,7 +211,7 @@ class ThreadRuntime:
             raise BackendUnavailable("the client is closed")
 
     async def examine(self) -> Sequence[Finding]:
-        """What the store reports about itself."""
+        """Ask the store for the findings of `dibs doctor`."""
         return self._using(lambda connection, _: connection.examine())
 
     def scan(self, prefix: bytes) -> Iterator[Status]:
