@@ -238,7 +238,9 @@ class Batcher:
                 self._begin(batch, part)
 
     def _take(self) -> list[Call]:
-        """Take at most a batch of what has gathered. Where not all have room, renewals and releases leave before acquires.
+        """Take at most a batch of what has gathered.
+
+        Where not all have room, renewals and releases leave before acquires.
 
         One that comes after an acquire of its own key stays behind that. A Revoke leaves by itself: a batch
         may be sent again, and would revoke whoever came after.
