@@ -18,7 +18,7 @@ from dibs.core.timing import COUNTED_POSITIONS
 
 @dataclass(slots=True)
 class Hold:
-    """Units that are taken: by the owner of `id` or, if `kept`, by nobody."""
+    """Units that are taken: by the owner of `id` or, if `retained`, by nobody."""
 
     id: str
     owner: str
@@ -36,7 +36,7 @@ class Hold:
     """Number of the newest Resize."""
     lock_delay: float = 0.0
     tombstone: float = 0.0
-    """Seconds for which the id is remembered after a kept hold has ended."""
+    """Seconds for which the id is remembered after a retained hold has ended."""
     since: int = 0
     """Stamp of its grant."""
     note: str = ""
@@ -113,7 +113,7 @@ class Book(Protocol):
 
     @property
     def used(self) -> int:
-        """How many units are taken, including kept ones."""
+        """How many units are taken, including retained ones."""
 
     @property
     def taken(self) -> int:

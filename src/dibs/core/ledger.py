@@ -106,7 +106,7 @@ def _acquire(transition: Transition, command: Acquire) -> Reply:
     limit = transition.book.queue_limit
     if limit is not None and transition.book.waiting >= limit:
         return _refuse(transition, "queue_full")
-    return transition.enqueue(_new_place(transition, command))
+    return transition.enqueue(_new_entry(transition, command))
 
 
 def _acquire_again(transition: Transition, command: Acquire, entry: Entry) -> Reply:
@@ -144,7 +144,7 @@ def _grant(transition: Transition, command: Acquire) -> Granted:
     return Granted(token, slots, command.ttl)
 
 
-def _new_place(transition: Transition, command: Acquire) -> QueueEntry:
+def _new_entry(transition: Transition, command: Acquire) -> QueueEntry:
     transition.book.arrivals += 1
     return QueueEntry(
         id=command.id,

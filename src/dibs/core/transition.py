@@ -204,7 +204,7 @@ class Transition:
         return self._answer_waiter(waiter, ahead, ttl)
 
     def enqueue(self, waiter: QueueEntry) -> Granted | Queued:
-        """Add a waiter to the queue, or grant it at once if it is its transition."""
+        """Add a waiter to the queue, or grant it at once if it is its turn."""
         ahead = self.book.ahead_of(waiter)
         self._record_heartbeat(waiter, ahead)
         self.book.put(waiter)

@@ -55,10 +55,10 @@ class HeldByOwner:
 
     def drop(self, key: bytes, who: object, lease: Nesting) -> None:
         """Forget a lease of a task or thread, unless another one on the key has replaced it."""
-        place = key, who
-        known = self._leases.get(place)
+        entry = key, who
+        known = self._leases.get(entry)
         if known is not None and ((found := known()) is lease or found is None):
-            self._leases.pop(place, None)
+            self._leases.pop(entry, None)
 
     def of(self, who: object) -> list[Nesting]:
         """Return all leases of that task or thread."""

@@ -11,7 +11,7 @@ MAX_EARLY = 1024
 
 
 class Receiver(Protocol):
-    """Takes notifications of the store. To see them on their way, take the place of a runtime's."""
+    """Takes notifications of the store. To see them on their way, replace the receiver of a runtime."""
 
     def deliver(self, notification: Notification) -> None:
         """A notification has come."""
@@ -72,8 +72,8 @@ class NotificationRouter:
 
     def recheck(self) -> None:
         """Have all waiters ask again."""
-        for place in list(self._waiting):
-            signal = self._waiting.pop(place, None)
+        for waiter in list(self._waiting):
+            signal = self._waiting.pop(waiter, None)
             if signal is not None:
                 signal.set(None)
 
