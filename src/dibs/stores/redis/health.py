@@ -61,8 +61,6 @@ def facts_of(info: Any) -> Mapping[str, str]:
 
 def setting_of(answer: Any) -> str | None:
     """The value that `CONFIG GET` gave; None where that is forbidden, as on hosted servers."""
-    if isinstance(answer, dict):
-        answer = [part for pair in answer.items() for part in pair]
     if isinstance(answer, ReplyError) or len(answer) < 2:
         return None
     return bytes(answer[1]).decode()

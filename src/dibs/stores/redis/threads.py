@@ -11,12 +11,11 @@ from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.redis import health, scanning
-from dibs.stores.redis.cluster import router
 from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink, TimeLimit
 from dibs.stores.redis.errors import broken
 from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
+from dibs.stores.redis.routing import Router
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
 
@@ -98,10 +97,9 @@ class BlockingRedisConnection:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._listings = listings
         self._limit = TimeLimit(settings.timeout)
-        self._router = router(settings, SocketDial(self._limit), context)
-        self._router.arrived_at = self._follow
+        dial = SocketDial(self._limit)
+        self._router = Router(settings, dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
         self._arrived: list[Notification] = []
@@ -126,28 +124,19 @@ class BlockingRedisConnection:
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         self._limit.seconds = min(timeout, self._settings.timeout)
-        return step(self._apply(commands))
+        return step(self._router.apply(commands))
 
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        if not commands:
-            return ()
-        replies, notifications = await self._router.apply(commands)
-        if notifications and self._bell is not None:
+    def _hand_on(self, notifications: list[Notification]) -> None:
+        if self._bell is not None:
             self._arrived += notifications
-        return replies
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         self._limit.seconds = self._settings.timeout
-        return step(
-            scanning.scan(self._listings, self._router.names, self._apply, prefix, cursor, limit)
-        )
+        return step(self._router.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
         self._limit.seconds = self._settings.timeout
-        return step(self._examine())
-
-    async def _examine(self) -> Sequence[Finding]:
-        return await health.examine(await self._router.dial(), self._settings.holdoff)
+        return step(self._router.examine())
 
     # -- notifications ------------------------------------------------------------------------------------
 

@@ -57,7 +57,6 @@ class Settings:
     login: Login = field(default=("", ""), repr=False)
     sentinel_login: Login = field(default=("", ""), repr=False)
     db: int = 0
-    protocol: int = 2
     tls: Tls | None = None
     holdoff: float = 0.0
     """How long nothing is granted after the server came back empty, in seconds."""
@@ -127,7 +126,6 @@ class _Reading:
             login=self._login(),
             sentinel_login=self._sentinel_login(sentinel),
             db=db,
-            protocol=self.options.get("protocol", 2),
             tls=self._tls(),
             holdoff=holdoff,
             connect_timeout=self.options.get("socket_connect_timeout", CONNECT_TIMEOUT),
@@ -180,7 +178,7 @@ class _Reading:
     def _options(self, text: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in parse_qsl(text, keep_blank_values=True):
-            if name in _OF_A_POOL:
+            if name in _IGNORED:
                 continue
             read = _OPTIONS.get(name)
             if read is None:
@@ -225,12 +223,6 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _protocol(text: str) -> int:
-    if text not in ("2", "3"):
-        raise ValueError("is 2 or 3 (the versions of RESP)")
-    return int(text)
-
-
 def _certificate(text: str) -> bool:
     if text not in ("required", "none"):
         raise ValueError("is required or none")
@@ -253,10 +245,13 @@ def _duration(text: str) -> float:
     return found
 
 
-_OF_A_POOL = frozenset(
-    {"max_connections", "health_check_interval", "decode_responses", "retry_on_timeout"}
+_IGNORED = frozenset(
+    {
+        *("max_connections", "health_check_interval", "decode_responses", "retry_on_timeout"),
+        "protocol",
+    }
 )
-"""What redis-py's URLs say of its own pool: our connections are our own, so it means nothing here."""
+"""What redis-py's URLs say of its own connections. Ours have no pool, and both protocols serve them alike."""
 
 _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "cluster": _flag,
@@ -264,7 +259,6 @@ _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "sentinel_username": _text,
     "sentinel_password": _text,
     "db": _number,
-    "protocol": _protocol,
     "restart_holdoff": _duration,
     "socket_connect_timeout": _duration,
     "socket_timeout": _duration,
