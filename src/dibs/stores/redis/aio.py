@@ -207,15 +207,13 @@ class AsyncRedisConnection:
                 give_up = submit_in_task(self._router.apply(commands), done)
                 return None
             try:
-                replies, notifications = self._context.read(found[0], commands)
+                replies = self._router.read(found[0], commands)
             except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
                 told = f"{link.endpoint} answered what can't be read: {error!r}"
                 return done(BackendUnavailable(told))
-            if notifications:
-                self._deliver(notifications)
             return done(replies)
 
-        link.launch(self._context.call(commands).request(link.has_functions), 1, land)
+        link.launch(self._router.request(link, commands), 1, land)
         return lambda: give_up()  # noqa: PLW0108  # it may be another one by then
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:

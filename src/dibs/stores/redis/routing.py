@@ -25,7 +25,7 @@ from dibs.stores.redis.connection import (
     pack,
 )
 from dibs.stores.redis.errors import broken, code_of, explain
-from dibs.stores.redis.ledger import CallContext, Outcome, is_unprepared, prepare, store_key
+from dibs.stores.redis.ledger import CallContext, is_unprepared, prepare, store_key
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
 
@@ -192,6 +192,11 @@ class Router:
         """Apply a batch: one call for each part, and one round trip for each server."""
         if not commands:
             return ()
+        link = self.link
+        if link is not None:
+            answer = await self._ask_one(link, commands)
+            if not isinstance(answer, ReplyError):
+                return self.read(answer, commands)
         sent = parts = self._split(commands)
         for _ in range(ATTEMPTS):
             if self._outdated:
@@ -205,10 +210,28 @@ class Router:
                 sent += pieces
             if not sent:
                 break
-        replies, notifications = self._together(parts, len(commands))
+        return self._together(parts, len(commands))
+
+    def request(self, link: Link, commands: Sequence[Command]) -> bytes:
+        """The bytes that apply a batch at the only server."""
+        return self._context.call(commands).request(link.has_functions)
+
+    def read(self, answer: Any, commands: Sequence[Command]) -> list[Reply]:
+        """Return the replies in the answer to a call, and hand on the notifications."""
+        replies, notifications = self._context.read(answer, commands)
         if notifications:
             self._hand_on(notifications)
         return replies
+
+    async def _ask_one(self, link: Link, commands: Sequence[Command]) -> Any:
+        """Ask the only server. Nearly all batches end here, so this is short."""
+        try:
+            return (await link.ask(self.request(link, commands)))[0]
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | HiredisError):
+                raise broken(error, link.endpoint) from error
+            raise
 
     def _split(self, commands: Sequence[Command]) -> list[Part]:
         if not self._is_cluster:
@@ -315,7 +338,7 @@ class Router:
             self._outdated = self._is_cluster
             link.close()
 
-    def _together(self, parts: Sequence[Part], count: int) -> Outcome:
+    def _together(self, parts: Sequence[Part], count: int) -> list[Reply]:
         """The replies of all parts, in the order of the batch.
 
         Raises where nothing was applied, and where it isn't known whether something was: the commands
@@ -330,15 +353,11 @@ class Router:
             unavailable = [error for error in errors if isinstance(error, BackendUnavailable)]
             raise (unavailable or errors)[0]
         replies: dict[int, Reply] = {}
-        notifications: list[Notification] = []
         for part in parts:
-            if part.error is None:
-                found, more = self._context.read(part.answer, part.commands)
-                notifications += more
-            else:
-                found = [_failed(part.error)] * len(part.commands)
+            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
+            found = found or self.read(part.answer, part.commands)
             replies.update(zip(part.numbers, found, strict=True))
-        return [replies[number] for number in range(count)], notifications
+        return [replies[number] for number in range(count)]
 
     # -- a Cluster's nodes --------------------------------------------------------------------------
 
