@@ -16,7 +16,8 @@ from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.redis.connection import MORE, ReplyError, keep_alive, new_reader
 from dibs.stores.redis.errors import broken
 from dibs.stores.redis.ledger import CallContext
-from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
+from dibs.stores.redis.pubsub import PING, PING_EVERY, new_inbox, received
+from dibs.stores.redis.pubsub import subscribe as begin
 from dibs.stores.redis.routing import Router
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
@@ -26,7 +27,7 @@ type Land = Callable[[list[Any] | Exception], None]
 
 
 class LoopLink(BufferedLink):
-    """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
+    """See `Link`. What comes without having been asked for is handed to `take`, in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
         super().__init__(loop)
@@ -78,12 +79,12 @@ class LoopLink(BufferedLink):
         try:
             reader.feed(self._buffer, 0, nbytes)
             while (reply := reader.gets()) is not MORE:
-                if self.take is not None:
-                    self.take(reply)
-                elif asked:
+                if asked:
                     self._answers.append(reply)
                     if len(self._answers) == asked[0][1]:
                         self._land_first()
+                elif self.take is not None:
+                    self.take(reply)
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
             self._break(error)
 
@@ -273,43 +274,29 @@ def _to_nobody(_: object) -> None:
 
 
 class LoopSubscription:
-    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
+    """A connection on which one inbox's notifications arrive, and which is asked whether it still stands."""
 
     def __init__(self, link: LoopLink, inbox: str, deliver: Deliver) -> None:
         self.link = link
         self.error: DibsError | None = None
+        self._inbox = inbox
         self._deliver = deliver
-        self._channel = Channel(inbox, link.endpoint)
         self._loop = asyncio.get_running_loop()
-        self._confirmed: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self, timeout: float) -> None:
-        """Subscribe, and wait until that is confirmed."""
-        link = self.link
-        link.take, link.lost = self._take, self._lost
-        link.send(self._channel.request)
-        try:
-            async with asyncio.timeout(timeout):
-                await self._confirmed
-        except TimeoutError as error:
-            self.end()
-            raise BackendUnavailable(
-                f"{link.endpoint} did not confirm the subscription in time"
-            ) from error
-        except BaseException:
-            self.end()
-            raise
+        """Subscribe, and wait until that is confirmed. Raises the errors of `stores.port`."""
+        self.link.take = self._take
+        await begin(self.link, self._inbox, timeout)
+        self.link.lost = self._lost
         self._timer = self._loop.call_later(PING_EVERY, self._beat)
 
     def _take(self, reply: Any) -> None:
         self._heard = True
-        notifications = self._channel.hear(reply)
+        notifications = received(reply, self._inbox, self.link.endpoint)
         if notifications:
             self._deliver(notifications)
-        elif self._channel.stands and not self._confirmed.done():
-            self._confirmed.set_result(None)
 
     def _beat(self) -> None:
         """Since the last beat something should have come, at least the answer to a ping."""
@@ -326,18 +313,13 @@ class LoopSubscription:
         self._lost(ConnectionAbortedError(why))
 
     def _lost(self, error: Exception) -> None:
-        if isinstance(error, DibsError):
-            self.error = error
-        else:
-            self.error = BackendUnavailable(
-                f"{self.link.endpoint}: the subscription broke: {error}"
-            )
-            self.error.__cause__ = error
         self._stop()
-        if self._confirmed.done():
-            self._deliver(self.error)
-        else:
-            self._confirmed.set_exception(self.error)
+        if not isinstance(error, DibsError):
+            told = f"{self.link.endpoint}: the subscription broke: {error}"
+            error, cause = BackendUnavailable(told), error
+            error.__cause__ = cause
+        self.error = error
+        self._deliver(error)
 
     def _stop(self) -> None:
         if self._timer is not None:
