@@ -54,7 +54,7 @@ MUTANTS = {
         "  return next_token(call.book.last, call.stamp, floor)",
     ),
     "a hold that never ends": ("  if now < self.due then", "  if self.due > 0 then"),
-    "due too late": ("self.due = math.min(self.due, entry.expires)\n  if over", "if over"),
+    "due too late": ("  self.due = math.min(self.due, entry.expires)\n  -- What", "  -- What"),
     "due too late where more are in the hash": (
         "self.due = math.min(self.due, (score - 1) / 1e6)",
         "local _ = 0",
@@ -106,7 +106,10 @@ MUTANTS = {
     ),
     "the entry left in the hash": ("redis.call('HDEL', key .. 'entry', id)", "local _ = 0"),
     "its end left": ("redis.call('ZREM', key .. INDEX[old.kind], id)", "local _ = 0"),
-    "a front that is out of date": ("self.front = {}\n  end", "end"),
+    "a front that is out of date": (
+        "member_of(old))\n      self.front = {}\n",
+        "member_of(old))\n",
+    ),
     "units counted twice": ("self.used = self.used - entry.units", ""),
     "another's slot": ("bit.band(byte, bit.lshift(1, slot % 8)) == 0 then", "true then"),
     "a slot that is never free again": (
@@ -114,7 +117,7 @@ MUTANTS = {
         "bit.bor(byte, mask)",
     ),
     "a slot that nobody notes": ("self.taken = mark(self.taken, entry.slots, true)", ""),
-    "slots without a number": ("if self.capacity > MAX_SLOTS then", "if self.capacity > 1 then"),
+    "slots without a number": ("book.capacity > MAX_SLOTS and", "book.capacity > 1 and"),
     "those listed that end last": (
         "return one.expires < other.expires",
         "return one.expires > other.expires",
@@ -129,7 +132,10 @@ MUTANTS = {
         "elseif self.waiter > 0 then\n    ahead =",
         "elseif nil then\n    ahead =",
     ),
-    "a waiter counted far": ("return math.min(ahead, COUNTED_POSITIONS)", "return math.min(ahead, 2)"),
+    "a waiter counted far": (
+        "return math.min(ahead, COUNTED_POSITIONS)",
+        "return math.min(ahead, 2)",
+    ),
     "a batch without an end": ("call.steps_left = call.steps_left - (steps - call.steps)", ""),
     "a command without an end": (
         "    expire(call, entry)\n    call.steps = call.steps - 1",
@@ -146,8 +152,8 @@ MUTANTS = {
     ),
     "news lost": ("not (each.is_head and (heads", "not ((heads"),
     "a kept hold that is kept longer": (
-        "elseif entry.state == 'retained' then -- a repeat never extends it",
-        "elseif false then",
+        "if entry and entry.state == 'retained' then -- a repeat never extends it",
+        "if false then",
     ),
     "no lock_delay": ("entry.lock_delay > late then", "false then"),
     "an unclaimed grant whose id lives on": (

@@ -6,6 +6,7 @@ The event loop's is in `aio.py`, since importing asyncio takes time.
 import select
 import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,7 +55,7 @@ class Link(Protocol):
         """Nothing is known to be wrong with it."""
 
     def ask(self, data: bytes, count: int = 1, limit: float = inf) -> Awaitable[list[Any]]:
-        """Send commands at once; await their `count` answers for `limit` seconds. Raises `OSError`."""
+        """Send commands at once; await their `count` answers, for `limit` seconds. That raises `OSError`."""
 
     def close(self) -> None:
         """Hang up. Callers that wait for an answer get an `OSError`."""
@@ -188,15 +189,14 @@ class TimeLimit:
 class _Answers:
     """The answers to what was just sent; they are read when they are awaited."""
 
-    __slots__ = ("_asked", "_link")
+    __slots__ = ("_read",)
 
-    def __init__(self, link: "SocketLink", *asked: Any) -> None:
-        self._link = link
-        self._asked = asked
+    def __init__(self, read: Callable[[], list[Any]]) -> None:
+        self._read = read
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         yield from ()
-        return self._link.read_answers(*self._asked)
+        return self._read()
 
 
 class SocketLink:
@@ -227,12 +227,14 @@ class SocketLink:
 
     def ask(self, data: bytes, count: int = 1, limit: float = inf) -> _Answers:
         limit = min(limit, self._limit.seconds)
-        self._wait_at_most(limit)
-        self.socket.sendall(data)
-        return _Answers(self, count, limit)
+        try:
+            self._wait_at_most(limit)
+            self.socket.sendall(data)
+        except OSError as error:
+            return _Answers(partial(_fail, error))
+        return _Answers(partial(self._read_answers, count, limit))
 
-    def read_answers(self, count: int, limit: float) -> list[Any]:
-        """Wait for so many answers, for `limit` seconds at most."""
+    def _read_answers(self, count: int, limit: float) -> list[Any]:
         until = monotonic() + limit
         answers: list[Any] = []
         while True:
@@ -265,6 +267,10 @@ class SocketLink:
         self.socket.close()
 
     close_in_child = close
+
+
+def _fail(error: OSError) -> list[Any]:
+    raise error
 
 
 class SocketDial:

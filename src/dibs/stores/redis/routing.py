@@ -8,6 +8,7 @@ a full server can still be looked at, an ACL forbids some of its keys.
 import random
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import Any
@@ -48,48 +49,35 @@ _AWAY = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"}
 """With these answers another server may be the one to ask."""
 
 
+@dataclass(slots=True)
 class Part:
     """The commands of one slot, in their order, and what has become of them."""
 
-    __slots__ = (
-        "again",
-        "answer",
-        "asking",
-        "commands",
-        "error",
-        "full",
-        "numbers",
-        "slot",
-        "unknown",
-    )
-
-    def __init__(self, slot: int, numbers: list[int], commands: list[Command]) -> None:
-        self.slot = slot
-        self.numbers = numbers
-        """Where in the batch the commands stand."""
-        self.commands = commands
-        self.asking: Endpoint | None = None
-        """The node to which this slot is just moving, where it is to be tried once."""
-        self.full: DibsError | None = None
-        """The server is out of memory and runs no Function. A script can run until it writes."""
-        self.answer: Any = None
-        self.error: DibsError | None = None
-        self.again = False
-        """It was not applied, and sending it again can bring another answer."""
-        self.unknown = False
-        """It may have been applied, though no answer came."""
+    slot: int
+    numbers: list[int] = field(default_factory=list)
+    """Where in the batch the commands stand."""
+    commands: list[Command] = field(default_factory=list)
+    asking: Endpoint | None = None
+    """The node to which this slot is just moving, where it is to be tried once."""
+    full: DibsError | None = None
+    """The server is out of memory and runs no Function. A script can run until it writes."""
+    answer: Any = None
+    error: DibsError | None = None
+    again: bool = False
+    """It was not applied, and sending it again can bring another answer."""
+    unknown: bool = False
+    """It may have been applied, though no answer came."""
 
     @property
-    def keys(self) -> int:
-        return len({command.key for command in self.commands})
+    def is_partly_forbidden(self) -> bool:
+        """This user may not touch some of its keys. That costs the others nothing."""
+        is_refused = isinstance(self.answer, ReplyError) and code_of(self.answer) == "NOPERM"
+        return is_refused and len({command.key for command in self.commands}) > 1
 
-    def pieces(self) -> "list[Part]":
-        """A part for each command."""
-        pairs = zip(self.numbers, self.commands, strict=True)
-        return [Part(self.slot, [number], [command]) for number, command in pairs]
-
-
-type Answers = Awaitable[list[Any]]
+    def fail(self, error: DibsError, *, unknown: bool = False) -> None:
+        """Note that nothing came of it."""
+        self.error = error
+        self.unknown = self.unknown or unknown
 
 
 class Router:
@@ -203,8 +191,9 @@ class Router:
                 await self._learn()
             await self._send(sent)
             sent = [part for part in sent if part.again]
-            for part in [each for each in parts if _is_partly_forbidden(each)]:
-                pieces = part.pieces()
+            for part in [part for part in parts if part.is_partly_forbidden]:
+                pairs = zip(part.numbers, part.commands, strict=True)
+                pieces = [Part(part.slot, [number], [command]) for number, command in pairs]
                 parts.remove(part)
                 parts += pieces
                 sent += pieces
@@ -239,7 +228,7 @@ class Router:
         parts: dict[int, Part] = {}
         for number, command in enumerate(commands):
             slot = slot_of(store_key(command.key))
-            part = parts.get(slot) or parts.setdefault(slot, Part(slot, [], []))
+            part = parts.get(slot) or parts.setdefault(slot, Part(slot))
             part.numbers.append(number)
             part.commands.append(command)
         return list(parts.values())
@@ -250,20 +239,21 @@ class Router:
         for part in parts:
             part.error, part.answer, part.again = None, None, False
             routes.setdefault(part.asking or self._owners.get(part.slot), []).append(part)
-        under_way: list[tuple[Link, list[Part]]] = []
+        reached: list[tuple[Link, list[Part]]] = []
         for node, its_parts in routes.items():
             try:
                 self._check(node)
-                under_way.append((await self._link(node), its_parts))
+                reached.append((await self._link(node), its_parts))
             except DibsError as error:
-                _fail(its_parts, error)
+                for part in its_parts:
+                    part.fail(error)
         began = monotonic()
         try:
-            answers = [self._ask(link, its_parts) for link, its_parts in under_way]
-            for (link, its_parts), awaited in zip(under_way, answers, strict=True):
-                await self._hear(link, its_parts, awaited, began)
+            asked = [(link, its_parts, self._ask(link, its_parts)) for link, its_parts in reached]
+            for link, its_parts, answers in asked:
+                await self._hear(link, its_parts, answers, began)
         except BaseException:
-            for link, its_parts in under_way:
+            for link, its_parts in reached:
                 if its_parts[0].answer is None:
                     link.close()
             raise
@@ -276,25 +266,20 @@ class Router:
         if node is not None and monotonic() < self._avoided.get(node, -inf):
             raise BackendUnavailable(f"{node} did not answer in time; check it and the network")
 
-    def _ask(self, link: Link, parts: Sequence[Part]) -> Answers | OSError:
+    def _ask(self, link: Link, parts: Sequence[Part]) -> Awaitable[list[Any]]:
         data = []
         for part in parts:
             if part.asking is not None:
                 data.append(pack((b"ASKING",)))
             call = self._context.call(part.commands)
             data.append(call.request(link.has_functions and part.full is None))
-        try:
-            return link.ask(b"".join(data), len(data), LATE if self._is_cluster else inf)
-        except OSError as error:
-            return error
+        return link.ask(b"".join(data), len(data), LATE if self._is_cluster else inf)
 
     async def _hear(
-        self, link: Link, parts: Sequence[Part], answers: Answers | OSError, began: float
+        self, link: Link, parts: Sequence[Part], answers: Awaitable[list[Any]], began: float
     ) -> None:
         """Take the answers to what was asked at `began`."""
         try:
-            if isinstance(answers, OSError):
-                raise answers
             await self._take(link, parts, iter(await answers))
             self._avoided.pop(link.endpoint, None)
         except BaseException as error:
@@ -303,7 +288,8 @@ class Router:
             self._outdated = self._is_cluster
             if not isinstance(error, OSError | HiredisError):
                 raise
-            _fail(parts, broken(error, link.endpoint), unknown=True)
+            for part in parts:
+                part.fail(broken(error, link.endpoint), unknown=True)
 
     async def _take(self, link: Link, parts: Sequence[Part], found: Iterator[Any]) -> None:
         unprepared: list[Part] = []
@@ -427,18 +413,6 @@ class Router:
     def _forget(self) -> Iterable[Link]:
         links, self._links = self._links, {}
         return links.values()
-
-
-def _is_partly_forbidden(part: Part) -> bool:
-    """This user may not touch some of its keys. That costs the others nothing."""
-    answer = part.answer
-    return isinstance(answer, ReplyError) and code_of(answer) == "NOPERM" and part.keys > 1
-
-
-def _fail(parts: Iterable[Part], error: DibsError, *, unknown: bool = False) -> None:
-    for part in parts:
-        part.error = error
-        part.unknown = part.unknown or unknown
 
 
 def _failed(error: DibsError) -> Failed:
