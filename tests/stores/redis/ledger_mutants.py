@@ -6,11 +6,11 @@ MUTANTS = {
         "if true then",
     ),
     "a plain release after the end": (
-        "and list[4] == 0 and turn.now < due then",
+        "and list[4] == 0 and call.now < due then",
         "and list[4] == 0 then",
     ),
     "a plain release that keeps nothing": ("and list[3] == 0 and list[4]", "and list[4]"),
-    "a plain release that buries nothing": ("and list[4] == 0 and turn", "and turn"),
+    "a plain release that buries nothing": ("and list[4] == 0 and call", "and call"),
     "a plain grant of what is held": (
         "name == 'acquire' and inside == 0 and",
         "name == 'acquire' and",
@@ -19,8 +19,8 @@ MUTANTS = {
     "a plain grant of many units": ("and units == 1 and capacity", "and capacity"),
     "a plain grant of many": ("and capacity == 1 then\n    local ends", "then\n    local ends"),
     "a plain grant below the floor": (
-        "last = next_token(last, turn.stamp, floor)\n    local row",
-        "last = next_token(last, turn.stamp, 0)\n    local row",
+        "last = next_token(last, call.stamp, floor)\n    local row",
+        "last = next_token(last, call.stamp, 0)\n    local row",
     ),
     "a plain grant that never ends": (
         "arrivals, 1, 0, 0, 0, ends,",
@@ -39,7 +39,7 @@ MUTANTS = {
         "FORMAT, 0, 0, 1, arrivals,",
     ),
     "a plain hold that is younger": (
-        "struct.pack(PLAIN, last, ends, turn.stamp)",
+        "struct.pack(PLAIN, last, ends, call.stamp)",
         "struct.pack(PLAIN, last, ends, 0)",
     ),
     "a plain hold that stays as it was": (
@@ -50,17 +50,17 @@ MUTANTS = {
     "the floor ignored": ("floor + 1, believable", "believable"),
     "a stamp that is no time": ("stamp <= END_OF_TIME and stamp or 0", "stamp"),
     "a token is forgotten": (
-        "  turn.book.last = next_token(turn.book.last, turn.stamp, floor)\n  return turn.book.last",
-        "  return next_token(turn.book.last, turn.stamp, floor)",
+        "  call.book.last = next_token(call.book.last, call.stamp, floor)\n  return call.book.last",
+        "  return next_token(call.book.last, call.stamp, floor)",
     ),
     "a hold that never ends": ("  if now < self.due then", "  if self.due > 0 then"),
-    "due too late": ("self.due = math.min(self.due, entry.expires)\n  if over", "if over"),
+    "due too late": ("  self.due = math.min(self.due, entry.expires)\n  -- What", "  -- What"),
     "due too late where more are in the hash": (
         "self.due = math.min(self.due, (score - 1) / 1e6)",
         "local _ = 0",
     ),
     "the rest is forgotten": ("self.due = #found > most and now or self.due", "local _ = 0"),
-    "a queue by arrival alone": ("return 0 - place.priority", "return 0"),
+    "a queue by arrival alone": ("return 0 - waiter.priority", "return 0"),
     "a queue that is passed": ("is_try and 0 or book.doubt) == in_sight", "0) >= 0"),
     "a try that passes waiters in doubt": ("is_try and 0 or book.doubt", "book.doubt"),
     "a resized grant that is unclaimed": (
@@ -71,42 +71,45 @@ MUTANTS = {
         "book.doubt = math.max(book.doubt, entry.token)",
         "local _ = 0",
     ),
-    "no doubt is remembered": (
+    "no doubt is tombstone": (
         "self.due, self.horizon, self.doubt, #self.taken",
         "self.due, self.horizon, 0, #self.taken",
     ),
-    "a heartbeat that dispels no doubt": ("place.seen = book.last", "place.seen = 0"),
+    "a heartbeat that dispels no doubt": ("waiter.seen = book.last", "waiter.seen = 0"),
     "the passed over are counted": (
-        "ahead - count_passed_over(turn, math.min(ahead, SIGHT), book.doubt)",
+        "ahead - count_passed_over(call, math.min(ahead, EXAMINED_POSITIONS), book.doubt)",
         "ahead",
     ),
-    "no limit to what counts": ("math.min(ahead, SIGHT)", "ahead"),
+    "no limit to what counts": ("math.min(ahead, EXAMINED_POSITIONS)", "ahead"),
     "no limit to what is looked at": (
-        "for n = 1, math.min(book.place, SIGHT) do",
-        "for n = 1, book.place do",
+        "for n = 1, math.min(book.waiter, EXAMINED_POSITIONS) do",
+        "for n = 1, book.waiter do",
     ),
-    "all at the front": ("is_front and window or 3 * window", "window"),
-    "none at the front": ("is_front and window or 3 * window", "3 * window"),
-    "nobody granted from far behind": ("if book:get(place.id) == place and", "if nil and"),
-    "whoever is far behind looks too late": ("window + math.min(window, free_in)", "2 * window"),
+    "all at the front": ("is_front and timeout or 3 * timeout", "timeout"),
+    "none at the front": ("is_front and timeout or 3 * timeout", "3 * timeout"),
+    "nobody granted from far behind": ("if book:get(waiter.id) == waiter and", "if nil and"),
+    "whoever is far behind looks too late": ("timeout + math.min(timeout, free_in)", "2 * timeout"),
     "the first one looks too late": ("is_front and math.min(often, free_in)", "is_front and often"),
-    "the silent not passed over": ("turn.now - heard > place.silence or", ""),
-    "those in doubt not passed over": ("or place.seen < doubt", ""),
+    "the silent not passed over": ("call.now - heard > waiter.silence or", ""),
+    "those in doubt not passed over": ("or waiter.seen < doubt", ""),
     "whoever comes upon free units looks away": (
-        "turn.units_free_in = math.min(turn.units_free_in, window)",
+        "call.units_free_in = math.min(call.units_free_in, timeout)",
         "",
     ),
     "whoever comes upon closed units looks away": (
-        "turn.units_free_in = math.min(turn.units_free_in, entry.lock_delay - late)",
+        "call.units_free_in = math.min(call.units_free_in, entry.lock_delay - late)",
         "",
     ),
-    "the place left in the queue": (
+    "the waiter left in the queue": (
         "redis.call('ZREM', key .. 'queue', member_of(old))",
         "local _ = 0",
     ),
     "the entry left in the hash": ("redis.call('HDEL', key .. 'entry', id)", "local _ = 0"),
     "its end left": ("redis.call('ZREM', key .. INDEX[old.kind], id)", "local _ = 0"),
-    "a front that is out of date": ("self.front = {}\n  end", "end"),
+    "a front that is out of date": (
+        "member_of(old))\n      self.front = {}\n",
+        "member_of(old))\n",
+    ),
     "units counted twice": ("self.used = self.used - entry.units", ""),
     "another's slot": ("bit.band(byte, bit.lshift(1, slot % 8)) == 0 then", "true then"),
     "a slot that is never free again": (
@@ -114,7 +117,7 @@ MUTANTS = {
         "bit.bor(byte, mask)",
     ),
     "a slot that nobody notes": ("self.taken = mark(self.taken, entry.slots, true)", ""),
-    "slots without a number": ("if self.capacity > MAX_SLOTS then", "if self.capacity > 1 then"),
+    "slots without a number": ("book.capacity > MAX_SLOTS and", "book.capacity > 1 and"),
     "those listed that end last": (
         "return one.expires < other.expires",
         "return one.expires > other.expires",
@@ -126,16 +129,19 @@ MUTANTS = {
         "-- it has changed\n  elseif old ~= entry then",
     ),
     "newcomers not counted": (
-        "elseif self.place > 0 then\n    ahead =",
+        "elseif self.waiter > 0 then\n    ahead =",
         "elseif nil then\n    ahead =",
     ),
-    "a waiter counted far": ("return math.min(ahead, POSITIONS)", "return math.min(ahead, 2)"),
-    "a batch without an end": ("turn.steps_left = turn.steps_left - (steps - turn.steps)", ""),
-    "a command without an end": (
-        "    expire(turn, entry)\n    turn.steps = turn.steps - 1",
-        "    expire(turn, entry)",
+    "a waiter counted far": (
+        "return math.min(ahead, COUNTED_POSITIONS)",
+        "return math.min(ahead, 2)",
     ),
-    "the caller that is over": ("if own and own.expires <= turn.now then", "if nil then"),
+    "a batch without an end": ("call.steps_left = call.steps_left - (steps - call.steps)", ""),
+    "a command without an end": (
+        "    expire(call, entry)\n    call.steps = call.steps - 1",
+        "    expire(call, entry)",
+    ),
+    "the caller that is over": ("if own and own.expires <= call.now then", "if nil then"),
     "old news": (
         "if each.inbox ~= '' and not (each.is_head and (heads[each.key] or notified[each.lease])) then",
         "if each.inbox ~= '' then",
@@ -146,8 +152,8 @@ MUTANTS = {
     ),
     "news lost": ("not (each.is_head and (heads", "not ((heads"),
     "a kept hold that is kept longer": (
-        "elseif entry.state == 'retained' then -- a repeat never extends it",
-        "elseif false then",
+        "if entry and entry.state == 'retained' then -- a repeat never extends it",
+        "if false then",
     ),
     "no lock_delay": ("entry.lock_delay > late then", "false then"),
     "an unclaimed grant whose id lives on": (
@@ -161,24 +167,24 @@ MUTANTS = {
         "book.used - hold.units + command.units <= book.capacity and",
         "",
     ),
-    "growth without a token": ("grows and take_token(turn, 0) or hold.token", "hold.token"),
+    "growth without a token": ("grows and take_token(call, 0) or hold.token", "hold.token"),
     "a revoked lease renewed": (
         "if entry.state == 'held' then\n    return {'renewed'",
         "if entry.state == 'held' or entry.state == 'revoked' then\n    return {'renewed'",
     ),
     "everybody revoked": ("(not command.lease or command.lease == hold.lease)", "true"),
-    "the caller notified": ("if entry.id ~= turn.caller then", "if true then"),
-    "the head not told": ("notify(turn, new_head, 'head')", "local _ = 0"),
+    "the caller notified": ("if entry.id ~= call.caller then", "if true then"),
+    "the head not told": ("notify(call, new_head, 'head')", "local _ = 0"),
     "all published": ("if each.inbox == inbox then", "if false then"),
     "the old inbox": ("entry.inbox = command.inbox -- its owner", "-- its owner"),
     "a renewal that moves no inbox": ("entry.inbox = command.inbox\n", "\n"),
     "a lease that is shortened": (
-        "math.max(ttl, math.min(entry.expires - turn.now, entry.ttl))",
+        "math.max(ttl, math.min(entry.expires - call.now, entry.ttl))",
         "ttl",
     ),
     "a greater capacity that lets nobody in": (
-        "if book.place > 0 then\n    settle(turn)",
-        "if nil then\n    settle(turn)",
+        "if book.waiter > 0 then\n    settle(call)",
+        "if nil then\n    settle(call)",
     ),
     "a proof for any key": ("name = name == '%' and '' or", "name = 'x' and '' or"),
     "a proof for an escaped key": ("'%%7D', '}')", "'%%7D', '%%7D')"),

@@ -1,14 +1,20 @@
-"""A Cluster of three nodes: slots, redirections, a node that is away."""
+"""A Cluster of three nodes: slots, redirections, a node that is away, hangs or is full."""
 
+import asyncio
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from dibs.errors import BackendUnavailable, NotConfigured
+import dibs
+import dibs.sync
+from dibs.errors import AcquireTimeout, BackendUnavailable, NotConfigured
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
-from dibs.stores.redis.cluster import slot_of
 from dibs.stores.redis.ledger import store_key
+from dibs.stores.redis.routing import slot_of
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.waiting import wait_until
@@ -232,3 +238,119 @@ def test_a_key_s_own_order_is_kept(side: Side, url: str) -> None:
         assert granted(replies[-1]).token > granted(replies[0]).token
 
     side.run(case)
+
+
+# ---- a full node ----------------------------------------------------------------------------------
+
+
+def test_a_full_cluster_can_still_be_looked_at(side: Side, cluster: RedisCluster, url: str) -> None:
+    """As a single server can: the ledger runs as a script until it writes."""
+
+    async def case() -> None:
+        backend = await side.open(url)
+        await backend.apply([acquire(key=key) for key in KEYS])
+        await backend.apply([release(key=KEYS[0])])
+        full = cluster.node_of(store_key(KEYS[0]))
+        try:
+            limit_memory(full, 1)
+            replies = await backend.apply([Inspect(key) for key in KEYS])
+            assert {type(reply) for reply in replies} == {Status}
+            page = await backend.scan(b"lock:", None, 100)
+            assert len(page.items) == len(KEYS) - 1
+            with pytest.raises(BackendUnavailable, match=r"out of memory.*maxmemory"):
+                await backend.apply([acquire("b", key=KEYS[0])])
+            replies = await backend.apply([acquire("b", key=key) for key in KEYS])
+            assert isinstance(replies[0], Failed)
+            assert "out of memory" in replies[0].detail
+            assert Refused in {type(reply) for reply in replies}, "the other nodes go on"
+        finally:
+            limit_memory(full, 0)
+        await backend.apply([release(key=key) for key in KEYS])
+
+    side.run(case)
+
+
+def limit_memory(node: RedisServer, limit: int) -> None:
+    with node.client() as client:
+        client.config_set("maxmemory", limit)
+
+
+# ---- a node that hangs ----------------------------------------------------------------------------
+
+BUSY = 3.0
+"""Seconds for which the healthy keys are used while a node hangs."""
+
+
+@pytest.fixture
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A Cluster whose nodes do not notice that one of them hangs, until the test is over."""
+    folder = tmp_path_factory.mktemp("hanging")
+    with RedisCluster(folder, node_timeout=600.0) as cluster:
+        yield cluster
+
+
+@contextmanager
+def paused(node: RedisServer) -> Iterator[None]:
+    node.pause()
+    try:
+        yield
+    finally:
+        node.resume()
+
+
+def divided(cluster: RedisCluster) -> tuple[RedisServer, list[str], list[str]]:
+    """A node, names that it serves, and names that others serve."""
+    node = cluster.node_of(store_key(KEYS[0]))
+    served = {key: owner(cluster, slot_of(store_key(key))) is node for key in KEYS}
+    names = {key: key.decode().removeprefix("lock:") for key in KEYS}
+    return (
+        node,
+        [names[key] for key in KEYS if served[key]],
+        [names[key] for key in KEYS if not served[key]],
+    )
+
+
+async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
+    hanging: RedisCluster,
+) -> None:
+    node, hung, healthy = divided(hanging)
+    slowest = 0.0
+    async with dibs.connect(url_of(hanging)) as client:
+
+        async def try_the_hung(name: str) -> None:
+            while time.monotonic() < end:
+                with pytest.raises((AcquireTimeout, BackendUnavailable)):
+                    await client.lock(name, ttl=9.0).acquire(wait=1.0)
+
+        async def use(name: str) -> None:
+            nonlocal slowest
+            while time.monotonic() < end:
+                began = time.monotonic()
+                async with client.lock(name, ttl=9.0, wait=10.0):
+                    pass
+                slowest = max(slowest, time.monotonic() - began)
+                await asyncio.sleep(0.01)
+
+        end = time.monotonic() + 0.2
+        await asyncio.gather(*map(use, healthy))
+        end = time.monotonic() + BUSY
+        slowest = 0.0
+        with paused(node):
+            await asyncio.gather(*map(try_the_hung, hung), *map(use, healthy))
+        assert slowest < 2.0
+        async with client.lock(hung[0], wait=10.0):
+            pass
+
+
+def test_a_hanging_node_costs_threads_no_lease_of_another(hanging: RedisCluster) -> None:
+    """The keeper renews the leases of all nodes in one batch."""
+    node, hung, healthy = divided(hanging)
+    lost = threading.Event()
+    with dibs.sync.connect(url_of(hanging)) as client:
+        kept = [client.lock(name, ttl=3.0, on_lost=lambda _: lost.set()) for name in healthy]
+        leases = [lock.acquire(wait=0) for lock in kept]
+        others = [client.lock(name, ttl=3.0).acquire(wait=0) for name in hung]
+        with paused(node):
+            assert not lost.wait(2 * BUSY)
+        for lease in (*leases, *others):
+            lease.release()

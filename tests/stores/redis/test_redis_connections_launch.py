@@ -131,9 +131,10 @@ async def test_what_is_given_up_on_another_way_is_told_nothing(
         backend, runway = await opened(proxy.url_for(redis_url)), Runway()
         with redis_server.client() as client:
             client.function_flush()
+        tasks = asyncio.all_tasks()
         give_up = backend.submit([acquire()], runway.land)
         async with asyncio.timeout(10):
-            while not give_up.__self__._task:
+            while asyncio.all_tasks() == tasks:
                 await asyncio.sleep(0)
         proxy.hang()
         give_up()

@@ -40,19 +40,15 @@ async def refused(side: Side, url: str, told: str) -> None:
     assert "s3" not in f"{refusal.value} {refusal.value!r} {refusal.value.__cause__!r}"
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_password(side: Side, tmp_path: Path, protocol: int) -> None:
+def test_a_password(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
         with RedisServer(tmp_path, requirepass=PASSWORD) as server:
-            host, option = f"127.0.0.1:{server.port}", f"?protocol={protocol}"
-            await hand_over(side, f"redis://:{QUOTED}@{host}{option}")
-            await refused(
-                side,
-                f"redis://{host}{option}",
-                "Redis requires a password. Add it to the URL.*NOAUTH",
-            )
-            await refused(side, f"redis://:s3wrong@{host}{option}", "does not accept.*WRONGPASS")
-            await refused(side, f"redis://nobody:{QUOTED}@{host}{option}", "does not accept")
+            host = f"127.0.0.1:{server.port}"
+            await hand_over(side, f"redis://:{QUOTED}@{host}")
+            told = "Redis requires a password. Add it to the URL.*NOAUTH"
+            await refused(side, f"redis://{host}", told)
+            await refused(side, f"redis://:s3wrong@{host}", "does not accept.*WRONGPASS")
+            await refused(side, f"redis://nobody:{QUOTED}@{host}", "does not accept")
 
     side.run(case)
 
@@ -72,21 +68,18 @@ def test_a_server_that_repeats_what_it_does_not_know(side: Side, tmp_path: Path)
         extra = ['rename-command AUTH ""']
         with RedisServer(tmp_path, requirepass="s3cret", extra=extra) as server:
             with pytest.raises(IncompatibleVersion, match="unknown command 'AUTH'") as refusal:
-                await side.open(f"redis://:s3cret@127.0.0.1:{server.port}?protocol=2")
+                await side.open(f"redis://:s3cret@127.0.0.1:{server.port}")
             assert "s3cret" not in f"{refusal.value}"
 
     side.run(case)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_user_who_may_do_just_what_is_needed(side: Side, tmp_path: Path, protocol: int) -> None:
+def test_a_user_who_may_do_just_what_is_needed(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
         users = [f"app on >{PASSWORD} -@all {NEEDED}"]
-        if protocol == 3:
-            users = [users[0] + " +hello"]
         with RedisServer(tmp_path, users=users) as server:
             host = f"127.0.0.1:{server.port}"
-            await hand_over(side, f"redis://app:{QUOTED}@{host}?protocol={protocol}")
+            await hand_over(side, f"redis://app:{QUOTED}@{host}")
 
     side.run(case)
 

@@ -13,25 +13,27 @@ from tests.stores.redis.ledger_scripted import AT, NOW, Scripted
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
 
-def test_lua_answers_as_python_does(scripted: Scripted) -> None:
-    hold_equal(scripted, 300)
-
-
-def test_the_script_answers_as_python_does(redis_server: RedisServer) -> None:
-    """The same text, where the server has no Functions."""
-    scripted = Scripted(redis_server, as_script=True)
-    assert first_difference(scripted, 60) is None
+@pytest.mark.parametrize("as_script", [False, True])
+def test_every_vector_is_answered_as_python_does(
+    redis_server: RedisServer, as_script: bool
+) -> None:
+    """As a Function, and as a script where the server has no Functions."""
+    scripted = Scripted(redis_server, as_script=as_script)
+    assert first_difference(scripted) is None
     scripted.redis.flushall()
     scripted.close()
 
 
-@pytest.mark.once
+def test_any_commands_are_answered_as_python_does(scripted: Scripted) -> None:
+    hold_equal(scripted, 100)
+
+
 @pytest.mark.parametrize("mistake", MUTANTS)
 def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
     right, wrong = (text.encode() for text in MUTANTS[mistake])
     assert ledger.LIBRARY.count(right) == 1, f"the Lua has changed: {right.decode()}"
     mutant = Scripted(redis_server, ledger.LIBRARY.replace(right, wrong))
-    found = first_difference(mutant, 300)
+    found = first_difference(mutant)
     mutant.redis.flushall()
     mutant.close()
     assert found is not None

@@ -65,7 +65,7 @@ SPOILED: dict[str, Callable[[Any], object]] = {
     "a place that is garbage": lambda redis: redis.hset(ROW + b"entry", "c", "x"),
     "a place that is a list of anything": lambda redis: redis.hset(ROW + b"entry", "c", b"\x91\1"),
     "a place with too few fields": lambda redis: redis.hset(
-        ROW + b"entry", "c", b"\x92\xa5place\xa1c"
+        ROW + b"entry", "c", b"\x92\xa6waiter\xa1c"
     ),
     "no queue": lambda redis: redis.delete(ROW + b"queue"),
     "a queue of another type": lambda redis: (

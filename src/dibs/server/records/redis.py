@@ -16,11 +16,17 @@ from dibs.server.records.bounds import (
 )
 from dibs.server.records.port import Conflict, Entry, Record
 from dibs.stores.redis.aio import LoopDial
-from dibs.stores.redis.cluster import read_redirection
-from dibs.stores.redis.connection import HiredisError, Link, ReplyError, connect, pack
+from dibs.stores.redis.connection import (
+    HiredisError,
+    Link,
+    ReplyError,
+    connect,
+    connect_to_master,
+    pack,
+)
 from dibs.stores.redis.errors import broken, code_of, explain
 from dibs.stores.redis.health import facts_of, setting_of
-from dibs.stores.redis.server import connect_to_master
+from dibs.stores.redis.routing import read_redirection
 from dibs.stores.redis.url import Endpoint, Settings, read_url
 
 

@@ -4,28 +4,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any, cast
 from weakref import WeakSet
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Finding, Notification, Page, Reply
+from dibs.model import Command, Finding, Notification, Page
 from dibs.process import on_fork
 from dibs.stores.aio import BufferedLink, LoopEnd, resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
-from dibs.stores.redis import health, scanning
-from dibs.stores.redis.cluster import router
-from dibs.stores.redis.connection import (
-    MORE,
-    PushNotification,
-    ReplyError,
-    keep_alive,
-    new_reader,
-)
+from dibs.stores.redis.connection import MORE, ReplyError, keep_alive, new_reader
 from dibs.stores.redis.errors import broken
 from dibs.stores.redis.ledger import CallContext
-from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
+from dibs.stores.redis.pubsub import PING, PING_EVERY, new_inbox, received
+from dibs.stores.redis.pubsub import subscribe as begin
+from dibs.stores.redis.routing import Router
 from dibs.stores.redis.scanning import Listings
-from dibs.stores.redis.server import Server
 from dibs.stores.redis.url import Endpoint, Settings
 
 type Land = Callable[[list[Any] | Exception], None]
@@ -33,7 +27,7 @@ type Land = Callable[[list[Any] | Exception], None]
 
 
 class LoopLink(BufferedLink):
-    """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
+    """See `Link`. What comes without having been asked for is handed to `take`, in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
         super().__init__(loop)
@@ -48,9 +42,12 @@ class LoopLink(BufferedLink):
         """Those to the first of them, so far."""
         self._reader = new_reader()
 
-    def ask(self, data: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
+    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self.launch(data, count, partial(resolve, future))
+        if limit < inf:
+            timer = self._loop.call_later(limit, self._break, TimeoutError())
+            future.add_done_callback(lambda _: timer.cancel())
         return future
 
     def launch(self, data: bytes, count: int, land: Land) -> None:
@@ -82,12 +79,12 @@ class LoopLink(BufferedLink):
         try:
             reader.feed(self._buffer, 0, nbytes)
             while (reply := reader.gets()) is not MORE:
-                if self.take is not None:
-                    self.take(reply)
-                elif type(reply) is not PushNotification and asked:
+                if asked:
                     self._answers.append(reply)
                     if len(self._answers) == asked[0][1]:
                         self._land_first()
+                elif self.take is not None:
+                    self.take(reply)
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
             self._break(error)
 
@@ -127,25 +124,33 @@ class LoopDial:
         self._links: WeakSet[LoopLink] = WeakSet()
         self._parting = False
 
-    async def __call__(
-        self, settings: Settings, endpoint: Endpoint, greeting: bytes, count: int
-    ) -> tuple[LoopLink, list[Any]]:
-        link = LoopLink(asyncio.get_running_loop(), endpoint)
+    async def __call__(self, settings: Settings, endpoint: Endpoint, timeout: float) -> LoopLink:
+        loop = asyncio.get_running_loop()
+        link = LoopLink(loop, endpoint)
         try:
-            async with asyncio.timeout(settings.connect_timeout):
-                await _connect(link, settings)
-                answers = await link.ask(greeting, count) if count else []
+            async with asyncio.timeout(timeout):
+                if endpoint.path:
+                    await loop.create_unix_connection(lambda: link, endpoint.path)
+                else:
+                    tls = settings.tls
+                    await loop.create_connection(
+                        lambda: link,
+                        endpoint.host,
+                        endpoint.port,
+                        ssl=None if tls is None else tls(),
+                        server_hostname=None if tls is None else endpoint.host,
+                    )
         except BaseException:
             link.close()
             raise
         link.parting = self._parting
         self._links.add(link)
-        return link, answers
+        return link
 
     def part(self, *, parting: bool = True) -> None:
-        """From now on hang up wherever nobody waits for an answer; or not any more.
+        """From now on hang up as soon as nobody waits for an answer; or not any more.
 
-        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        A loop that ends leaves no time for more, and asyncio would complain of a socket left open in it.
         """
         self._parting = parting
         for link in list(self._links):
@@ -154,36 +159,17 @@ class LoopDial:
                 link.close_if_idle()
 
 
-async def _connect(link: LoopLink, settings: Settings) -> None:
-    loop = asyncio.get_running_loop()
-    endpoint, tls = link.endpoint, settings.tls
-    if endpoint.path:
-        await loop.create_unix_connection(lambda: link, endpoint.path)
-    elif tls is None:
-        await loop.create_connection(lambda: link, endpoint.host, endpoint.port)
-    else:
-        await loop.create_connection(
-            lambda: link,
-            endpoint.host,
-            endpoint.port,
-            ssl=tls(),
-            server_hostname=endpoint.host,
-        )
-
-
 class AsyncRedisConnection:
     """See `AsyncConnection`: one connection for commands, and one on which notifications arrive."""
+
+    parallel = 2
 
     def __init__(self, settings: Settings, context: CallContext, listings: Listings) -> None:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._listings = listings
         self._dial = LoopDial()
-        self._router = router(settings, self._dial, context)
-        self._router.arrived_at = self._follow
-        self._server = self._router if isinstance(self._router, Server) else None
-        self.parallel = 1 if self._server is None else 2
+        self._router = Router(settings, self._dial, context, listings, self._hand_on, self._follow)
         self._deliver: Deliver = _to_nobody
         self._subscription: LoopSubscription | None = None
         self._loop_end: LoopEnd | None = None
@@ -206,29 +192,36 @@ class AsyncRedisConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        link = None if self._server is None else self._server.link
-        if not isinstance(link, LoopLink) or not link.usable:
-            return submit_in_task(self._apply(commands), done)
-        request = _Request(self, link, commands, done)
-        link.launch(self._context.call(commands).request(link), 1, request.landed)
-        return request.give_up
+        """See `AsyncConnection.submit`. On a connection that stands, a batch needs no task."""
+        link = self._router.link
+        if not isinstance(link, LoopLink):
+            return submit_in_task(self._router.apply(commands), done)
+        give_up: GiveUp = link.close
 
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Apply a batch by way of whatever connections it needs."""
-        if not commands:
-            return ()
-        replies, notifications = await self._router.apply(commands)
-        if notifications:
-            self._deliver(notifications)
-        return replies
+        def land(found: list[Any] | Exception) -> None:
+            nonlocal give_up
+            if not isinstance(found, list):
+                return done(broken(found, link.endpoint))
+            if isinstance(
+                found[0], ReplyError
+            ):  # nothing was done, and the router may know a remedy
+                give_up = submit_in_task(self._router.apply(commands), done)
+                return None
+            try:
+                replies = self._router.read(found[0], commands)
+            except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+                told = f"{link.endpoint} answered what can't be read: {error!r}"
+                return done(BackendUnavailable(told))
+            return done(replies)
+
+        link.launch(self._router.request(link, commands), 1, land)
+        return lambda: give_up()  # noqa: PLW0108  # it may be another one by then
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return await scanning.scan(
-            self._listings, self._router.names, self._apply, prefix, cursor, limit
-        )
+        return await self._router.scan(prefix, cursor, limit)
 
     async def examine(self) -> Sequence[Finding]:
-        return await health.examine(await self._router.dial(), self._settings.holdoff)
+        return await self._router.examine()
 
     # -- notifications ------------------------------------------------------------------------------
 
@@ -280,90 +273,30 @@ def _to_nobody(_: object) -> None:
     """Nobody has subscribed."""
 
 
-class _Request:
-    """A batch on a connection that stands: it needs no task, and lands as soon as its answer is read."""
-
-    __slots__ = ("_commands", "_connection", "_done", "_link", "_task")
-
-    def __init__(
-        self,
-        connection: AsyncRedisConnection,
-        link: LoopLink,
-        commands: Sequence[Command],
-        done: Done,
-    ) -> None:
-        self._connection = connection
-        self._link = link
-        self._commands = commands
-        self._done = done
-        self._task: Callable[[], object] | None = None
-
-    def give_up(self) -> None:
-        """The answer has not come in time, so the connection is of no use any more."""
-        if self._task is None:
-            self._link.close()
-        else:
-            self._task()
-
-    def landed(self, found: list[Any] | Exception) -> None:
-        link, done = self._link, self._done
-        if not isinstance(found, list):
-            return done(broken(found, link.endpoint))
-        answer = found[0]
-        if isinstance(answer, ReplyError):  # nothing was done, and the other way knows what to do
-            self._task = submit_in_task(self._connection._apply(self._commands), done)
-            return None
-        try:
-            replies, notifications = self._connection._context.read(answer, self._commands)
-        except DibsError as error:
-            return done(error)
-        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
-            return done(
-                BackendUnavailable(f"{link.endpoint} answered what can't be read: {error!r}")
-            )
-        if notifications:
-            self._connection._deliver(notifications)
-        return done(replies)
-
-
 class LoopSubscription:
-    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
+    """A connection on which one inbox's notifications arrive, and which is asked whether it still stands."""
 
     def __init__(self, link: LoopLink, inbox: str, deliver: Deliver) -> None:
         self.link = link
         self.error: DibsError | None = None
+        self._inbox = inbox
         self._deliver = deliver
-        self._channel = Channel(inbox, link.endpoint)
         self._loop = asyncio.get_running_loop()
-        self._confirmed: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self, timeout: float) -> None:
-        """Subscribe, and wait until that is confirmed."""
-        link = self.link
-        link.take, link.lost = self._take, self._lost
-        link.send(self._channel.request)
-        try:
-            async with asyncio.timeout(timeout):
-                await self._confirmed
-        except TimeoutError as error:
-            self.end()
-            raise BackendUnavailable(
-                f"{link.endpoint} did not confirm the subscription in time"
-            ) from error
-        except BaseException:
-            self.end()
-            raise
+        """Subscribe, and wait until that is confirmed. Raises the errors of `stores.port`."""
+        self.link.take = self._take
+        await begin(self.link, self._inbox, timeout)
+        self.link.lost = self._lost
         self._timer = self._loop.call_later(PING_EVERY, self._beat)
 
     def _take(self, reply: Any) -> None:
         self._heard = True
-        notifications = self._channel.hear(reply)
+        notifications = received(reply, self._inbox, self.link.endpoint)
         if notifications:
             self._deliver(notifications)
-        elif self._channel.stands and not self._confirmed.done():
-            self._confirmed.set_result(None)
 
     def _beat(self) -> None:
         """Since the last beat something should have come, at least the answer to a ping."""
@@ -380,18 +313,13 @@ class LoopSubscription:
         self._lost(ConnectionAbortedError(why))
 
     def _lost(self, error: Exception) -> None:
-        if isinstance(error, DibsError):
-            self.error = error
-        else:
-            self.error = BackendUnavailable(
-                f"{self.link.endpoint}: the subscription broke: {error}"
-            )
-            self.error.__cause__ = error
         self._stop()
-        if self._confirmed.done():
-            self._deliver(self.error)
-        else:
-            self._confirmed.set_exception(self.error)
+        if not isinstance(error, DibsError):
+            told = f"{self.link.endpoint}: the subscription broke: {error}"
+            error, cause = BackendUnavailable(told), error
+            error.__cause__ = cause
+        self.error = error
+        self._deliver(error)
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -5,13 +5,16 @@ The event loop's is in `aio.py`, since importing asyncio takes time.
 
 import select
 import socket
-import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
 
-from dibs.stores.redis.errors import explain, unreachable
+from dibs.errors import BackendUnavailable, DibsError, Forbidden
+from dibs.stores.redis.errors import broken, explain, unreachable
 from dibs.stores.redis.url import Endpoint, Login, Settings
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 ReplyError = hiredis.ReplyError
 """What an error of the server's is read as: a value, not raised."""
 
-PushNotification = hiredis.PushNotification
 HiredisError = hiredis.HiredisError
 """What comes is not the protocol of Redis."""
 
@@ -40,8 +42,8 @@ STALE = 1.0
 class Link(Protocol):
     """Requests leave in order, and their answers come in that order.
 
-    After any failure a link is of no use any more, so that the answer to an old request is never
-    taken for that to a new one.
+    After any failure a link is closed, so that the answer to an old request is never taken for that to a
+    new one.
     """
 
     endpoint: Endpoint
@@ -52,41 +54,23 @@ class Link(Protocol):
     def usable(self) -> bool:
         """Nothing is known to be wrong with it."""
 
-    def ask(self, data: bytes, count: int = 1) -> Awaitable[list[Any]]:
-        """Send commands at once; await their `count` answers. Raises `OSError`."""
+    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> Awaitable[list[Any]]:
+        """Send commands at once; await their `count` answers, for `limit` seconds. That raises `OSError`."""
 
     def close(self) -> None:
-        """Hang up; whoever waits for an answer gets an `OSError`."""
+        """Hang up. Callers that wait for an answer get an `OSError`."""
 
     def close_in_child(self) -> None:
-        """Let go of what a fork has copied, without a word to the server."""
+        """Drop what a fork has copied, without a word to the server."""
 
 
-class Dial(Protocol):
-    """Makes links."""
-
-    async def __call__(
-        self, settings: Settings, endpoint: Endpoint, greeting: bytes, count: int
-    ) -> tuple[Link, list[Any]]:
-        """Connect, greet, and return the `count` answers to that; all within the connect timeout.
-
-        Raises `OSError` or `TimeoutError`, or what the settings of TLS raise.
-        """
+type Dial = Callable[[Settings, Endpoint, float], Awaitable[Link]]
+"""Connects within so many seconds. Raises `OSError`, or what the settings of TLS raise."""
 
 
-class Reader(Protocol):
-    """Reads replies from bytes."""
-
-    def feed(self, data: bytearray | memoryview, offset: int, length: int) -> None:
-        """Take in a part of a buffer, which may be overwritten then."""
-
-    def gets(self) -> Any:
-        """The next reply, or `MORE`."""
-
-
-def new_reader() -> Reader:
-    """One of hiredis's, whose types say that it reads `bytes` only."""
-    return cast(Reader, hiredis.Reader(notEnoughData=MORE))
+def new_reader() -> Any:
+    """Make a parser of replies: `feed` it, then call `gets` until that returns `MORE`."""
+    return hiredis.Reader(notEnoughData=MORE)
 
 
 def keep_alive(sock: "socket.socket | TransportSocket") -> None:
@@ -103,46 +87,91 @@ def keep_alive(sock: "socket.socket | TransportSocket") -> None:
 # ---- the handshake --------------------------------------------------------------------------------
 
 
-async def connect(settings: Settings, dial: Dial, endpoint: Endpoint) -> Link:
-    """A link that is logged in, in the right database. Raises the errors of `stores.port`."""
-    words = [*_login(settings.login, settings.protocol), (b"CLIENT", b"SETNAME", b"dibs")]
+async def connect(settings: Settings, dial: Dial, endpoint: Endpoint, timeout: float = inf) -> Link:
+    """Make a link that is logged in, in the right database. Raises the errors of `stores.port`.
+
+    It takes `timeout` seconds at most, and the connect timeout of the settings.
+    """
+    words = [*_login(settings.login), (b"CLIENT", b"SETNAME", b"dibs")]
     if settings.db:
         words.append((b"SELECT", settings.db))
-    return (await _greet(settings, dial, endpoint, words))[0]
+    timeout = min(timeout, settings.connect_timeout)
+    return (await _greet(settings, dial, endpoint, words, timeout))[0]
 
 
-async def ask_sentinel(
-    settings: Settings, dial: Dial, endpoint: Endpoint, question: tuple[Any, ...]
-) -> Any:
-    """One answer of a Sentinel's."""
-    words = [*_login(settings.sentinel_login, 2), question]
-    link, answers = await _greet(settings, dial, endpoint, words)
-    link.close()
-    return answers[-1]
-
-
-def _login(login: Login, protocol: int) -> list[tuple[Any, ...]]:
+def _login(login: Login) -> list[tuple[Any, ...]]:
     user, password = login
-    if protocol == 3:
-        auth = (b"AUTH", user or "default", password) if password or user else ()
-        return [(b"HELLO", b"3", *auth)]
     if user:
         return [(b"AUTH", user, password)]
     return [(b"AUTH", password)] if password else []
 
 
 async def _greet(
-    settings: Settings, dial: Dial, endpoint: Endpoint, words: Sequence[tuple[Any, ...]]
+    settings: Settings,
+    dial: Dial,
+    endpoint: Endpoint,
+    words: Sequence[tuple[Any, ...]],
+    timeout: float,
 ) -> tuple[Link, list[Any]]:
+    """Connect, and send the first commands; return their answers, too."""
+    until, link = monotonic() + timeout, None
     try:
-        link, answers = await dial(settings, endpoint, b"".join(map(pack, words)), len(words))
-    except (OSError, ValueError, HiredisError) as error:
-        raise unreachable(error, endpoint, encrypted=settings.tls is not None) from error
+        link = await dial(settings, endpoint, timeout)
+        data = b"".join(map(pack, words))
+        answers = await link.ask(data, len(words), until - monotonic())
+    except BaseException as error:
+        if link is not None:
+            link.close()
+        if isinstance(error, OSError | ValueError | HiredisError):
+            raise unreachable(error, endpoint, encrypted=settings.tls is not None) from error
+        raise
     for word, answer in zip(words, answers, strict=True):
         if isinstance(answer, ReplyError) and word[0] != b"CLIENT":  # an ACL may refuse our name
             link.close()
             raise explain(answer, endpoint)
     return link, answers
+
+
+# ---- Sentinel -------------------------------------------------------------------------------------
+
+
+async def connect_to_master(settings: Settings, dial: Dial) -> Link:
+    """Ask the Sentinels anew. Raises `BackendUnavailable` if none of them leads to a master."""
+    tried: list[DibsError] = []
+    for each in settings.endpoints:
+        try:
+            return await _connect_by(settings, dial, each)
+        except (BackendUnavailable, Forbidden) as error:
+            tried.append(error)
+    if all(isinstance(error, Forbidden) for error in tried):
+        raise tried[0]
+    told = "; ".join(str(error) for error in tried)
+    raise BackendUnavailable(f"no Sentinel leads to the master {settings.service!r}: {told}")
+
+
+async def _connect_by(settings: Settings, dial: Dial, sentinel: Endpoint) -> Link:
+    question = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", settings.service)
+    words = [*_login(settings.sentinel_login), question]
+    link, answers = await _greet(settings, dial, sentinel, words, settings.connect_timeout)
+    link.close()
+    if not answers[-1]:
+        raise BackendUnavailable(f"the Sentinel at {sentinel} knows no {settings.service!r}")
+    host, port = answers[-1]
+    master = Endpoint(host.decode(), int(port))
+    link = await connect(settings, dial, master)
+    try:
+        (role,) = await link.ask(pack((b"ROLE",)), limit=settings.connect_timeout)
+    except BaseException as error:
+        link.close()
+        if isinstance(error, OSError):
+            raise broken(error, master) from error
+        raise
+    if isinstance(role, list) and role[0] != b"master":  # an ACL may refuse to tell: then believe
+        link.close()
+        raise BackendUnavailable(
+            f"{master} is no master any more, and the Sentinel at {sentinel} does not know it yet"
+        )
+    return link
 
 
 # ---- the connection that blocks -------------------------------------------------------------------
@@ -160,17 +189,14 @@ class TimeLimit:
 class _Answers:
     """The answers to what was just sent; they are read when they are awaited."""
 
-    __slots__ = ("_count", "_link")
+    __slots__ = ("_read",)
 
-    def __init__(self, link: "SocketLink", count: int) -> None:
-        self._link = link
-        self._count = count
+    def __init__(self, read: Callable[[], list[Any]]) -> None:
+        self._read = read
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
-        return self._read().__await__()
-
-    async def _read(self) -> list[Any]:
-        return self._link.read_answers(self._count)
+        yield from ()
+        return self._read()
 
 
 class SocketLink:
@@ -180,37 +206,40 @@ class SocketLink:
         self.endpoint = endpoint
         self.has_functions = True
         self.socket = sock
-        self.limit = limit
+        self._limit = limit
         self._open = True
         self._timeout = limit.seconds
         self._reader = new_reader()
         self._buffer = bytearray(BUFFER)
-        self._used = time.monotonic()
+        self._used = monotonic()
         sock.settimeout(limit.seconds)
 
     @property
     def usable(self) -> bool:
         """A server that has hung up meanwhile is found out before anything is sent to it."""
-        if self._open and time.monotonic() - self._used > STALE:
+        if self._open and monotonic() - self._used > STALE:
             poll = select.poll()
             poll.register(self.socket, select.POLLIN)
             if poll.poll(0):
                 self.close()
-            self._used = time.monotonic()
+            self._used = monotonic()
         return self._open
 
-    def ask(self, data: bytes, count: int = 1) -> _Answers:
-        self._wait_at_most(self.limit.seconds)
-        self.socket.sendall(data)
-        return _Answers(self, count)
+    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> _Answers:
+        limit = min(limit, self._limit.seconds)
+        try:
+            self._wait_at_most(limit)
+            self.socket.sendall(data)
+        except OSError as error:
+            return _Answers(partial(_fail, error))
+        return _Answers(partial(self._read_answers, count, limit))
 
-    def read_answers(self, count: int) -> list[Any]:
-        """Wait for so many answers."""
-        until = time.monotonic() + self.limit.seconds
+    def _read_answers(self, count: int, limit: float) -> list[Any]:
+        until = monotonic() + limit
         answers: list[Any] = []
         while True:
-            answers += [each for each in self.read() if type(each) is not PushNotification]
-            self._used = time.monotonic()
+            answers += self.read()
+            self._used = monotonic()
             if len(answers) >= count:
                 return answers
             self._wait_at_most(until - self._used)
@@ -240,25 +269,19 @@ class SocketLink:
     close_in_child = close
 
 
+def _fail(error: OSError) -> list[Any]:
+    raise error
+
+
 class SocketDial:
     """Makes links for a thread; see `Dial`."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self._limit = limit
 
-    async def __call__(
-        self, settings: Settings, endpoint: Endpoint, greeting: bytes, count: int
-    ) -> tuple[SocketLink, list[Any]]:
-        at_first = TimeLimit(min(settings.connect_timeout, self._limit.seconds))
-        sock = _connect(settings, endpoint, at_first.seconds)
-        link = SocketLink(sock, endpoint, at_first)
-        try:
-            answers = await link.ask(greeting, count) if count else []
-        except BaseException:
-            link.close()
-            raise
-        link.limit = self._limit
-        return link, answers
+    async def __call__(self, settings: Settings, endpoint: Endpoint, timeout: float) -> SocketLink:
+        sock = _connect(settings, endpoint, min(timeout, self._limit.seconds))
+        return SocketLink(sock, endpoint, self._limit)
 
 
 def _connect(settings: Settings, endpoint: Endpoint, timeout: float) -> socket.socket:

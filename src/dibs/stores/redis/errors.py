@@ -45,7 +45,6 @@ _CODES: dict[Kind, dict[str, str]] = {
     NotConfigured: {
         "MOVED": "it is a node of a Cluster: add ?cluster=true to the URL",
         "CROSSSLOT": "it is a node of a Cluster: add ?cluster=true to the URL",
-        "NOPROTO": "it does not speak RESP3: leave out protocol=3",
     },
 }
 """By the first word of what the server said."""

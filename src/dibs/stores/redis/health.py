@@ -41,8 +41,7 @@ async def examine(link: Link, holdoff: float) -> list[Finding]:
     evicts = setting_of(policy) or facts.get("maxmemory_policy")
     found += [
         Finding("server", "ok", f"{kind} {version}, mode {facts.get('redis_mode', 'unknown')}"),
-        *_forgetting(facts, holdoff),
-        _persistence(facts, setting_of(fsync), holdoff),
+        *_persistence(facts, setting_of(fsync), holdoff),
         _memory(evicts, facts),
         _eviction(evicts, facts),
         _replication(facts, setting_of(replicas)),
@@ -61,8 +60,6 @@ def facts_of(info: Any) -> Mapping[str, str]:
 
 def setting_of(answer: Any) -> str | None:
     """The value that `CONFIG GET` gave; None where that is forbidden, as on hosted servers."""
-    if isinstance(answer, dict):
-        answer = [part for pair in answer.items() for part in pair]
     if isinstance(answer, ReplyError) or len(answer) < 2:
         return None
     return bytes(answer[1]).decode()
@@ -78,42 +75,40 @@ def _clock(answer: Any, before: float, after: float) -> Finding:
     return Finding("clock", "ok", told)
 
 
-def _forgetting(facts: Mapping[str, str], holdoff: float) -> list[Finding]:
-    """What is to be said beside the store's promises: they are of a server that writes down."""
-    if facts.get("aof_enabled") == "1":
-        return []
-    told = "This Redis does not persist data, so a restart loses all leases"
-    if holdoff:
-        return [Finding("promises", "ok", f"{told}; restart_holdoff keeps exclusion")]
-    return [Finding("promises", "warning", f"{told}. See persistence below.")]
-
-
-def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) -> Finding:
+def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) -> list[Finding]:
     if facts.get("aof_enabled") != "1":
-        return _forgetful(facts, holdoff)
+        return _without_persistence(holdoff, is_cluster=facts.get("redis_mode") == "cluster")
     told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
     if fsync == "always":
-        return Finding("persistence", "ok", told)
+        return [Finding("persistence", "ok", told)]
     if fsync == "no":
         advice = "set `appendfsync everysec` or `always`"
         told += ": a power cut loses what the system had not written, some 30 seconds"
-        return Finding("persistence", "warning", told, advice)
-    told += ": a power cut may lose the last second or two, and exclusion with them"
-    return Finding("persistence", "warning", told, "set `appendfsync always` if that matters")
+    else:
+        advice = "set `appendfsync always` if that matters"
+        told += ": a power cut may lose the last second or two, and exclusion with them"
+    return [Finding("persistence", "warning", told, advice)]
 
 
-def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
-    """Nothing is written down: a restart ends what its holders still believe in."""
+def _without_persistence(holdoff: float, *, is_cluster: bool) -> list[Finding]:
+    """A restart ends leases that their holders still trust, against the promises of the store."""
+    promise = "This Redis does not persist data, so a restart loses all leases"
     told = "the append-only file is off: a restart loses all leases"
     if holdoff:
-        advice = "all clients need the same restart_holdoff=, and no ttl longer than it"
         told += f", and nothing is granted for {holdoff:g} s after it (restart_holdoff)"
-        return Finding("persistence", "ok", told, advice)
-    advice = "set `appendonly yes`"
-    if facts.get("redis_mode") != "cluster":
-        advice += ", or let grants wait after a restart: ?restart_holdoff=60s, with the longest ttl in use"
+        advice = "all clients need the same restart_holdoff=, and no ttl longer than it"
+        return [
+            Finding("promises", "ok", f"{promise}; restart_holdoff keeps exclusion"),
+            Finding("persistence", "ok", told, advice),
+        ]
     told += ". After a restart a second holder can get a lock that is still in use."
-    return Finding("persistence", "problem", told, advice)
+    advice = "set `appendonly yes`"
+    if not is_cluster:
+        advice += ", or let grants wait after a restart: ?restart_holdoff=60s, with the longest ttl in use"
+    return [
+        Finding("promises", "warning", f"{promise}. See persistence below."),
+        Finding("persistence", "problem", told, advice),
+    ]
 
 
 def _memory(policy: str | None, facts: Mapping[str, str]) -> Finding:

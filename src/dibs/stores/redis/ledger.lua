@@ -10,10 +10,10 @@
 -- What lies in Redis about one key has the key's name, and all but the row a suffix:
 --
 --   (none)   the row, a string: counts, and one hold. A lock that nobody waits for is one GET and one SET
---   entry    a hash: the other holds, the places of waiters, and the tombs (of ids that ended), by lease id
+--   entry    a hash: the other holds, the waiters, and the tombstones (of ids that ended), by lease id
 --   ends     a sorted set: when each hold of the hash ends, in whole microseconds, rounded down
---   due      the same for places and tombs
---   queue    a sorted set: the places, by minus the priority, then by arrival
+--   due      the same for waiters and tombstones
+--   queue    a sorted set: the waiters, by minus the priority, then by arrival
 
 local FORMAT = 2 -- raised when an older release could no longer keep exclusion beside a newer one
 
@@ -22,12 +22,12 @@ local LAST_TOKEN = 9007199254740991 -- below 2^53, so that a double holds every 
 local END_OF_TIME = 7258118400000000 -- the year 2200 in microseconds: a stamp beyond it is no time
 
 -- From core/timing.py, core/ledger.py and model.py.
-local WINDOW = 5 -- seconds that a grant by notification stands unclaimed, at most
-local FRONT = 16 -- waiters at the front, which send a heartbeat every third of a claim timeout
-local SIGHT = 64 -- waiters that are looked at; if all are passed over, the next caller is granted
-local POSITIONS = 1000 -- waiters ahead are counted up to this number
+local MAX_CLAIM_TIMEOUT = 5 -- seconds that a grant by notification stands unclaimed, at most
+local HEARTBEAT_POSITIONS = 16 -- waiters at the front, which send a heartbeat every third of a claim timeout
+local EXAMINED_POSITIONS = 64 -- waiters that are looked at; if all are passed over, the next caller is granted
+local COUNTED_POSITIONS = 1000 -- waiters ahead are counted up to this number
 local STEPS = 64 -- entries that a command ends, and waiters that it grants or refuses; later ones do the rest
-local FEW_STEPS, BATCH_STEPS = 4, 256 -- the same once a batch has used up its steps, and those
+local LEAST_STEPS, BATCH_STEPS = 4, 256 -- the same once a batch has used up its steps, and those
 local TOMBSTONE_TTL = 60 -- seconds that an ended id is remembered, at least
 local MAX_HOLDERS = 10000 -- leases that a key may have
 local MAX_SLOTS = 1024 -- the largest capacity whose units are numbered
@@ -37,7 +37,7 @@ local HOLDERS_SHOWN, WAITERS_SHOWN = 100, 100 -- by a status
 local DAY = 86400 -- seconds that a book is kept when only its last token still matters
 local SLACK = 3600 -- seconds that Redis keeps it beyond that, so that expiries are seldom set anew
 local CHUNK = 1000 -- ids that one call of Redis reads
-local FRONT_READ, MORE_READ = 2, 64 -- places that are read at first (the head and the next), and then
+local FRONT_READ, MORE_READ = 2, 64 -- waiters that are read at first (the head and the next), and then
 
 local function corrupt(what)
   error({err = what})
@@ -53,33 +53,32 @@ local function next_token(last, stamp, floor)
 end
 
 local function claim_timeout(ttl)
-  return math.min(WINDOW, math.max(ttl / 2, math.min(ttl, 0.5)))
+  return math.min(MAX_CLAIM_TIMEOUT, math.max(ttl / 2, math.min(ttl, 0.5)))
 end
 
 -- ---- what is written and read ---------------------------------------------------------------------
 
--- The fields of each list behind its name: of commands in the order of model.py, then of entries. `lease` is
--- the fingerprint of the id, since Redis has no SHA-256. Python's entries also have a `beat`, for observers
--- without the store's clock; nobody observes Redis without its clock.
+-- The fields of each list behind its name: of commands as in model.py, then of entries. `lease` is the
+-- fingerprint of the id, since Redis has no SHA-256. Only observers without the store's clock need a `beat`.
 local FIELDS = {
   acquire = {
-    'id', 'owner', 'ttl', 'units', 'capacity', 'queue', 'patience', 'priority', 'note', 'floor', 'lock_delay',
+    'id', 'owner', 'ttl', 'units', 'capacity', 'queue', 'waiter_ttl', 'priority', 'note', 'floor', 'lock_delay',
     'inbox', 'trace', 'address', 'lease',
   },
   renew = {'id', 'ttl', 'inbox'},
-  release = {'id', 'keep', 'bury'},
+  release = {'id', 'retain', 'tombstone'},
   resize = {'id', 'units', 'seq'},
   inspect = {},
   revoke = {'lease', 'reason', 'now'},
   hold = {
-    'id', 'state', 'expires', 'ttl', 'token', 'units', 'slots', 'seq', 'lock_delay', 'bury', 'since', 'lease',
+    'id', 'state', 'expires', 'ttl', 'token', 'units', 'slots', 'seq', 'lock_delay', 'tombstone', 'since', 'lease',
     'owner', 'note', 'detail', 'inbox', 'address', 'trace',
   },
-  place = {
+  waiter = {
     'id', 'expires', 'ttl', 'grant_ttl', 'units', 'priority', 'arrival', 'silence', 'seen', 'floor', 'lock_delay',
     'since', 'lease', 'owner', 'note', 'inbox', 'address', 'trace',
   },
-  tomb = {'id', 'expires', 'ttl', 'reason', 'detail'},
+  tombstone = {'id', 'expires', 'ttl', 'reason', 'detail'},
 }
 
 local function named(list)
@@ -120,7 +119,7 @@ local function changed(original, changes)
 end
 
 -- A row: a mark and the format; what is inside (0: nothing, 1: a hold, 2: a plain one); last token, capacity,
--- arrivals; used units; how many holds, places and tombs the hash has; when the first of all ends, or earlier;
+-- arrivals; used units; how many holds, waiters and tombstones the hash has; when the first of all ends, or earlier;
 -- until when the keys with a suffix are kept; the newest token that nobody claimed; the slots that are taken. Then
 -- the hold inside. A plain one is three numbers, and its Acquire as it came, which spares packing it.
 local ROW = '<c2BBddddddddddIc0'
@@ -134,17 +133,11 @@ local function lifetime(seconds, last, stamp)
   return math.ceil(math.min((kept + DAY) * 1000, 1e14))
 end
 
--- When nothing that follows from an entry can matter any more; what a revoked or unclaimed hold leaves
--- for TOMBSTONE_TTL is within the day.
-local function over(entry)
-  return entry.expires + (entry.lock_delay or 0) + (entry.bury or 0)
-end
-
 -- The plain hold behind a row, which is the end of this text.
 local function plain_hold(raw)
   local token, expires, since, at = struct.unpack(PLAIN, raw)
   return changed(named(cmsgpack.unpack(string.sub(raw, at))), {
-    kind = 'hold', state = 'held', expires = expires, token = token, slots = {0}, seq = 0, bury = 0, since = since,
+    kind = 'hold', state = 'held', expires = expires, token = token, slots = {0}, seq = 0, tombstone = 0, since = since,
     detail = '',
   })
 end
@@ -162,24 +155,41 @@ local function mark(taken, slots, is_taken)
   return taken
 end
 
+-- The slots in `own` and the lowest free ones, so many together.
+local function free_slots(taken, own, units)
+  local slots, at = {unpack(own)}, 1
+  while #slots < units do
+    at = string.find(taken, '[^\255]', at) or math.max(at, #taken + 1)
+    local byte = string.byte(taken, at) or 0
+    for slot = (at - 1) * 8, at * 8 - 1 do
+      if #slots < units and bit.band(byte, bit.lshift(1, slot % 8)) == 0 then
+        slots[#slots + 1] = slot
+      end
+    end
+    at = at + 1
+  end
+  table.sort(slots)
+  return slots
+end
+
 -- ---- the book of one key --------------------------------------------------------------------------
 
 -- `known` has the entries of the hash that were read or written (false: there is none), `raws` how they lie
--- there. Entries are written at once, and `log` keeps what was there before, so that `undo` can put it back if
--- the command fails; the row is written last. The hold inside the row, `inner`, is in none of these.
+-- there. Entries are written at once, and `log` keeps what was there before, for `undo`. The row, with the hold
+-- inside it, `inner`, is written last.
 local Book = {}
 Book.__index = Book
 
-local INDEX = {hold = 'ends', place = 'due', tomb = 'due'} -- where the end of each is
+local INDEX = {hold = 'ends', waiter = 'due', tombstone = 'due'} -- where the end of each is
 
 local function open_book(key, raw)
   local book = setmetatable({
-    key = key, raw = raw, last = 0, capacity = 0, arrivals = 0, used = 0, hold = 0, place = 0, tomb = 0,
+    key = key, raw = raw, last = 0, capacity = 0, arrivals = 0, used = 0, hold = 0, waiter = 0, tombstone = 0,
     due = INFINITY, horizon = 0, doubt = 0, taken = '', known = {}, raws = {}, log = {}, front = {},
   }, Book)
   if raw then
     local sign, format, inside, at
-    sign, format, inside, book.last, book.capacity, book.arrivals, book.used, book.hold, book.place, book.tomb,
+    sign, format, inside, book.last, book.capacity, book.arrivals, book.used, book.hold, book.waiter, book.tombstone,
       book.due, book.horizon, book.doubt, book.taken, at = struct.unpack(ROW, raw)
     if sign ~= 'DI' or format ~= FORMAT or inside > 2 or (inside > 0) ~= (at <= #raw) then
       corrupt('this is no row of a book')
@@ -191,9 +201,8 @@ local function open_book(key, raw)
   return book
 end
 
--- There is nothing but the row.
-function Book:is_short()
-  return self.hold + self.place + self.tomb == 0
+function Book:is_short() -- there is nothing but the row
+  return self.hold + self.waiter + self.tombstone == 0
 end
 
 function Book:holding()
@@ -234,13 +243,11 @@ function Book:get_all(ids)
   return found
 end
 
-local function ends_before(one, other)
-  return one.expires < other.expires or one.expires == other.expires and one.id < other.id
-end
-
 -- The first `count` of a list, in the order of their ends and ids.
 local function first_of(list, count)
-  table.sort(list, ends_before)
+  table.sort(list, function(one, other)
+    return one.expires < other.expires or one.expires == other.expires and one.id < other.id
+  end)
   for i = #list, count + 1, -1 do
     list[i] = nil
   end
@@ -295,21 +302,21 @@ function Book:ended(now, most)
   return first_of(found, most)
 end
 
--- The queue: places by priority, then by arrival.
+-- The queue: waiters by priority, then by arrival.
 
-local function urgency(place)
-  return 0 - place.priority -- never minus zero
+local function urgency(waiter)
+  return 0 - waiter.priority -- never minus zero
 end
 
-local function member_of(place)
-  return string.format('%016.0f', place.arrival) .. place.id
+local function member_of(waiter)
+  return string.format('%016.0f', waiter.arrival) .. waiter.id
 end
 
--- The n-th place, first come first; nil behind the last. `front` has the first places, as far as they were read.
-function Book:nth_place(n)
+-- The n-th waiter, first come first; nil behind the last. `front` has the first waiters, as far as they were read.
+function Book:nth_waiter(n)
   local front = self.front
-  while n > #front and #front < self.place do
-    local to = math.min(#front + (#front == 0 and FRONT_READ or MORE_READ), self.place)
+  while n > #front and #front < self.waiter do
+    local to = math.min(#front + (#front == 0 and FRONT_READ or MORE_READ), self.waiter)
     local ids = redis.call('ZRANGE', self.key .. 'queue', #front, to - 1)
     if #front + #ids ~= to then
       corrupt('the queue is not as long as it should be')
@@ -317,73 +324,49 @@ function Book:nth_place(n)
     for i, member in ipairs(ids) do
       ids[i] = string.sub(member, 17)
     end
-    for _, place in ipairs(self:get_all(ids)) do
-      front[#front + 1] = place
+    for _, waiter in ipairs(self:get_all(ids)) do
+      front[#front + 1] = waiter
     end
   end
   return front[n]
 end
 
--- How many places are before one of the queue, or before one that is about to join it.
-function Book:ahead_of(place)
+-- How many waiters are before one of the queue, or before one that is about to join it.
+function Book:ahead_of(waiter)
   local queue, ahead = self.key .. 'queue', 0
-  if self.known[place.id] == place then
-    ahead = redis.call('ZRANK', queue, member_of(place)) or corrupt('a place is not in the queue')
-  elseif self.place > 0 then
-    ahead = redis.call('ZCOUNT', queue, '-inf', urgency(place))
+  if self.known[waiter.id] == waiter then
+    ahead = redis.call('ZRANK', queue, member_of(waiter)) or corrupt('a waiter is not in the queue')
+  elseif self.waiter > 0 then
+    ahead = redis.call('ZCOUNT', queue, '-inf', urgency(waiter))
   end
-  return math.min(ahead, POSITIONS)
+  return math.min(ahead, COUNTED_POSITIONS)
 end
 
--- `own` and the lowest free slots, `units` of both; none where units aren't numbered.
-function Book:free_slots(units, own)
-  if self.capacity > MAX_SLOTS then
-    return {}
-  end
-  local slots, at = {unpack(own)}, 1
-  while #slots < units do
-    at = string.find(self.taken, '[^\255]', at) or math.max(at, #self.taken + 1)
-    local byte = string.byte(self.taken, at) or 0
-    for slot = (at - 1) * 8, at * 8 - 1 do
-      if #slots < units and bit.band(byte, bit.lshift(1, slot % 8)) == 0 then
-        slots[#slots + 1] = slot
-      end
-    end
-    at = at + 1
-  end
-  table.sort(slots)
-  return slots
-end
-
--- Write an entry of the hash, or strike it out (`entry` is false). What goes is struck out first.
+-- Write an entry of the hash, or remove it (`entry` is false).
 function Book:write(id, entry)
-  local key, old, raw = self.key, self.known[id], nil
-  local is_other = old ~= entry
+  local key, old = self.key, self.known[id]
   self.log[#self.log + 1] = {id, self.raws[id]}
-  self.known[id] = entry
-  if is_other and (old and old.kind == 'place' or entry and entry.kind == 'place') then
-    self.front = {}
-  end
-  if old and is_other then
+  self.known[id], self.raws[id] = entry, entry and packed(entry) or nil
+  if old and old ~= entry then
     if not entry then
       redis.call('HDEL', key .. 'entry', id)
     end
     if not entry or INDEX[entry.kind] ~= INDEX[old.kind] then
       redis.call('ZREM', key .. INDEX[old.kind], id)
     end
-    if old.kind == 'place' then
+    if old.kind == 'waiter' then
       redis.call('ZREM', key .. 'queue', member_of(old))
+      self.front = {}
     end
   end
   if entry then
-    raw = packed(entry)
-    redis.call('HSET', key .. 'entry', id, raw)
+    redis.call('HSET', key .. 'entry', id, self.raws[id])
     redis.call('ZADD', key .. INDEX[entry.kind], score_of(entry.expires), id)
-    if entry.kind == 'place' and is_other then
+    if entry.kind == 'waiter' and old ~= entry then
       redis.call('ZADD', key .. 'queue', urgency(entry), member_of(entry))
+      self.front = {}
     end
   end
-  self.raws[id] = raw
 end
 
 -- The command has failed: put back what was there before it.
@@ -419,8 +402,10 @@ function Book:put(entry)
   local id, old = entry.id, self:get(entry.id)
   local is_outside = old and old ~= self.inner
   self.due = math.min(self.due, entry.expires)
-  if over(entry) > self.horizon then
-    self.horizon = over(entry) + SLACK
+  -- What a revoked or unclaimed hold leaves for TOMBSTONE_TTL is within the day that `lifetime` adds.
+  local over = entry.expires + (entry.lock_delay or 0) + (entry.tombstone or 0)
+  if over > self.horizon then
+    self.horizon = over + SLACK
     self.is_further = true
   end
   if old ~= entry then
@@ -449,12 +434,12 @@ function Book:put(entry)
 end
 
 -- Write the row if it has changed, and let all keys expire when nothing of them can matter any more.
-function Book:flush(turn)
+function Book:flush(call)
   if self:is_short() and not self.inner then
     self.due, self.horizon, self.doubt = INFINITY, 0, 0
   end
-  local milliseconds = lifetime(self.horizon - turn.now, self.last, turn.stamp)
-  if (self.is_further or self.last > turn.stamp) and not self:is_short() then -- a far token keeps all of it
+  local milliseconds = lifetime(self.horizon - call.now, self.last, call.stamp)
+  if (self.is_further or self.last > call.stamp) and not self:is_short() then -- a far token keeps all of it
     for _, suffix in ipairs({'entry', 'ends', 'due', 'queue'}) do
       redis.call('PEXPIRE', self.key .. suffix, milliseconds)
     end
@@ -463,7 +448,7 @@ function Book:flush(turn)
     self.inside, self.inner_raw = 1, packed(self.inner)
   end
   local row = struct.pack(ROW, 'DI', FORMAT, self.inner and self.inside or 0, self.last, self.capacity, self.arrivals,
-    self.used, self.hold, self.place, self.tomb, self.due, self.horizon, self.doubt, #self.taken, self.taken)
+    self.used, self.hold, self.waiter, self.tombstone, self.due, self.horizon, self.doubt, #self.taken, self.taken)
   row = row .. (self.inner and self.inner_raw or '')
   if row ~= self.raw and (self.raw or self.capacity > 0 or not self:is_short()) then -- a look writes nothing
     redis.call('SET', self.key, row, 'PX', milliseconds)
@@ -472,7 +457,7 @@ function Book:flush(turn)
   self.log, self.is_further = {}, nil
 end
 
--- ---- a turn: one call's time, and for each of its commands what time has changed --------------------
+-- ---- a call: one call's time, and for each of its commands what time has changed --------------------
 
 -- `now`, `stamp`, `closed_for` (seconds in which nothing is granted yet) and `notifications` are the call's. Of
 -- one command are `book`, `caller` (the id that is answered: it needs no notification), `steps` (how many entries
@@ -488,29 +473,29 @@ local function proof_of(key, hold, granted_at)
 end
 
 -- Notify the owner of an entry.
-local function notify(turn, entry, event, detail)
+local function notify(call, entry, event, detail)
   local is_grant = event == 'granted'
-  if entry.id ~= turn.caller then
-    table.insert(turn.notifications, {
-      key = turn.book.key, inbox = entry.inbox, lease = entry.lease, is_head = event == 'head',
+  if entry.id ~= call.caller then
+    table.insert(call.notifications, {
+      key = call.book.key, inbox = entry.inbox, lease = entry.lease, is_head = event == 'head',
       list = {
-        'notification', entry.lease, event, is_grant and entry.token or 0, is_grant and entry.slots or {}, turn.now,
-        is_grant and entry.ttl or 0, detail or '', is_grant and proof_of(turn.book.key, entry, turn.now) or '',
+        'notification', entry.lease, event, is_grant and entry.token or 0, is_grant and entry.slots or {}, call.now,
+        is_grant and entry.ttl or 0, detail or '', is_grant and proof_of(call.book.key, entry, call.now) or '',
       },
     })
   end
 end
 
 -- It missed its heartbeats, its time is over, or it was not heard of since `doubt`, a token that nobody claimed.
-local function is_passed_over(turn, place, doubt)
-  local heard = place.expires - place.ttl
-  return place.expires <= turn.now or turn.now - heard > place.silence or place.seen < doubt
+local function is_passed_over(call, waiter, doubt)
+  local heard = waiter.expires - waiter.ttl
+  return waiter.expires <= call.now or call.now - heard > waiter.silence or waiter.seen < doubt
 end
 
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
-local function count_passed_over(turn, most, doubt)
+local function count_passed_over(call, most, doubt)
   for n = 1, most do
-    if not is_passed_over(turn, turn.book:nth_place(n), doubt) then
+    if not is_passed_over(call, call.book:nth_waiter(n), doubt) then
       return n - 1
     end
   end
@@ -524,53 +509,59 @@ end
 
 -- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
 -- others that are in doubt may live.
-local function fits(turn, units, is_try)
-  local book = turn.book
-  local in_sight = math.min(book.place, SIGHT)
-  return not is_full(book, units) and count_passed_over(turn, in_sight, is_try and 0 or book.doubt) == in_sight
+local function fits(call, units, is_try)
+  local book = call.book
+  local in_sight = math.min(book.waiter, EXAMINED_POSITIONS)
+  return not is_full(book, units) and count_passed_over(call, in_sight, is_try and 0 or book.doubt) == in_sight
 end
 
-local function take_token(turn, floor)
-  turn.book.last = next_token(turn.book.last, turn.stamp, floor)
-  return turn.book.last
+local function take_token(call, floor)
+  call.book.last = next_token(call.book.last, call.stamp, floor)
+  return call.book.last
+end
+
+-- Those of `own` and the lowest free slots; none where units aren't numbered.
+local function slots_for(book, units, own)
+  return book.capacity > MAX_SLOTS and {} or free_slots(book.taken, own, units)
 end
 
 -- Let an entry live `ttl` longer from now, or as long as it would anyway; return how long.
-local function extend(turn, entry, ttl)
-  local left = math.max(ttl, math.min(entry.expires - turn.now, entry.ttl))
+local function extend(call, entry, ttl)
+  local left = math.max(ttl, math.min(entry.expires - call.now, entry.ttl))
   entry.ttl = left
-  entry.expires = turn.now + left
-  turn.book:put(entry)
+  entry.expires = call.now + left
+  call.book:put(entry)
   return left
 end
 
--- A hold of what a command or a place asks for.
-local function hold_for(asked, turn, state, ttl)
-  local token, slots = take_token(turn, asked.floor), turn.book:free_slots(asked.units, {})
+-- A hold of what a command or a waiter asks for.
+local function hold_for(asked, call, state, ttl)
+  local token = take_token(call, asked.floor)
   return changed(asked, {
-    kind = 'hold', state = state, expires = turn.now + ttl, ttl = ttl, token = token, slots = slots, seq = 0,
-    bury = 0, since = turn.stamp, detail = '',
+    kind = 'hold', state = state, expires = call.now + ttl, ttl = ttl, token = token,
+    slots = slots_for(call.book, asked.units, {}), seq = 0,
+    tombstone = 0, since = call.stamp, detail = '',
   })
 end
 
 -- The units of a hold that is over stay taken, by nobody.
-local function keep(turn, hold, seconds, remembered)
-  turn.book:put(changed(hold, {
-    state = 'retained', expires = turn.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, bury = remembered, lease = '',
+local function retain(call, hold, seconds, tombstone)
+  call.book:put(changed(hold, {
+    state = 'retained', expires = call.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, tombstone = tombstone, lease = '',
     owner = '', detail = '', inbox = '', address = '', trace = '',
   }))
 end
 
 -- Remember that an id has ended.
-local function bury(turn, id, seconds, reason, detail)
-  turn.book:put({
-    kind = 'tomb', id = id, expires = turn.now + seconds, ttl = seconds, reason = reason, detail = detail or '',
+local function set_tombstone(call, id, seconds, reason, detail)
+  call.book:put({
+    kind = 'tombstone', id = id, expires = call.now + seconds, ttl = seconds, reason = reason, detail = detail or '',
   })
 end
 
 -- An entry's time is over; what follows counts from then, however late we look.
-local function expire(turn, entry)
-  local book, late = turn.book, turn.now - entry.expires
+local function expire(call, entry)
+  local book, late = call.book, call.now - entry.expires
   if entry.kind ~= 'hold' then
     return book:remove(entry)
   end
@@ -579,42 +570,42 @@ local function expire(turn, entry)
   if entry.state == 'unclaimed' then
     book.doubt = math.max(book.doubt, entry.token)
   end
-  local remembered = ends_its_id and TOMBSTONE_TTL or entry.bury
+  local tombstone = ends_its_id and TOMBSTONE_TTL or entry.tombstone
   if entry.state ~= 'retained' and entry.lock_delay > late then
-    turn.units_free_in = math.min(turn.units_free_in, entry.lock_delay - late)
-    keep(turn, entry, entry.lock_delay - late, ends_its_id and TOMBSTONE_TTL or 0)
-  elseif remembered > late then
-    bury(turn, entry.id, remembered - late, ends_its_id and entry.state or 'buried', entry.detail)
+    call.units_free_in = math.min(call.units_free_in, entry.lock_delay - late)
+    retain(call, entry, entry.lock_delay - late, ends_its_id and TOMBSTONE_TTL or 0)
+  elseif tombstone > late then
+    set_tombstone(call, entry.id, tombstone - late, ends_its_id and entry.state or 'buried', entry.detail)
   else
     book:remove(entry)
   end
 end
 
--- The place becomes a hold that stands for a claim window until its owner speaks.
-local function grant_waiter(turn, place)
-  local window = claim_timeout(place.grant_ttl)
-  local hold = hold_for(place, turn, 'unclaimed', window)
-  turn.book:put(hold)
-  turn.units_free_in = math.min(turn.units_free_in, window)
-  notify(turn, hold, 'granted')
+-- The waiter becomes a hold that stands for a claim timeout until its owner speaks.
+local function grant_waiter(call, waiter)
+  local timeout = claim_timeout(waiter.grant_ttl)
+  local hold = hold_for(waiter, call, 'unclaimed', timeout)
+  call.book:put(hold)
+  call.units_free_in = math.min(call.units_free_in, timeout)
+  notify(call, hold, 'granted')
 end
 
 -- Grant the first waiter that is not passed over, if it fits; tell whether to look again.
-local function grant_next(turn)
-  local book = turn.book
-  for n = 1, math.min(book.place, SIGHT) do
-    local place = book:nth_place(n)
-    if place.units > book.capacity then -- which has shrunk below what this place asks for
-      bury(turn, place.id, TOMBSTONE_TTL, 'too_large')
-      notify(turn, place, 'refused')
+local function grant_next(call)
+  local book = call.book
+  for n = 1, math.min(book.waiter, EXAMINED_POSITIONS) do
+    local waiter = book:nth_waiter(n)
+    if waiter.units > book.capacity then -- which has shrunk below what this waiter asks for
+      set_tombstone(call, waiter.id, TOMBSTONE_TTL, 'too_large')
+      notify(call, waiter, 'refused')
       return true
     elseif is_full(book, 1) then
       return false
-    elseif not is_passed_over(turn, place, book.doubt) then
-      if book.used + place.units > book.capacity then
+    elseif not is_passed_over(call, waiter, book.doubt) then
+      if book.used + waiter.units > book.capacity then
         return false
       end
-      grant_waiter(turn, place)
+      grant_waiter(call, waiter)
       return true
     end
   end
@@ -623,81 +614,81 @@ end
 
 -- End what time has ended, then grant the head of the queue while it fits: as far as STEPS go. What the caller
 -- itself has ends in any case.
-local function settle(turn)
-  local book = turn.book
-  for _, entry in ipairs(turn.steps > 0 and book:ended(turn.now, turn.steps) or {}) do
-    expire(turn, entry)
-    turn.steps = turn.steps - 1
+local function settle(call)
+  local book = call.book
+  for _, entry in ipairs(call.steps > 0 and book:ended(call.now, call.steps) or {}) do
+    expire(call, entry)
+    call.steps = call.steps - 1
   end
-  local own = turn.steps == 0 and turn.caller and book:get(turn.caller)
-  if own and own.expires <= turn.now then
-    expire(turn, own)
+  local own = call.steps == 0 and call.caller and book:get(call.caller)
+  if own and own.expires <= call.now then
+    expire(call, own)
   end
-  while turn.steps > 0 and book.place > 0 and turn.closed_for == 0 and grant_next(turn) do
-    turn.steps = turn.steps - 1
+  while call.steps > 0 and book.waiter > 0 and call.closed_for == 0 and grant_next(call) do
+    call.steps = call.steps - 1
   end
 end
 
 -- The hold is its owner's for `ttl` from now.
-local function claim(turn, hold, ttl)
+local function claim(call, hold, ttl)
   hold.state = 'held'
-  return {'granted', hold.token, hold.slots, extend(turn, hold, ttl)}
+  return {'granted', hold.token, hold.slots, extend(call, hold, ttl)}
 end
 
--- When the owner of a place should send its next heartbeat: at once where STEPS ran out.
-local function next_heartbeat_in(turn, place, ahead)
-  local window, often = claim_timeout(place.grant_ttl), claim_timeout(place.grant_ttl) / 3
-  local is_front = place.silence == window
-  if turn.steps == 0 then
+-- When the owner of a waiter should send its next heartbeat: at once where STEPS ran out.
+local function next_heartbeat_in(call, waiter, ahead)
+  local timeout, often = claim_timeout(waiter.grant_ttl), claim_timeout(waiter.grant_ttl) / 3
+  local is_front = waiter.silence == timeout
+  if call.steps == 0 then
     return 0
   elseif is_front and ahead > 0 then
     return often
   end
-  local free_in = window
-  if turn.book.due < turn.now + window then -- else nothing ends by then
-    local first = turn.book:first_to_end(1)[1]
-    free_in = first and math.max(first.expires - turn.now, 0) or INFINITY
+  local free_in = timeout
+  if call.book.due < call.now + timeout then -- else nothing ends by then
+    local first = call.book:first_to_end(1)[1]
+    free_in = first and math.max(first.expires - call.now, 0) or INFINITY
   end
   return is_front and math.min(often, free_in)
-    or math.min(place.ttl / 3, turn.units_free_in, window + math.min(window, free_in))
+    or math.min(waiter.ttl / 3, call.units_free_in, timeout + math.min(timeout, free_in))
 end
 
--- A heartbeat: the owner of a place lives. It may be its turn already, and no notification is needed then.
--- Nothing is answered where the place asks for more than there is.
-local function heartbeat(turn, place, ttl)
-  local book = turn.book
-  if place.units > book.capacity then
-    return bury(turn, place.id, TOMBSTONE_TTL, 'too_large')
+-- A heartbeat: the owner of a waiter lives. It may be its call already, and no notification is needed then.
+-- Nothing is answered where the waiter asks for more than there is.
+local function heartbeat(call, waiter, ttl)
+  local book = call.book
+  if waiter.units > book.capacity then
+    return set_tombstone(call, waiter.id, TOMBSTONE_TTL, 'too_large')
   end
-  local ahead, window = book:ahead_of(place), claim_timeout(place.grant_ttl)
-  local is_front = ahead < FRONT or ahead - count_passed_over(turn, math.min(ahead, SIGHT), book.doubt) < FRONT
-  place.silence = is_front and window or 3 * window
-  place.seen = book.last
-  extend(turn, place, place.ttl)
-  local waiting = book.place
-  settle(turn)
-  if book:get(place.id) == place and turn.closed_for == 0 and fits(turn, place.units) then
-    grant_waiter(turn, place) -- from beyond what `settle` looks at
+  local ahead, timeout = book:ahead_of(waiter), claim_timeout(waiter.grant_ttl)
+  local is_front = ahead < HEARTBEAT_POSITIONS or ahead - count_passed_over(call, math.min(ahead, EXAMINED_POSITIONS), book.doubt) < HEARTBEAT_POSITIONS
+  waiter.silence = is_front and timeout or 3 * timeout
+  waiter.seen = book.last
+  extend(call, waiter, waiter.ttl)
+  local waiting = book.waiter
+  settle(call)
+  if book:get(waiter.id) == waiter and call.closed_for == 0 and fits(call, waiter.units) then
+    grant_waiter(call, waiter) -- from beyond what `settle` looks at
   end
-  local entry = book:get(place.id)
+  local entry = book:get(waiter.id)
   if entry and entry.kind == 'hold' then
-    return claim(turn, entry, ttl)
+    return claim(call, entry, ttl)
   end
-  ahead = book.place ~= waiting and book:ahead_of(place) or ahead
-  return {'queued', ahead, next_heartbeat_in(turn, place, ahead), turn.now}
+  ahead = book.waiter ~= waiting and book:ahead_of(waiter) or ahead
+  return {'queued', ahead, next_heartbeat_in(call, waiter, ahead), call.now}
 end
 
-local function age(turn, since)
-  return math.max(turn.stamp - since, 0) / 1e6
+local function age(call, since)
+  return math.max(call.stamp - since, 0) / 1e6
 end
 
 -- Holds, as others may see them: never with their ids.
-local function shown(turn, holds)
+local function shown(call, holds)
   local list = {}
   for i, hold in ipairs(holds) do
     list[i] = {
-      hold.lease, hold.owner, hold.token, hold.units, hold.slots, age(turn, hold.since),
-      math.max(hold.expires - turn.now, 0), hold.note, hold.state, hold.address, hold.trace,
+      hold.lease, hold.owner, hold.token, hold.units, hold.slots, age(call, hold.since),
+      math.max(hold.expires - call.now, 0), hold.note, hold.state, hold.address, hold.trace,
     }
   end
   return list
@@ -713,175 +704,162 @@ local function lost(reason, detail)
   return {'lost', reason or 'expired', detail or ''}
 end
 
--- Not now: who is in the way, and when time alone could change that: at once where STEPS ran out.
-local function refuse(turn)
-  local holds, is_closed = turn.book:first_to_end(HOLDERS_NAMED), true
-  for _, hold in ipairs(holds) do
-    is_closed = is_closed and hold.state == 'retained'
+-- Not now: who besides `own` is in the way, and when time alone could change that: at once where STEPS ran out.
+local function refuse(call, own)
+  local holds, is_closed, again = {}, not own, own and 0 or MAX_CLAIM_TIMEOUT
+  for _, hold in ipairs(call.book:first_to_end(HOLDERS_NAMED + (own and 1 or 0))) do
+    if hold ~= own and #holds < HOLDERS_NAMED then
+      holds[#holds + 1] = hold
+      is_closed = is_closed and hold.state == 'retained'
+    end
   end
-  local again = turn.steps == 0 and 0 or holds[1] and math.max(holds[1].expires - turn.now, 0) or WINDOW
-  return refused(is_closed and holds[1] and 'closed' or 'held', shown(turn, holds), again)
+  if holds[1] then
+    again = math.max(holds[1].expires - call.now, 0)
+  end
+  return refused(is_closed and holds[1] and 'closed' or 'held', shown(call, holds), not own and call.steps == 0 and 0 or again)
 end
 
 local Rules = {}
 
-function Rules.acquire(turn, command)
-  local book = turn.book
+function Rules.acquire(call, command)
+  local book = call.book
   local entry = book:get(command.id)
-  if entry then -- a repeat renews a living hold, keeps a place alive, and never revives what has ended
+  if entry then -- a repeat renews a living hold, keeps a waiter alive, and never revives what has ended
     if entry.reason == 'too_large' then
       return refused('too_large')
-    elseif entry.kind == 'tomb' or entry.state == 'retained' or entry.state == 'revoked' then
+    elseif entry.kind == 'tombstone' or entry.state == 'retained' or entry.state == 'revoked' then
       return {'gone'}
     end
     entry.inbox = command.inbox -- its owner may have reconnected
     if entry.kind == 'hold' then
-      return claim(turn, entry, command.ttl)
+      return claim(call, entry, command.ttl)
     end
-    return heartbeat(turn, entry, command.ttl) or refused('too_large')
+    return heartbeat(call, entry, command.ttl) or refused('too_large')
   elseif command.units > command.capacity then
     return refused('too_large')
-  elseif turn.closed_for > 0 then
-    return refused('closed', nil, turn.closed_for)
+  elseif call.closed_for > 0 then
+    return refused('closed', nil, call.closed_for)
   end
   book.capacity = command.capacity
-  if book.place > 0 then
-    settle(turn) -- a greater capacity lets the queue in first
+  if book.waiter > 0 then
+    settle(call) -- a greater capacity lets the queue in first
   end
-  if fits(turn, command.units, not command.queue) then
-    local hold = hold_for(command, turn, 'held', command.ttl)
+  if fits(call, command.units, not command.queue) then
+    local hold = hold_for(command, call, 'held', command.ttl)
     book:put(hold)
     return {'granted', hold.token, hold.slots, hold.ttl}
   elseif not command.queue then
-    return refuse(turn)
+    return refuse(call)
   end
   book.arrivals = book.arrivals + 1
-  return heartbeat(turn, changed(command, {
-    kind = 'place', expires = turn.now + command.patience, ttl = command.patience, grant_ttl = command.ttl,
-    arrival = book.arrivals, since = turn.stamp,
+  return heartbeat(call, changed(command, {
+    kind = 'waiter', expires = call.now + command.waiter_ttl, ttl = command.waiter_ttl, grant_ttl = command.ttl,
+    arrival = book.arrivals, since = call.stamp,
   }), command.ttl)
 end
 
-function Rules.renew(turn, command)
-  local entry = turn.book:get(command.id)
+function Rules.renew(call, command)
+  local entry = call.book:get(command.id)
   if not entry then
     return lost()
-  elseif command.inbox ~= '' and entry.kind ~= 'tomb' then
+  elseif command.inbox ~= '' and entry.kind ~= 'tombstone' then
     entry.inbox = command.inbox
-    turn.book:put(entry)
+    call.book:put(entry)
   end
   if entry.state == 'held' then
-    return {'renewed', extend(turn, entry, command.ttl)}
+    return {'renewed', extend(call, entry, command.ttl)}
   elseif entry.state == 'unclaimed' then
-    return claim(turn, entry, command.ttl)
-  elseif entry.kind == 'place' then
-    return heartbeat(turn, entry, command.ttl) or lost('expired', 'too large')
+    return claim(call, entry, command.ttl)
+  elseif entry.kind == 'waiter' then
+    return heartbeat(call, entry, command.ttl) or lost('expired', 'too large')
   elseif entry.state == 'revoked' or entry.reason == 'revoked' then
     return lost('revoked', entry.detail)
   end
   return lost()
 end
 
-function Rules.release(turn, command)
-  local book, entry = turn.book, turn.book:get(command.id)
-  if not entry or entry.kind == 'tomb' then
-    if entry and command.bury > 0 then
-      extend(turn, entry, command.bury) -- its Acquire may have been sent again since
-    elseif command.bury > 0 then
-      bury(turn, command.id, command.bury, 'buried')
-    end
-    return {'unknown'}
-  elseif entry.state == 'retained' then -- a repeat never extends it
-    entry.bury = math.max(entry.bury, command.bury)
+function Rules.release(call, command)
+  local book, entry = call.book, call.book:get(command.id)
+  local is_over = not entry or entry.kind == 'tombstone'
+  if entry and entry.state == 'retained' then -- a repeat never extends it
+    entry.tombstone = math.max(entry.tombstone, command.tombstone)
     book:put(entry)
-  elseif entry.kind == 'hold' and command.keep > 0 then
-    keep(turn, entry, command.keep, command.bury)
-  elseif command.bury > 0 then
-    bury(turn, command.id, command.bury, 'buried')
-  else
+  elseif entry and entry.kind == 'hold' and command.retain > 0 then
+    retain(call, entry, command.retain, command.tombstone)
+  elseif entry and is_over and command.tombstone > 0 then
+    extend(call, entry, command.tombstone) -- its Acquire may have been sent again since
+  elseif command.tombstone > 0 then
+    set_tombstone(call, command.id, command.tombstone, 'buried')
+  elseif not is_over then
     book:remove(entry)
   end
-  return {'released'}
+  return {is_over and 'unknown' or 'released'}
 end
 
-local function refuse_growth(turn, hold, units)
-  if units > turn.book.capacity then
-    return refused('too_large')
-  elseif turn.closed_for > 0 then
-    return refused('closed', nil, turn.closed_for)
-  end
-  local others = {}
-  for _, other in ipairs(turn.book:first_to_end(HOLDERS_NAMED + 1)) do
-    if other ~= hold and #others < HOLDERS_NAMED then
-      others[#others + 1] = other
-    end
-  end
-  local again = others[1] and others[1].expires - turn.now or 0
-  return refused('held', shown(turn, others), math.max(again, 0))
-end
-
-function Rules.resize(turn, command)
-  local hold = turn.book:get(command.id)
+function Rules.resize(call, command)
+  local hold = call.book:get(command.id)
   if not hold or hold.kind ~= 'hold' or hold.state == 'retained' then
     return lost()
   elseif hold.state == 'revoked' then
     return lost('revoked', hold.detail)
   end
   hold.state = 'held' -- its owner speaks, so it is claimed
-  local left = extend(turn, hold, 0)
-  local book, grows = turn.book, command.units > hold.units
+  local left = extend(call, hold, 0)
+  local book, grows = call.book, command.units > hold.units
   if command.seq > hold.seq then
     hold.seq = command.seq -- also of what is refused: its late copy must not succeed
     book:put(hold)
-    if not grows or book.used - hold.units + command.units <= book.capacity and turn.closed_for == 0 then
+    if not grows or book.used - hold.units + command.units <= book.capacity and call.closed_for == 0 then
       -- Growing ignores the queue: who holds on would otherwise wait for those who wait for it.
       local stay = math.min(command.units, #hold.slots)
-      local slots = grows and book:free_slots(command.units, hold.slots) or {unpack(hold.slots, 1, stay)}
+      local slots = grows and slots_for(book, command.units, hold.slots) or {unpack(hold.slots, 1, stay)}
       book:remove(hold)
-      hold.token = grows and take_token(turn, 0) or hold.token -- more units are a new grant
+      hold.token = grows and take_token(call, 0) or hold.token -- more units are a new grant
       hold.units, hold.slots = command.units, slots
       book:put(hold)
     end
   end
-  if command.seq == hold.seq and command.units ~= hold.units then
-    return refuse_growth(turn, hold, command.units)
+  if command.seq ~= hold.seq or command.units == hold.units then
+    return {'granted', hold.token, hold.slots, left}
+  elseif command.units > book.capacity then
+    return refused('too_large')
   end
-  return {'granted', hold.token, hold.slots, left}
+  return call.closed_for > 0 and refused('closed', nil, call.closed_for) or refuse(call, hold)
 end
 
-function Rules.revoke(turn, command)
+function Rules.revoke(call, command)
   local count, ends_in = 0, 0
-  for _, hold in ipairs(turn.book:first_to_end(MAX_HOLDERS)) do
+  for _, hold in ipairs(call.book:first_to_end(MAX_HOLDERS)) do
     if hold.state ~= 'retained' and (not command.lease or command.lease == hold.lease) then
       count = count + 1
-      notify(turn, hold, 'revoked', command.reason)
+      notify(call, hold, 'revoked', command.reason)
       if command.now then
-        bury(turn, hold.id, TOMBSTONE_TTL, 'revoked', command.reason)
+        set_tombstone(call, hold.id, TOMBSTONE_TTL, 'revoked', command.reason)
       else
         hold.state = 'revoked'
         hold.detail = command.reason
-        turn.book:put(hold)
-        ends_in = math.max(ends_in, hold.expires - turn.now)
+        call.book:put(hold)
+        ends_in = math.max(ends_in, hold.expires - call.now)
       end
     end
   end
   return {'revoked', count, ends_in}
 end
 
-function Rules.inspect(turn)
-  local book, waiters, holds = turn.book, {}, turn.book:first_to_end(HOLDERS_SHOWN)
+function Rules.inspect(call)
+  local book, waiters, holds = call.book, {}, call.book:first_to_end(HOLDERS_SHOWN)
   table.sort(holds, function(one, other)
     return one.token < other.token
   end)
-  for n = 1, math.min(book.place, WAITERS_SHOWN) do
-    local place = book:nth_place(n)
+  for n = 1, math.min(book.waiter, WAITERS_SHOWN) do
+    local waiter = book:nth_waiter(n)
     waiters[n] = {
-      place.lease, place.owner, place.units, place.priority, age(turn, place.since), place.note,
-      place.address, place.trace,
+      waiter.lease, waiter.owner, waiter.units, waiter.priority, age(call, waiter.since), waiter.note,
+      waiter.address, waiter.trace,
     }
   end
   return {
-    'status', book.capacity, shown(turn, holds), waiters, book.place, book.last, book:holding(), book.used,
+    'status', book.capacity, shown(call, holds), waiters, book.waiter, book.last, book:holding(), book.used,
   }
 end
 
@@ -890,62 +868,62 @@ end
 -- A mutex that nobody else holds or wants is granted and released here, without a book, which costs more than
 -- all the rest. The reply is a number: the token of the grant, or 0 for the release. Nothing is done, and
 -- nothing returned, where anything is unusual.
-local function apply_alone(turn, list, key, raw, argument)
+local function apply_alone(call, list, key, raw, argument)
   local name, id, ttl, units, capacity, floor, lock_delay =
     list[1], list[2], list[4], list[5], list[6], list[11], list[12]
   local sign, format, inside, last, arrivals, outside, due, hold_at = 'DI', FORMAT, 0, 0, 0, 0, 0, 0
   if raw then
-    local holds, places, tombs, _
-    sign, format, inside, last, _, arrivals, _, holds, places, tombs, due, _, _, _, hold_at = struct.unpack(ROW, raw)
-    outside = holds + places + tombs
+    local holds, waiters, tombstones, _
+    sign, format, inside, last, _, arrivals, _, holds, waiters, tombstones, due, _, _, _, hold_at = struct.unpack(ROW, raw)
+    outside = holds + waiters + tombstones
   end
-  if sign ~= 'DI' or format ~= FORMAT or outside > 0 or turn.closed_for > 0 then
+  if sign ~= 'DI' or format ~= FORMAT or outside > 0 or call.closed_for > 0 then
     return nil
   elseif name == 'acquire' and inside == 0 and units == 1 and capacity == 1 then
-    local ends = turn.now + ttl
-    last = next_token(last, turn.stamp, floor)
+    local ends = call.now + ttl
+    last = next_token(last, call.stamp, floor)
     local row = struct.pack(ROW, 'DI', FORMAT, 2, last, 1, arrivals, 1, 0, 0, 0, ends, ends + lock_delay, 0, 1, '\1')
-      .. struct.pack(PLAIN, last, ends, turn.stamp) .. argument
-    redis.call('SET', key, row, 'PX', lifetime(ttl + lock_delay, last, turn.stamp))
+      .. struct.pack(PLAIN, last, ends, call.stamp) .. argument
+    redis.call('SET', key, row, 'PX', lifetime(ttl + lock_delay, last, call.stamp))
     return last, row
-  elseif name == 'release' and inside == 2 and list[3] == 0 and list[4] == 0 and turn.now < due then
+  elseif name == 'release' and inside == 2 and list[3] == 0 and list[4] == 0 and call.now < due then
     local begins, from = ACQUIRED_BY .. cmsgpack.pack(id), hold_at + struct.size(PLAIN)
     if string.sub(raw, from, from + #begins - 1) == begins then
       local row = struct.pack(ROW, 'DI', FORMAT, 0, last, 1, arrivals, 0, 0, 0, 0, INFINITY, 0, 0, 0, '')
-      redis.call('SET', key, row, 'PX', lifetime(0, last, turn.stamp))
+      redis.call('SET', key, row, 'PX', lifetime(0, last, call.stamp))
       return 0, row
     end
   end
 end
 
 -- The reply to one command. Books stay open for later commands of the batch.
-local function apply(turn, key, argument)
-  local list, raw = cmsgpack.unpack(argument), turn.rows[key]
+local function apply(call, key, argument)
+  local list, raw = cmsgpack.unpack(argument), call.rows[key]
   if list[1] == 'invalid' then
     return cmsgpack.pack({'failed', 'invalid', list[2]})
   elseif type(raw) == 'table' then
     error(raw) -- what GET has answered
   end
-  if not turn.books[key] then
-    local reply, row = apply_alone(turn, list, key, raw, argument)
+  if not call.books[key] then
+    local reply, row = apply_alone(call, list, key, raw, argument)
     if reply then
-      turn.rows[key] = row
+      call.rows[key] = row
       return reply
     end
-    turn.books[key] = open_book(key, raw)
+    call.books[key] = open_book(key, raw)
   end
-  local book, command, steps = turn.books[key], named(list), math.max(math.min(turn.steps_left, STEPS), FEW_STEPS)
-  turn.book, turn.caller, turn.steps, turn.units_free_in = book, command.id, steps, INFINITY
-  local head = book:nth_place(1)
-  settle(turn)
-  local reply = Rules[command.kind](turn, command)
-  settle(turn)
-  local new_head = book:nth_place(1)
+  local book, command, steps = call.books[key], named(list), math.max(math.min(call.steps_left, STEPS), LEAST_STEPS)
+  call.book, call.caller, call.steps, call.units_free_in = book, command.id, steps, INFINITY
+  local head = book:nth_waiter(1)
+  settle(call)
+  local reply = Rules[command.kind](call, command)
+  settle(call)
+  local new_head = book:nth_waiter(1)
   if new_head and not (head and head.id == new_head.id) then
-    notify(turn, new_head, 'head') -- it must learn when time alone could change its answer
+    notify(call, new_head, 'head') -- it must learn when time alone could change its answer
   end
-  book:flush(turn)
-  turn.steps_left = turn.steps_left - (steps - turn.steps)
+  book:flush(call)
+  call.steps_left = call.steps_left - (steps - call.steps)
   return cmsgpack.pack(reply)
 end
 
@@ -965,14 +943,14 @@ local function find_any(problem, words)
 end
 
 -- What a failed command is answered. Nothing is left of it, and later ones go on from what Redis has.
-local function failed(turn, key, problem, noted)
-  local book = turn.books[key]
+local function failed(call, key, problem, noted)
+  local book = call.books[key]
   if book then
     book:undo()
-    turn.rows[key], turn.books[key] = book.raw, nil
+    call.rows[key], call.books[key] = book.raw, nil
   end
-  for n = #turn.notifications, noted + 1, -1 do
-    turn.notifications[n] = nil
+  for n = #call.notifications, noted + 1, -1 do
+    call.notifications[n] = nil
   end
   return cmsgpack.pack({'failed', find_any(problem, FORBIDDEN) and 'forbidden' or 'corrupt', problem})
 end
@@ -1015,19 +993,19 @@ end
 
 local function apply_batch(keys, arguments)
   local terms = arguments[#keys + 2] and cmsgpack.unpack(arguments[#keys + 2]) or {}
-  local turn = {
+  local call = {
     now = terms[1], stamp = terms[2], closed_for = 0, steps_left = BATCH_STEPS,
     books = {}, rows = {}, notifications = {},
   }
-  if not turn.now then
+  if not call.now then
     local time = redis.call('TIME')
-    turn.stamp = time[1] * 1000000 + time[2]
-    turn.now = turn.stamp / 1000000
+    call.stamp = time[1] * 1000000 + time[2]
+    call.now = call.stamp / 1000000
   end
   for i, raw in ipairs(redis.call('MGET', unpack(keys))) do
     local key = keys[i]
     raw = raw or redis.pcall('GET', key) -- which tells a missing key from one of another type
-    turn.rows[key] = raw
+    call.rows[key] = raw
     local format = type(raw) == 'string' and string.sub(raw, 1, 2) == 'DI' and string.byte(raw, 3)
     if format and format ~= FORMAT then
       return redis.error_reply('DIBSFORMAT this server has leases of format ' .. format
@@ -1035,23 +1013,23 @@ local function apply_batch(keys, arguments)
         .. ': nothing is granted; run the same release everywhere on it')
     end
   end
-  turn.closed_for = terms[3] and seconds_closed(turn.now, terms[3]) or 0
+  call.closed_for = terms[3] and seconds_closed(call.now, terms[3]) or 0
   local answer = {}
   for i, key in ipairs(keys) do
-    local noted = #turn.notifications
-    local ok, reply = pcall(apply, turn, key, arguments[i + 1])
+    local noted = #call.notifications
+    local ok, reply = pcall(apply, call, key, arguments[i + 1])
     if not ok then
       local problem = type(reply) == 'table' and reply.err or tostring(reply)
       local of_all = find_any(problem, OF_ALL)
       if of_all then
-        return redis.error_reply(string.sub(problem, of_all)) -- Redis 6 puts its place before it
+        return redis.error_reply(string.sub(problem, of_all)) -- Redis 6 puts a position in the script before it
       end
-      reply = failed(turn, key, problem, noted)
+      reply = failed(call, key, problem, noted)
     end
     answer[i] = reply
   end
-  if #turn.notifications > 0 then
-    send(turn.notifications, arguments[1], answer)
+  if #call.notifications > 0 then
+    send(call.notifications, arguments[1], answer)
   end
   return answer
 end

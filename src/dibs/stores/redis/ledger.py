@@ -6,13 +6,13 @@ which takes about twice the server's time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from operator import attrgetter
 from struct import Struct, error
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.msgpack import Decoder, Encoder
 
@@ -146,16 +146,15 @@ def _inexact(command: Command) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of the ledger: its keys and its arguments."""
 
     keys: list[bytes]
     args: list[bytes]
 
-    def request(self, link: Link) -> bytes:
+    def request(self, as_function: bool) -> bytes:
         """The bytes to send over a connection."""
-        words = FUNCTION if link.has_functions else SCRIPT
+        words = FUNCTION if as_function else SCRIPT
         return pack((*words, len(self.keys), *self.keys, *self.args))
 
 
@@ -273,36 +272,3 @@ async def prepare(link: Link, answer: object) -> ReplyError | None:
         link.has_functions = False
         return None
     return found
-
-
-async def evaluate(link: Link, context: CallContext, commands: Sequence[Command]) -> object:
-    """Call the ledger once. Raises `OSError` and `HiredisError` as the link does.
-
-    A full server runs no Function, but it runs a script until that writes: so it can still be looked at.
-    """
-    call = context.call(commands)
-    answer = await _ask(link, call)
-    if isinstance(answer, ReplyError) and code_of(answer) == "OOM" and link.has_functions:
-        link.has_functions = False
-        try:
-            second = await _ask(link, call)
-        finally:
-            link.has_functions = True
-        return answer if isinstance(second, ReplyError) else second
-    return answer
-
-
-async def _ask(link: Link, call: Call) -> object:
-    answer: object = None
-    for _ in range(ATTEMPTS):
-        answer = (await link.ask(call.request(link)))[0]
-        if not is_unprepared(answer):
-            break
-        refusal = await prepare(link, answer)
-        if refusal is not None:
-            return refusal
-    return answer
-
-
-ATTEMPTS = 4
-"""A server may lack the function, then refuse it, then lack the script."""

@@ -1,17 +1,17 @@
-"""A subscription to one inbox, as both sides read it: that it stands, signs of life, notifications."""
+"""A subscription to one inbox, as both sides begin and read it."""
 
 import secrets
 from typing import Any
 from urllib.parse import quote
 
 from dibs.model import Notification
-from dibs.stores.redis.connection import ReplyError, pack
-from dibs.stores.redis.errors import explain
+from dibs.stores.redis.connection import HiredisError, Link, ReplyError, pack
+from dibs.stores.redis.errors import broken, explain
 from dibs.stores.redis.ledger import read_published
 from dibs.stores.redis.url import Endpoint, Settings
 
 PING_EVERY = 15.0
-"""A subscription that is silent for so long is asked whether it is still there, in seconds."""
+"""Seconds of silence after which a subscription is asked whether it still stands."""
 
 PING = pack((b"PING",))
 
@@ -22,29 +22,27 @@ def new_inbox(settings: Settings) -> str:
     return f"dibs:inbox:{user}:{secrets.token_urlsafe(16)}"
 
 
-class Channel:
-    """Reads replies of either protocol: an ordinary array of RESP2, a push of RESP3."""
+async def subscribe(link: Link, inbox: str, timeout: float) -> list[Notification]:
+    """Have an inbox's notifications sent over a link; return those that are there already.
 
-    def __init__(self, inbox: str, endpoint: Endpoint) -> None:
-        self.stands = False
-        """The server has confirmed the subscription."""
-        self._inbox = inbox
-        self._channel = inbox.encode()
-        self._endpoint = endpoint
+    Raises the errors of `stores.port`, and closes the link then.
+    """
+    try:
+        answers = await link.ask(pack((b"SUBSCRIBE", inbox)), limit=timeout)
+        if not link.usable:
+            raise ConnectionResetError("the server closed the connection")
+        return [each for answer in answers for each in received(answer, inbox, link.endpoint)]
+    except BaseException as error:
+        link.close()
+        if isinstance(error, OSError | HiredisError):
+            raise broken(error, link.endpoint) from error
+        raise
 
-    @property
-    def request(self) -> bytes:
-        """What asks for the subscription."""
-        return pack((b"SUBSCRIBE", self._channel))
 
-    def hear(self, reply: Any) -> list[Notification]:
-        """The notifications in it, if there are any. Raises what the server's error means."""
-        if isinstance(reply, ReplyError):
-            raise explain(reply, self._endpoint)
-        if isinstance(reply, list) and len(reply) == 3:
-            kind, channel, payload = reply
-            if channel == self._channel and kind == b"message":
-                return read_published(payload, self._inbox)
-            if channel == self._channel and kind == b"subscribe":
-                self.stands = True
-        return []
+def received(reply: Any, inbox: str, endpoint: Endpoint) -> list[Notification]:
+    """The notifications in a reply, if there are any. Raises what the server's error means."""
+    if isinstance(reply, ReplyError):
+        raise explain(reply, endpoint)
+    if isinstance(reply, list) and len(reply) == 3 and reply[:2] == [b"message", inbox.encode()]:
+        return read_published(reply[2], inbox)
+    return []

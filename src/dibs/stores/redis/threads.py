@@ -4,19 +4,18 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.redis import health, scanning
-from dibs.stores.redis.cluster import router
 from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink, TimeLimit
 from dibs.stores.redis.errors import broken
 from dibs.stores.redis.ledger import CallContext
-from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
+from dibs.stores.redis.pubsub import PING, PING_EVERY, new_inbox, received
+from dibs.stores.redis.pubsub import subscribe as begin
+from dibs.stores.redis.routing import Router
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
 
@@ -24,53 +23,34 @@ _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class SocketSubscription:
-    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there.
+    """A connection on which one inbox's notifications arrive, and which is asked whether it still stands.
 
-    Made when it stands. After any error it is of no use any more.
+    After any error it is of no use any more. `found` are notifications that came while it began.
     """
 
-    def __init__(self, link: SocketLink, inbox: str, timeout: float) -> None:
+    def __init__(self, link: SocketLink, inbox: str, found: list[Notification]) -> None:
         self.socket: socket.socket = link.socket
         self.endpoint = link.endpoint
         self._link = link
-        self._channel = Channel(inbox, link.endpoint)
-        self._channelly: list[Notification] = []
+        self._inbox = inbox
+        self._found = found
         self._asked = False
-        try:
-            self._begin(time.monotonic() + timeout)
-        except BaseException as error:
-            link.close()
-            if isinstance(error, OSError | HiredisError) and not isinstance(error, DibsError):
-                raise broken(error, link.endpoint) from error
-            raise
         self._heard = time.monotonic()
-
-    def _begin(self, until: float) -> None:
-        self.socket.sendall(self._channel.request)
-        while not self._channel.stands:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self.socket.settimeout(left)
-            self._take(self._link.read())
         self.socket.settimeout(0)
-
-    def _take(self, replies: list[Any]) -> None:
-        for reply in replies:
-            self._channelly += self._channel.hear(reply)
 
     def receive(self) -> list[Notification]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
         try:
             try:
                 while True:  # TLS may have read more than the socket shows
-                    self._take(self._link.read())
+                    for reply in self._link.read():
+                        self._found += received(reply, self._inbox, self.endpoint)
                     self._heard, self._asked = time.monotonic(), False
             except _NOTHING:
                 self._ask_if_silent()
         except (OSError, HiredisError) as error:
-            raise broken(error, self._link.endpoint) from error
-        found, self._channelly = self._channelly, []
+            raise broken(error, self.endpoint) from error
+        found, self._found = self._found, []
         return found
 
     def _ask_if_silent(self) -> None:
@@ -98,10 +78,9 @@ class BlockingRedisConnection:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._listings = listings
         self._limit = TimeLimit(settings.timeout)
-        self._router = router(settings, SocketDial(self._limit), context)
-        self._router.arrived_at = self._follow
+        dial = SocketDial(self._limit)
+        self._router = Router(settings, dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
         self._arrived: list[Notification] = []
@@ -126,28 +105,19 @@ class BlockingRedisConnection:
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         self._limit.seconds = min(timeout, self._settings.timeout)
-        return step(self._apply(commands))
+        return step(self._router.apply(commands))
 
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        if not commands:
-            return ()
-        replies, notifications = await self._router.apply(commands)
-        if notifications and self._bell is not None:
+    def _hand_on(self, notifications: list[Notification]) -> None:
+        if self._bell is not None:
             self._arrived += notifications
-        return replies
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         self._limit.seconds = self._settings.timeout
-        return step(
-            scanning.scan(self._listings, self._router.names, self._apply, prefix, cursor, limit)
-        )
+        return step(self._router.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
         self._limit.seconds = self._settings.timeout
-        return step(self._examine())
-
-    async def _examine(self) -> Sequence[Finding]:
-        return await health.examine(await self._router.dial(), self._settings.holdoff)
+        return step(self._router.examine())
 
     # -- notifications ------------------------------------------------------------------------------------
 
@@ -162,7 +132,8 @@ class BlockingRedisConnection:
     def _subscribe(self, inbox: str) -> None:
         link = step(self._router.dial())
         assert isinstance(link, SocketLink)
-        self._subscription = SocketSubscription(link, inbox, self._settings.connect_timeout)
+        found = step(begin(link, inbox, self._settings.connect_timeout))
+        self._subscription = SocketSubscription(link, inbox, found)
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
