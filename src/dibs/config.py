@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf, isnan
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from dibs.core.timing import MIN_TTL, margin
 from dibs.errors import UnsafeTiming
@@ -77,6 +77,50 @@ def safe_ttl(value: Duration) -> float:
     return ttl
 
 
+def whole(text: str) -> int:
+    """Read a whole number. Raises `ValueError` for other texts."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write a whole number, such as 7") from None
+
+
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def flag(text: str) -> bool:
+    """Read a yes or a no. Raises `ValueError` for other texts."""
+    value = _FLAGS.get(text.strip().lower())
+    if value is None:
+        raise ValueError("write true or false")
+    return value
+
+
+def _wait(text: str) -> str | None:
+    return None if text.strip().lower() in ("", "none", "forever") else text
+
+
+type Readers = Mapping[str, Callable[[str], Any]]
+"""How each setting is read from a text, in a variable or in the file."""
+
+READERS: Readers = {
+    "ttl": str,
+    "wait": _wait,
+    "priority": whole,
+    "note": str,
+    "label": str,
+    "auto_renew": flag,
+    "max_hold": _wait,
+    "reentrant": flag,
+    "lock_delay": str,
+    "detect_deadlocks": flag,
+}
+"""Settings of a lock."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockConfig:
     """Options of a lock, for `Lock.from_config`, which reads no environment. Durations are in seconds."""
@@ -101,6 +145,8 @@ class LockConfig:
     """Seconds that it stays closed after a lease expired (not after a release)."""
     detect_deadlocks: bool = True
     """Look for circles of waiters, and raise `Deadlock`."""
+    _readers: ClassVar[Readers] = READERS
+    _for_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -150,44 +196,3 @@ _PLAIN = (
     ("reentrant", bool, "True or False"),
     ("detect_deadlocks", bool, "True or False"),
 )
-
-
-def whole(text: str) -> int:
-    """Read a whole number. Raises `ValueError` for other texts."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("write a whole number, such as 7") from None
-
-
-_FLAGS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
-
-
-def flag(text: str) -> bool:
-    """Read a yes or a no. Raises `ValueError` for other texts."""
-    value = _FLAGS.get(text.strip().lower())
-    if value is None:
-        raise ValueError("write true or false")
-    return value
-
-
-def _wait(text: str) -> str | None:
-    return None if text.strip().lower() in ("", "none", "forever") else text
-
-
-READERS: Mapping[str, Callable[[str], Any]] = {
-    "ttl": str,
-    "wait": _wait,
-    "priority": whole,
-    "note": str,
-    "label": str,
-    "auto_renew": flag,
-    "max_hold": _wait,
-    "reentrant": flag,
-    "lock_delay": str,
-    "detect_deadlocks": flag,
-}
-"""How each setting is read from a text, in a variable or in the file."""

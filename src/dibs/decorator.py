@@ -9,19 +9,19 @@ from datetime import date
 from enum import Enum
 from functools import partial
 from string import Formatter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from dibs.client import NamedStore
 from dibs.config import LockConfig
-from dibs.core.names import key_of, utf8
+from dibs.core.names import Kind, key_of, utf8
 from dibs.errors import AcquireTimeout, NotHeld
 from dibs.lazy import imported
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import refuse_options
-from dibs.locks.tasklock import READERS, TaskLockBase, task_configured
-from dibs.settings import configured
+from dibs.locks.tasklock import TaskLockBase, TaskLockConfig
+from dibs.settings import PrimitiveConfig, configured
 from dibs.sides import checked_client
 
 # -- names ------------------------------------------------------------------------------------------------
@@ -119,8 +119,6 @@ def _raw(value: object, field: str) -> bytes:
 
 _current: ContextVar[LeaseBase] = ContextVar("dibs_current_lease")
 
-_SETTINGS = frozenset(LockConfig.__dataclass_fields__)
-
 
 def current_lease() -> LeaseBase:
     """What `dibs.current_lease` and `dibs.sync.current_lease` do; see there."""
@@ -140,89 +138,62 @@ def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
         _current.reset(token)
 
 
+class Decorated(NamedTuple):
+    """A primitive that a decorator can hold."""
+
+    kind: Kind
+    config: type[PrimitiveConfig]
+    base: type[PrimitiveBase[Any]]
+    extra: frozenset[str]
+    """Options of its constructor that are not part of its config."""
+
+
+_DECORATED = {
+    "Lock": Decorated(
+        "lock", LockConfig, PrimitiveBase, frozenset({"on_lost", "on_wait", "require"})
+    ),
+    "TaskLock": Decorated(
+        "tasklock", TaskLockConfig, TaskLockBase, frozenset({"on_lost", "require"})
+    ),
+}
+
+
 def wraps[F: Callable[..., Any]](
-    template: str,
-    *,
-    on_busy: Literal["raise", "skip"] = "raise",
-    default: object = None,
-    client: Any = None,
-    **options: Any,
-) -> Callable[[F], F]:
-    """`Lock.wraps` of both sides; see there."""
-    _check(template, on_busy)
-    if on_busy == "skip":
-        options.setdefault("wait", 0)
-    extra: dict[str, Any] = {
-        key: options.pop(key) for key in ("on_lost", "on_wait", "require") if key in options
-    }
-    loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
-    if unknown := {key: options[key] for key in options.keys() - _SETTINGS}:
-        refuse_options("wraps()", unknown, PrimitiveBase.__init__)
-
-    def decorate(function: F) -> F:
-        config = configured("lock", template, options, **loading)
-        return _wrapped(
-            "Lock", function, template, config, {"client": client, **extra}, on_busy, default
-        )
-
-    return decorate
-
-
-def wraps_task[F: Callable[..., Any]](
+    primitive: Literal["Lock", "TaskLock"],
     template: str,
     on_busy: str,
     default: object,
     client: Any,
     options: dict[str, Any],
 ) -> Callable[[F], F]:
-    """`TaskLock.wraps` of both sides; see there."""
-    _check(template, on_busy)
-    extra: dict[str, Any] = {"client": client}
-    for key in {"on_lost", "require"} & options.keys():
-        extra[key] = options.pop(key)
-    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
-    if unknown := {key: options[key] for key in options.keys() - READERS.keys()}:
-        refuse_options("wraps()", unknown, TaskLockBase.__init__)
-    config = task_configured(template, options, env_prefix=prefix, env_load=load)
-
-    def decorate(function: F) -> F:
-        return _wrapped("TaskLock", function, template, config, extra, on_busy, default)
-
-    return decorate
-
-
-def _wrapped[F: Callable[..., Any]](
-    primitive: str,
-    function: F,
-    template: str,
-    config: Any,
-    extra: dict[str, Any],
-    on_busy: str,
-    default: object,
-) -> F:
-    """The function, holding a primitive of its side while it runs, as `config` and `extra` describe it."""
-    refuse_generator(function)
-    name = NameTemplate(template, function)
-    skip = AcquireTimeout if on_busy == "skip" else ()
-    asynchronous = is_async(function)
-    make = _wrap_async if asynchronous else _wrap_plain
-    about = _for_side(extra, asynchronous)
-    described = partial(getattr(_side(asynchronous), primitive).from_config, config=config, **about)
-    wrapped: Any = make(function, name, described, skip, default)
-    made: F = wrapped
-    return made
-
-
-def _side(asynchronous: bool) -> Any:
-    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
-    return imported("dibs._api" if asynchronous else "dibs.sync")
-
-
-def _check(template: object, on_busy: str) -> None:
-    """Raises for a decorator that was called wrongly."""
+    """`Lock.wraps` and `TaskLock.wraps` of both sides; see there."""
     _check_template(template)
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+    about = _DECORATED[primitive]
+    if on_busy == "skip" and "wait" in about.config._readers:
+        options.setdefault("wait", 0)
+    extra = {key: options.pop(key) for key in about.extra & options.keys()}
+    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
+    if unknown := {key: options[key] for key in options.keys() - about.config._readers.keys()}:
+        refuse_options("wraps()", unknown, about.base.__init__)
+
+    def decorate(function: F) -> F:
+        config = configured(
+            about.config, about.kind, template, options, env_prefix=prefix, env_load=load
+        )
+        refuse_generator(function)
+        name, awaits = NameTemplate(template, function), is_async(function)
+        make = getattr(_side(awaits), primitive).from_config
+        described = partial(make, config=config, client=_client_for_side(client, awaits), **extra)
+        skip = AcquireTimeout if on_busy == "skip" else ()
+        wrapped: Any = (_wrap_async if awaits else _wrap_plain)(
+            function, name, described, skip, default
+        )
+        made: F = wrapped
+        return made
+
+    return decorate
 
 
 def _check_template(given: object) -> None:
@@ -233,6 +204,20 @@ def _check_template(given: object) -> None:
             'wraps takes the lock\'s name: write `@Lock.wraps("name")`, not `@Lock.wraps`'
         )
     raise TypeError(f"the name is {given!r}: give a text, such as 'report:{{day}}'")
+
+
+def _side(asynchronous: bool) -> Any:
+    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
+    return imported("dibs._api" if asynchronous else "dibs.sync")
+
+
+def _client_for_side(given: Any, asynchronous: bool) -> Any:
+    """A client of the function's side: a client of either side serves both."""
+    client = checked_client(given)
+    client_type = _side(asynchronous).Client
+    if isinstance(client, NamedStore | client_type | None):
+        return client
+    return client_type(client.session)
 
 
 def _wrap_async(
@@ -250,11 +235,8 @@ def _wrap_async(
         except skip:
             return default
         async with lease:
-            token = _current.set(lease)
-            try:
+            with as_current(lease):
                 return await function(*args, **kwargs)
-            finally:
-                _current.reset(token)
 
     return wrapped
 
@@ -273,29 +255,12 @@ def _wrap_plain(
             lease = lock.acquire()
         except skip:
             return default
-        with lease:
-            token = _current.set(lease)
-            try:
-                result = function(*args, **kwargs)
-                refuse_late_body(function, result)
-                return result
-            finally:
-                _current.reset(token)
+        with lease, as_current(lease):
+            result = function(*args, **kwargs)
+            refuse_late_body(function, result)
+            return result
 
     return wrapped
-
-
-def _for_side(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
-    """The options, with a client of the function's side: a client of either side serves both."""
-    client = checked_client(extra.get("client"))
-    if isinstance(client, NamedStore | None):
-        return {**extra, "client": client}
-    client_type = _side(asynchronous).Client
-    return (
-        extra
-        if isinstance(client, client_type)
-        else {**extra, "client": client_type(client.session)}
-    )
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -25,7 +25,7 @@ from dibs.core.names import Kind
 from dibs.lazy import imported, public_names
 from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
-from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
     ElectionOptions,
@@ -38,7 +38,6 @@ from dibs.locks.requests import (
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
-from dibs.locks.term import TermBase
 from dibs.locks.waiting import Waiting as Waiting
 from dibs.model import Capabilities as Capabilities
 from dibs.model import Finding as Finding
@@ -241,7 +240,7 @@ class Lock(Acquirable[Lease]):
         `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
-            template, on_busy=on_busy, default=default, client=client, **options
+            "Lock", template, on_busy, default, client, {**options}
         )
         return wrapping
 
@@ -349,8 +348,8 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
-        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps_task(
-            template, on_busy, default, client, hold
+        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
+            "TaskLock", template, on_busy, default, client, hold
         )
         return wrapping
 
@@ -716,8 +715,8 @@ if TYPE_CHECKING:
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
+    from dibs.locks.election import LeaderConfig as LeaderConfig
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.model import Waiter as Waiter
 
     __all__: list[str]

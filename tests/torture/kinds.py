@@ -5,12 +5,11 @@ from typing import Any
 from dibs.locks.acquire import StopSignal
 from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
-from dibs.locks.term import TermBase
 from tests.torture.simruntime import SimRuntime
 
 

@@ -7,7 +7,6 @@ from socket import gethostname
 from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
 
 from dibs.config import (
-    READERS,
     UNSET,
     Duration,
     LockConfig,
@@ -28,7 +27,6 @@ from dibs.locks.requests import (
     Grant,
     HoldOptions,
     NoOptions,
-    known_configs,
     refuse_options,
     shown_as,
 )
@@ -47,7 +45,7 @@ from dibs.model import (
     Status,
 )
 from dibs.runtime.port import Runtime
-from dibs.settings import configured
+from dibs.settings import config_of
 
 PROMISES = frozenset(
     [
@@ -206,14 +204,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             *(ttl, wait, priority, note, label),
             *(auto_renew, max_hold, reentrant, lock_delay, detect_deadlocks),
         )
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, LockConfig, for_all=True)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = configured(self.kind, name, options, env_prefix=env_prefix, env_load=env_load)
+        config = config_of(LockConfig, self.kind, name, given, client, env_prefix, env_load)
         self._describe(name, config, on_lost, require, client, on_wait)
 
     @classmethod

@@ -1,39 +1,47 @@
 """Leader election: one key that one candidate at a time keeps, while the others wait for it.
 
-A candidate stands in a `with` block, by `run()`, or in the background by a campaign.
+A candidate stands in a `with` block, by `run()`, or in the background by a campaign. A term is a lease that
+is renewed often, and trusted until the election's own deadline.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from itertools import count
 from random import uniform
-from typing import Any, ClassVar, Never, Self, Unpack
+from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 from weakref import ref
 
-from dibs.config import UNSET, Duration, LockConfig, Unset
+from dibs.config import (
+    UNSET,
+    Duration,
+    LockConfig,
+    Readers,
+    Unset,
+    safe_lock_delay,
+    safe_ttl,
+    seconds,
+    whole,
+)
 from dibs.core.names import Kind
-from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
+from dibs.core.timing import trusted
+from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld, UnsafeTiming
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import raise_loss
+from dibs.locks.lease import LeaseBase, LeaseRules, raise_loss
 from dibs.locks.messages import format_key
-from dibs.locks.requests import NoOptions, known_configs, refuse_options, shown_as
-from dibs.locks.term import (
-    JITTER,
-    READERS,
-    Callback,
-    LeaderConfig,
-    TermBase,
-    leader_configured,
-    leader_rules,
-)
-from dibs.model import Holder
+from dibs.locks.requests import Grant, HoldOptions, NoOptions, refuse_options, shown_as
+from dibs.model import Failed, Holder
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
+from dibs.settings import config_of
 
 log = logging.getLogger("dibs")
+
+JITTER = 1.2
+"""A pause between two tries is `retry` times 1 to this, so that candidates do not try all at once."""
 
 LOG_EVERY = 30.0
 """Seconds between two warnings about a candidate that goes on failing."""
@@ -41,28 +49,67 @@ LOG_EVERY = 30.0
 GRACE = 1.0
 """Seconds that the end of a campaign waits for a store that does not answer."""
 
+type Callback = Callable[[Any], object]
+"""Called with a term; in an event loop it can be a coroutine function."""
 
-class LogThrottle:
-    """The failures of one candidate: the first is logged, then one every `LOG_EVERY` seconds."""
 
-    def __init__(self, of: str, now: Callable[[], float]) -> None:
-        self._of = of
-        self._now = now
-        self._logged_at: float | None = None
-        self.latest: Exception | None = None
-        """The latest failure; None once it works again."""
+# -- options ----------------------------------------------------------------------------------------------
 
-    def report(self, error: Exception) -> None:
-        """Log a failure, unless the last one was logged recently."""
-        self.latest = error
-        now = self._now()
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now  # only if it is logged: else nothing but the first ever would be
-            log.warning("the campaign for %s failed and will retry: %s", self._of, error)
 
-    def clear(self) -> None:
-        """Log the next failure again."""
-        self.latest = self._logged_at = None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderConfig:
+    """How a leader is elected and stays one; give it to `LeaderElection.from_config`."""
+
+    ttl: Duration = 15.0
+    """How long the store keeps a leader that does not renew: the time that its crash costs."""
+    renew_deadline: Duration | None = None
+    """How long a leader goes on without a renewal, less than `ttl`; None: 2/3 of `ttl`."""
+    retry: Duration | None = None
+    """Time between two renewals, and of a candidate's pause; None: 1/5 of `renew_deadline`."""
+    priority: int = 0
+    """Among waiting candidates, the highest comes first."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+    lock_delay: Duration = 0.0
+    """How long nobody leads after the lease of a leader has expired."""
+    _readers: ClassVar[Readers] = {
+        "ttl": str,
+        "renew_deadline": str,
+        "retry": str,
+        "priority": whole,
+        "note": str,
+        "label": str,
+        "lock_delay": str,
+    }
+    _for_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        ttl = safe_ttl(self.ttl)
+        given, retry = self.renew_deadline, self.retry
+        deadline = ttl * 2 / 3 if given is None else seconds(given, "renew_deadline")
+        retry = deadline / 5 if retry is None else seconds(retry, "retry")
+        _check(ttl, deadline, retry)
+        object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
+        for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
+            object.__setattr__(self, field, value)
+
+
+def _check(ttl: float, deadline: float, retry: float) -> None:
+    if not deadline < ttl:
+        raise UnsafeTiming(
+            f"renew_deadline is {deadline:g} s and ttl {ttl:g} s: a leader must step down before the "
+            "store lets another one lead, so give a longer ttl= or a shorter renew_deadline="
+        )
+    if not retry > 0:
+        raise UnsafeTiming("retry is 0: a leader would do nothing but renew")
+    believed = min(deadline, trusted(ttl))
+    if not JITTER * retry < believed:
+        raise UnsafeTiming(
+            f"retry is {retry:g} s, and a leader steps down {believed:g} s after its last renewal: "
+            f"{JITTER:g} times retry must be less, or one lost message would end its term"
+        )
 
 
 @lru_cache(maxsize=256)
@@ -75,6 +122,96 @@ def _lock_config(config: LeaderConfig) -> LockConfig:
         label=config.label,
         lock_delay=config.lock_delay,
     )
+
+
+# -- terms ------------------------------------------------------------------------------------------------
+
+
+class TermBase(LeaseBase):
+    """What terms of asyncio and threads share; made by elections only."""
+
+    __slots__ = ("_begun", "number")
+
+    number: int
+    """Which of this candidate's terms it is, from 1; over all candidates, terms rise by `token`."""
+
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
+        self.number = 0
+        self._begun = False
+        """`on_started` was called, and `on_stopped` was not."""
+        super().__init__(rt, key, options, grant, me)
+
+    # -- its beginning and its end ------------------------------------------------------------------
+
+    async def _tell_started(self) -> None:
+        """Call `on_started`."""
+        self._begun = True
+        await self._tell(self._rules.on_started, "on_started")
+
+    async def _stop(self) -> None:
+        """Call `on_stopped`, once, if `on_started` was called."""
+        if self._begun and generation.number == self._generation:
+            self._begun = False
+            await self._tell(self._rules.on_stopped, "on_stopped")
+
+    async def _tell(self, callback: Callback | None, name: str) -> None:
+        if callback is None:
+            return
+        try:
+            told = callback(self)
+            if isawaitable(told):
+                await told
+        except Exception:
+            log.exception("%s of %s failed", name, format_key(self.key))
+
+    def _resign(self) -> bool:
+        """End it by the leader's own will. Its body is interrupted, and hands it over at its end."""
+        if not self._finish("resigned"):
+            return False
+        self._interrupt()
+        self._set_watchers()
+        log.info("%s: the leader with token %d resigns", format_key(self.key), self.token)
+        return True
+
+    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
+        """The body has ended. Nobody else leads before `on_stopped` has returned."""
+        ours = self._exit_block(exc)
+        try:
+            await self._stop()
+        finally:
+            await super()._leave(exc, ours)
+
+    async def _hand_over(self) -> None:
+        """Release it after its end here, so that another candidate can lead at once."""
+        if self._given_up or generation.number != self._generation:
+            return
+        self._given_up = True
+        try:
+            answer = await self._rt.call(self._release_command())
+        except BackendUnavailable:
+            self._abandon()
+        except BaseException:
+            self._abandon()
+            raise
+        else:
+            if isinstance(answer.reply, Failed):
+                self._abandon()
+
+    # -- what it does not support -------------------------------------------------------------------
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        if ttl is not None:
+            raise TypeError("a term has its election's ttl: write renew()")
+        await super()._renew(None)
+
+    def detach(self) -> NoReturn:
+        """Never works: a candidate leads by itself. Raises `TypeError`."""
+        raise TypeError("a term can't be handed to another process: resign, and let it be elected")
+
+
+# -- elections --------------------------------------------------------------------------------------------
 
 
 class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
@@ -108,14 +245,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         if more or others:
             refuse_options(f"a {self.kind}", others, ElectionBase.__init__, more and self._takes)
         given = (ttl, renew_deadline, retry, priority, note, label, lock_delay)
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, LeaderConfig, for_all=False)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = leader_configured(name, options, env_prefix=env_prefix, env_load=env_load)
+        config = config_of(LeaderConfig, self.kind, name, given, client, env_prefix, env_load)
         self._describe_election(name, config, on_started, on_stopped, require, client)
 
     @classmethod
@@ -151,7 +281,12 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         seconds: Any = config  # LeaderConfig has made its durations seconds
         self.ttl, self.renew_deadline = seconds.ttl, seconds.renew_deadline
         self.retry = seconds.retry
-        self._more = leader_rules(config, on_started, on_stopped)
+        self._more = LeaseRules(
+            renew_every=self.retry,
+            trust_for=self.renew_deadline,
+            on_started=on_started,
+            on_stopped=on_stopped,
+        )
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
         self._describe(name, _lock_config(config), None, require, client)
@@ -277,6 +412,29 @@ def announce(ready: object) -> None:
 
 
 # -- campaigns --------------------------------------------------------------------------------------------
+
+
+class LogThrottle:
+    """The failures of one candidate: the first is logged, then one every `LOG_EVERY` seconds."""
+
+    def __init__(self, of: str, now: Callable[[], float]) -> None:
+        self._of = of
+        self._now = now
+        self._logged_at: float | None = None
+        self.latest: Exception | None = None
+        """The latest failure; None once it works again."""
+
+    def report(self, error: Exception) -> None:
+        """Log a failure, unless the last one was logged recently."""
+        self.latest = error
+        now = self._now()
+        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
+            self._logged_at = now  # only if it is logged: else nothing but the first ever would be
+            log.warning("the campaign for %s failed and will retry: %s", self._of, error)
+
+    def clear(self) -> None:
+        """Log the next failure again."""
+        self.latest = self._logged_at = None
 
 
 class CampaignBase[TermT: TermBase]:

@@ -8,11 +8,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypedDict
 
-from dibs.config import UNSET, Duration, Unset
-from dibs.core.names import Kind
+from dibs.config import Duration, Unset
 from dibs.locks.waiting import Waiting
 from dibs.model import Acquire
-from dibs.settings import settings_for_all
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
@@ -242,64 +240,3 @@ def refuse_options(
     if not advice.startswith(name):
         advice = f"{of} has no option {name}={advice and ': '}{advice}"
     raise TypeError(advice)
-
-
-# -- configs ----------------------------------------------------------------------------------------------
-
-MOST_CONFIGS = 256
-"""Configs that a client remembers of one kind."""
-
-
-class KnownConfigs[ConfigT]:
-    """The configs of one kind that a client has made, by their options. Settings are read once."""
-
-    def __init__(
-        self, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
-    ) -> None:
-        values = settings_for_all(kind)
-        self.settings = {} if values is not None and not for_all else values
-        """What holds for every name; None if some names have settings of their own."""
-        self._fields = tuple(fields)
-        self._make = make
-        self._made: dict[object, ConfigT] = {}
-        self._unset = (UNSET,) * len(self._fields)
-        self._default: ConfigT | None = None
-
-    def config(self, given: tuple[Any, ...]) -> ConfigT:
-        """The config with these values of its fields. Raises for values that cannot be."""
-        if given == self._unset:
-            if self._default is None:
-                self._default = self._make(**(self.settings or {}))
-            return self._default
-        key = given, tuple(map(type, given))  # 1, 1.0 and True are equal, and not the same
-        try:
-            return self._made[key]
-        except KeyError:
-            made = self._read(given)
-            if len(self._made) >= MOST_CONFIGS:
-                self._made.clear()
-            self._made[key] = made
-            return made
-        except TypeError:  # not hashable, so it is wrong, and the config says so
-            return self._read(given)
-
-    def _read(self, given: tuple[Any, ...]) -> ConfigT:
-        options = zip(self._fields, given, strict=True)
-        more = {field: value for field, value in options if value is not UNSET}
-        return self._make(**{**(self.settings or {}), **more})
-
-
-def known_configs[ConfigT](
-    client: Any, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
-) -> KnownConfigs[ConfigT] | None:
-    """What a client has made of one kind; None if each name has to be looked up in the settings.
-
-    `for_all`: settings without a name, such as `DIBS_TTL`, are for this kind.
-    """
-    memory: dict[str, KnownConfigs[ConfigT]] | None = getattr(client, "_settings", None)
-    if memory is None:
-        return None
-    known = memory.get(kind)
-    if known is None:
-        known = memory[kind] = KnownConfigs(kind, fields, make, for_all=for_all)
-    return None if known.settings is None else known

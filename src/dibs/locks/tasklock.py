@@ -1,12 +1,12 @@
 """`TaskLock`: one try, no renewal, and units retained after the task, so that it is not run twice."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 
-from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
+from dibs.config import UNSET, Duration, LockConfig, Readers, Unset, flag, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
@@ -16,12 +16,11 @@ from dibs.locks.requests import (
     Grant,
     HoldOptions,
     NoOptions,
-    known_configs,
     refuse_options,
     shown_as,
 )
 from dibs.runtime.port import Runtime
-from dibs.settings import configured_together
+from dibs.settings import config_of
 
 log = logging.getLogger("dibs")
 
@@ -90,6 +89,14 @@ class TaskLockConfig:
     """Why; for people."""
     label: str = ""
     """What to add to the owner's name; for people."""
+    _readers: ClassVar[Readers] = {
+        "min_hold": str,
+        "max_hold": str,
+        "cancel": flag,
+        "note": str,
+        "label": str,
+    }
+    _for_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         try:
@@ -106,27 +113,6 @@ class TaskLockConfig:
             raise TypeError(f"cancel is {self.cancel!r}: give True or False")
         object.__setattr__(self, "min_hold", shortest)
         object.__setattr__(self, "max_hold", longest)
-
-
-READERS: Mapping[str, Callable[[str], Any]] = {
-    "min_hold": str,
-    "max_hold": str,
-    "cancel": flag,
-    "note": str,
-    "label": str,
-}
-
-
-def task_configured(
-    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
-) -> TaskLockConfig:
-    """Settings by keyword, `DIBS_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
-
-    Settings for all locks do not apply to task locks, whose durations depend on each other.
-    """
-    return configured_together(
-        TaskLockConfig, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
-    )
 
 
 @lru_cache(maxsize=256)
@@ -173,14 +159,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         if more or others:
             refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
         given = (min_hold, max_hold, cancel, note, label)
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, TaskLockConfig, for_all=False)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = task_configured(name, options, env_prefix=env_prefix, env_load=env_load)
+        config = config_of(TaskLockConfig, self.kind, name, given, client, env_prefix, env_load)
         self._describe_task(name, config, on_lost, require, client)
 
     @classmethod
