@@ -19,7 +19,7 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
+from dibs.locks.base import Held, PrimitiveBase, ReusableContext, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -67,13 +67,11 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    async def __aenter__[HeldT: Entered](self: HeldT) -> HeldT:
+    async def __aenter__[HeldT: Held](self: HeldT) -> HeldT:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self: Entered, kind: object, exc: BaseException | None, trace: object
-    ) -> None:
+    async def __aexit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         await self._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -143,7 +141,7 @@ class Awaited[T](Coroutine[Any, Any, T]):
             raise AttributeError(f"a coroutine has no {name}: write `await` before this call")
 
 
-class Acquisition[LeaseT: Entered](Awaited[LeaseT]):
+class Acquisition[LeaseT: Held](Awaited[LeaseT]):
     """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
 
     __slots__ = ("_lease",)
@@ -168,7 +166,7 @@ class Acquisition[LeaseT: Entered](Awaited[LeaseT]):
 # -- what all primitives have -------------------------------------------------------------------------
 
 
-class Enterable[HeldT: Entered](Entering[HeldT]):
+class Enterable[HeldT: Held](ReusableContext[HeldT]):
     """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:

@@ -24,7 +24,7 @@ from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.lazy import imported, public_names
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
+from dibs.locks.base import Held, PrimitiveBase, ReusableContext, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -68,11 +68,11 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    def __enter__[HeldT: Entered](self: HeldT) -> HeldT:
+    def __enter__[HeldT: Held](self: HeldT) -> HeldT:
         step(self._begin())
         return self
 
-    def __exit__(self: Entered, kind: object, exc: BaseException | None, trace: object) -> None:
+    def __exit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._leave(exc))
 
     if not TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Lease(LeaseBase, HeldBlock):
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
-class Enterable[HeldT: Entered](Entering[HeldT]):
+class Enterable[HeldT: Held](ReusableContext[HeldT]):
     """An object for `with`."""
 
     def __enter__(self) -> HeldT:

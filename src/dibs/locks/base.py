@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from socket import gethostname
-from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
+from typing import Any, ClassVar, Never, Protocol, Self, Unpack
 
 from dibs.config import (
     UNSET,
@@ -21,7 +22,7 @@ from dibs.locks import hooks
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.lease import LeaseBase, give_up, unpack_handle
 from dibs.locks.messages import format_key, unexpected
-from dibs.locks.reentrant import another_of, first_of
+from dibs.locks.reentrant import Depth, another_of
 from dibs.locks.requests import (
     AcquireRequest,
     Grant,
@@ -37,6 +38,7 @@ from dibs.model import (
     Capabilities,
     Failed,
     Granted,
+    Holder,
     Inspect,
     Renew,
     Renewed,
@@ -47,32 +49,27 @@ from dibs.model import (
 from dibs.runtime.port import Runtime
 from dibs.settings import config_of
 
-PROMISES = frozenset(
-    [
-        *("clock", "durable", "fenced", "notifies", "crash", "reboot", "power-loss"),
-        *get_args(Capabilities.__annotations__["scope"]),
-    ]
-)
+PROMISES = Capabilities(
+    "cluster", durable=True, survives=frozenset({"crash", "reboot", "power-loss"})
+).names()
 """Every word that a store may promise, and `require=` may name."""
 
-_hosts: dict[int, str] = {}
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> str:
+    return f"{gethostname()}/{pid}"
 
 
 def this_process() -> str:
     """This process, for people: `host/pid`."""
-    pid = os.getpid()
-    found = _hosts.get(pid)
-    if found is None:
-        _hosts.clear()
-        found = _hosts[pid] = f"{gethostname()}/{pid}"
-    return found
+    return _process(os.getpid())
 
 
 # -- blocks -----------------------------------------------------------------------------------------------
 
 
-class Entered(Protocol):
-    """The lease of a block, or several."""
+class Held(Protocol):
+    """A lease, or several that are held together, in a `with` block."""
 
     _me: object
     """The task or thread that acquired it."""
@@ -81,16 +78,17 @@ class Entered(Protocol):
         """Begin a block, once that is possible."""
 
     async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended, by an exception or without."""
+        """End a block, whose body raised `exc` or nothing."""
 
 
-class Entering[HeldT: Entered]:
-    """A subject of `with` or `async with`; it remembers the lease of each block."""
+class ReusableContext[HeldT: Held]:
+    """A subject of `with` or `async with`, any number of times; it remembers the lease of each block."""
 
     _entered: dict[object, list[HeldT]]
+    """The leases of open blocks, by the task or thread that entered them."""
 
     def _runtime(self) -> Runtime:
-        """The way to the store from here; set by the public classes."""
+        """The runtime of the caller's side; set by the public classes."""
         raise NotImplementedError
 
     async def _acquire(self) -> HeldT:
@@ -99,7 +97,7 @@ class Entering[HeldT: Entered]:
 
     @property
     def _called(self) -> str:
-        """Its name in a message."""
+        """The name in messages."""
         raise NotImplementedError
 
     async def _enter_block(self) -> HeldT:
@@ -157,7 +155,7 @@ def _is_over(owner: Any) -> bool:
 # -- primitives -------------------------------------------------------------------------------------------
 
 
-class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
+class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     """A named resource, and how it is acquired and held.
 
     Share one among tasks and threads, or make one for each request: the lease has all that is held.
@@ -166,14 +164,22 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     kind: ClassVar[Kind]
     _lease_type: type[LeaseT]
     _units: ClassVar[int] = 1
-    """Units that are taken unless another number is asked for."""
+    """Units to acquire, unless another number is given."""
     _more: Any = None
-    """What its leases have to know besides the usual terms."""
+    """`LeaseRules` of its leases; None for those of a `Lock`."""
     _for_one: ClassVar[bool] = False
-    """No task or thread may wait for it twice, whatever its capacity."""
+    """A task or thread that holds it can never acquire it again, whatever the capacity."""
+    _require: frozenset[str] = frozenset()
+    """Words that the store must promise."""
     _may_await: ClassVar[bool] = True
-    """Its callbacks may be coroutine functions."""
+    """Callbacks can be coroutine functions."""
     _takes: ClassVar[str] = "one name"
+    """The arguments by position, in a message."""
+    _if_held: ClassVar[str] = (
+        "this acquire would wait forever. Pass the lease on, or create every Lock of that name that this "
+        "task or thread acquires with reentrant=True"
+    )
+    """Why a holder cannot wait for it, and what to do."""
 
     @shown_as("Lock.__init__")
     def __init__(
@@ -218,7 +224,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         if not isinstance(config, LockConfig):
             raise TypeError(f"config is {config!r}: give a LockConfig")
         self = cls.__new__(cls)
@@ -243,21 +249,22 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         self.config = config
         self._on_lost = on_lost
         self._on_wait = on_wait
-        self._require = check_words(require) if require else _NOTHING
+        if require:
+            self._require = check_words(require)
         self._client = self._checked_client(client, self._require)
         self._entered = {}
         self._here = ""
-        """The process for which `_prepared` was made."""
+        """The process that `_prepared` names as owner."""
         self._prepared: tuple[AcquireRequest, HoldOptions]
 
     @staticmethod
     def _checked_client(given: Any, require: frozenset[str]) -> Any:
-        """The client that was given, if it may be one, and may promise that; set by the public classes."""
+        """Check `client=` and what its store promises; set by the public classes."""
         return given
 
     @staticmethod
     def _join(rt: Runtime, connection: Any) -> Way:
-        """The way to the store by the user's own connection; set by the public classes."""
+        """The user's own connection as one to the store; set by the public classes."""
         raise NotImplementedError
 
     @property
@@ -271,10 +278,10 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {format_key(self.key)}>"
 
-    # -- what is asked for --------------------------------------------------------------------------
+    # -- the request --------------------------------------------------------------------------------
 
     def _describe_here(self) -> tuple[AcquireRequest, HoldOptions]:
-        """Prepare the default request and the options of its hold, for this process."""
+        """Prepare the request without arguments, and how its lease is held, for this process."""
         config: Any = self.config  # whose durations are in seconds
         process, ttl, units, capacity = this_process(), config.ttl, self._units, self._capacity
         owner = f"{process}/{config.label}" if config.label else process
@@ -295,14 +302,16 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def _request_for(
         self, units: int, priority: int | None, note: str | None
     ) -> tuple[AcquireRequest, HoldOptions]:
-        """The request for this acquire. Raises `ValueError`, `TypeError` for wrong arguments."""
+        """The request for these arguments. Raises `ValueError`, `TypeError` for wrong ones."""
         prepared = self._prepared if self._here is this_process() else self._describe_here()
         if units == 1 and priority is None and note is None:
             return prepared
         prepared = self._changed_request(units, priority, note)
         if not 1 <= units <= self._capacity:
-            told = f"{format_key(self.key)} has a capacity of {self._capacity}"
-            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
+            raise ValueError(
+                f"units is {units}: it must be at least 1, and {format_key(self.key)} has a capacity of "
+                f"{self._capacity}"
+            )
         return prepared
 
     def _changed_request(
@@ -358,24 +367,23 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             on_wait = self._on_wait
         else:
             check_on_wait(on_wait, may_await=self._may_await)
-        traced = None
+        hook = None
         if hooks.observer is not None:
-            traced = hooks.observer.acquiring((request,), patience, me)
-            request = traced.traced(request)
+            hook, (request,) = hooks.begin((request,), patience, me)
         try:
             if within is None:
-                grant = await self._attempt(rt, request, on_wait).run(patience)
+                grant = await AcquireAttempt(rt, request, on_wait).run(patience)
             else:
                 grant = await acquire_within(rt, self._join(rt, within), request)
             lease = self._hold(rt, options, grant, me)
         except BaseException as error:
-            if traced is not None:
-                traced.end(error)
+            if hook is not None:
+                hook.end(error)
             if isinstance(error, AcquireTimeout):
-                self._look_at(error)
+                self._check_holders(error.holders)
             raise
-        if traced is not None:
-            traced.end(None)
+        if hook is not None:
+            hook.end(None)
         return self._given(lease)
 
     async def _try(
@@ -386,14 +394,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         except AcquireTimeout:
             return None
 
-    def _attempt(
-        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
-    ) -> AcquireAttempt:
-        return AcquireAttempt(rt, request, on_wait)
-
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` if the store can't promise what is required."""
-        if self._require and not rt.capabilities.asked:
+        if not rt.capabilities.asked:
             await rt.ready()
             if not rt.capabilities.asked:
                 await rt.call(Inspect(self.key))  # threads connect when they call
@@ -409,10 +412,12 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
 
     def _given(self, lease: LeaseT) -> LeaseT:
         """Prepare a new lease for its holder."""
-        return first_of(lease) if self.config.reentrant else lease
+        if self.config.reentrant:
+            lease._depth = Depth()
+        return lease
 
     async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
-        """Acquire once more what our task or thread holds, or refuse to. None if it has ended."""
+        """Acquire again what our task or thread holds, or refuse to; None if that has ended."""
         lease = rt.holding.get(self.key, me)
         if lease is None or not await lease._still_stands():
             return None
@@ -422,7 +427,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         return again
 
     def _again(self, held: Any) -> LeaseT | None:
-        """Acquire once more what our task or thread holds; None if it cannot be shared."""
+        """Acquire again what our task or thread holds; None if it cannot be shared."""
         again: LeaseT | None = another_of(held, self._on_lost)
         return again
 
@@ -431,16 +436,13 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         if patience == 0:
             raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
         raise Reentrant(
-            f"{name} is already held by this task or thread, so this acquire would wait forever. "
-            "Pass the lease on, or create every Lock of that name that this task or thread acquires "
-            "with reentrant=True",
-            key=self.key,
+            f"{name} is already held by this task or thread, so {self._if_held}", key=self.key
         )
 
-    def _look_at(self, refusal: AcquireTimeout) -> None:
-        """The holders in a refusal may show something to warn the user of."""
+    def _check_holders(self, holders: tuple[Holder, ...]) -> None:
+        """Warn if the holders that an error names contradict the declared capacity."""
 
-    # -- seeing -------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------
 
     async def _status(self) -> Status:
         rt = self._runtime()
@@ -458,8 +460,6 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             await rt.ready()
         return await revoke(rt, self.key, reason, now)
 
-
-_NOTHING: frozenset[str] = frozenset()
 
 NOT_WITHIN = (
     "within= is for a lease that stands and falls with one transaction, and a reentrant one is shared: "

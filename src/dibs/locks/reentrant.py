@@ -50,12 +50,6 @@ class Depth:
             levels.append(_MORE)
 
 
-def first_of(lease: Any) -> Any:
-    """Count how often its holder acquires this lease, which was granted just now."""
-    lease._depth = Depth()
-    return lease
-
-
 def another_of(lease: Any, on_lost: object) -> Any:
     """Return the lease that our task or thread holds, one level deeper; None if it can't be shared.
 

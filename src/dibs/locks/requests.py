@@ -6,11 +6,12 @@
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn, TypedDict
+from typing import Any, NamedTuple, NoReturn, Self, TypedDict
 
 from dibs.config import Duration, Unset
+from dibs.core.timing import trusted
 from dibs.locks.waiting import Waiting
-from dibs.model import Acquire
+from dibs.model import Acquire, Granted
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
@@ -97,6 +98,23 @@ class Grant(NamedTuple):
     """When it was asked for in a transaction of the user's own, which may not have committed."""
     seq: int = 0
     """Number of the newest Resize, of a lease that was attached."""
+
+    @classmethod
+    def of(
+        cls,
+        lease_id: str,
+        reply: Granted,
+        sent: float,
+        *,
+        doubtful: bool,
+        in_transaction: bool = False,
+    ) -> Self:
+        """The grant in a reply to an Acquire that was sent at `sent`."""
+        deadline = sent + trusted(reply.ttl)
+        uncommitted_at = sent if in_transaction else None
+        return cls(
+            lease_id, reply.token, reply.slots, sent, deadline, None, doubtful, uncommitted_at
+        )
 
 
 class HoldOptions(NamedTuple):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.config import LockConfig, optional_seconds
 from dibs.core.names import Kind, fingerprint
-from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
-from dibs.locks.messages import describe_holders, format_key, not_busy
+from dibs.locks.messages import format_key, not_acquired, not_busy
 from dibs.locks.reentrant import check_single
 from dibs.locks.requests import (
     AcquireRequest,
@@ -198,13 +198,8 @@ def _timed_out(
 ) -> AcquireTimeout:
     own = fingerprint(lease._id)
     others = tuple(holder for holder in holders if holder.lease != own)
-    waited = f"; gave up upgrading after {wait:g} s" if wait else ""
-    return AcquireTimeout(
-        f"{describe_holders(lease.key, others, None)}{waited}",
-        key=lease.key,
-        holders=others,
-        retry_after=retry_after,
-    )
+    gave_up = f"gave up upgrading after {wait:g} s" if wait else ""
+    return not_acquired(lease.key, others, gave_up, retry_after=retry_after)
 
 
 class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
@@ -213,7 +208,6 @@ class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
     kind: ClassVar[Kind] = "rwlock"
     # Whoever reads may not wait to read again: a writer that queued in between would wait for it.
     _for_one: ClassVar[bool] = True
-    _advice: ClassVar[str]
     _mode: ClassVar[Literal["read", "write"]]
 
     @property
@@ -227,12 +221,6 @@ class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
             raise ValueError(f"units is {units!r}: a reader takes one, a writer all; leave it out")
         return super()._changed_request(self._units, priority, note)
 
-    def _refuse_reentry(self, patience: object) -> None:
-        told = f"{format_key(self.key)} is already held by this task or thread"
-        if patience == 0:
-            raise AcquireTimeout(told, key=self.key)
-        raise Reentrant(f"{told}, so waiting for it may never end: {self._advice}", key=self.key)
-
     def _again(self, held: Any) -> LeaseT | None:
         return super()._again(held) if getattr(held, "mode", None) == self._mode else None
 
@@ -245,7 +233,9 @@ class ReadSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
 
     _units: ClassVar[int] = READER
     _mode: ClassVar[Literal["read", "write"]] = "read"
-    _advice: ClassVar[str] = "pass the lease on instead of acquiring it again"
+    _if_held: ClassVar[str] = (
+        "waiting for it may never end: pass the lease on instead of acquiring it again"
+    )
 
 
 class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
@@ -253,7 +243,9 @@ class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
 
     _units: ClassVar[int] = WRITER
     _mode: ClassVar[Literal["read", "write"]] = "write"
-    _advice: ClassVar[str] = "upgrade() the lease that is held, or pass it on"
+    _if_held: ClassVar[str] = (
+        "waiting for it may never end: upgrade() the lease that is held, or pass it on"
+    )
 
 
 class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:

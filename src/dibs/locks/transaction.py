@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.config import Duration, Unset, optional_seconds
-from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
 from dibs.locks.acquire import refused
 from dibs.locks.lease import give_up
@@ -48,16 +47,7 @@ async def acquire_within(rt: Runtime, way: Way, request: AcquireRequest) -> Gran
             give_up(rt, request.key, lease_id, doubtful=True)
         raise
     if isinstance(reply, Granted):
-        return Grant(
-            lease_id,
-            reply.token,
-            reply.slots,
-            since=sent,
-            deadline=sent + trusted(reply.ttl),
-            claim_by=None,
-            doubtful=False,
-            uncommitted_at=sent,
-        )
+        return Grant.of(lease_id, reply, sent, doubtful=False, in_transaction=True)
     if isinstance(reply, Refused):
         raise refused(request, reply)
     raise unexpected(reply, request.key)

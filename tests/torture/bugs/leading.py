@@ -3,8 +3,8 @@
 from typing import Any
 
 from dibs.core.timing import trusted
-from dibs.locks.lease import LeaseBase
 from dibs.locks.election import TermBase
+from dibs.locks.lease import LeaseBase
 from tests.torture.bugs.bug import Bug, patched
 
 WHERE = ("leader", "campaign", "run")
