@@ -19,7 +19,7 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Held, PrimitiveBase, ReusableContext, attach, revoke, status_of
+from dibs.locks.base import BlockLease, PrimitiveBase, ReusableContext, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -41,8 +41,8 @@ from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
     body_of_task,
-    by_task,
     checked_client,
+    join_async,
     refuse_client_in_workflow,
     refuse_in_workflow,
     until_sigterm,
@@ -67,11 +67,13 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    async def __aenter__[HeldT: Held](self: HeldT) -> HeldT:
+    async def __aenter__[HeldT: BlockLease](self: HeldT) -> HeldT:
         await self._begin()
         return self
 
-    async def __aexit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
+    async def __aexit__(
+        self: BlockLease, kind: object, exc: BaseException | None, trace: object
+    ) -> None:
         await self._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -141,7 +143,7 @@ class Awaited[T](Coroutine[Any, Any, T]):
             raise AttributeError(f"a coroutine has no {name}: write `await` before this call")
 
 
-class Acquisition[LeaseT: Held](Awaited[LeaseT]):
+class Acquisition[LeaseT: BlockLease](Awaited[LeaseT]):
     """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
 
     __slots__ = ("_lease",)
@@ -166,7 +168,7 @@ class Acquisition[LeaseT: Held](Awaited[LeaseT]):
 # -- what all primitives have -------------------------------------------------------------------------
 
 
-class Enterable[HeldT: Held](ReusableContext[HeldT]):
+class Enterable[HeldT: BlockLease](ReusableContext[HeldT]):
     """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:
@@ -193,7 +195,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `async with`."""
 
     _checked_client = staticmethod(checked_client)
-    _join = staticmethod(by_task)
+    _join = staticmethod(join_async)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
 
@@ -251,8 +253,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
         if more or others:
-            told = more and "no positional arguments"
-            refuse_options("acquire()", others, Acquirable.acquire, told)
+            takes = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, takes)
         return Acquisition(self._acquire(units, wait, priority, note, within, on_wait))
 
     @shown_as("try_acquire")

@@ -121,7 +121,7 @@ _current: ContextVar[LeaseBase] = ContextVar("dibs_current_lease")
 
 
 def current_lease() -> LeaseBase:
-    """What `dibs.current_lease` and `dibs.sync.current_lease` do; see there."""
+    """Implement `dibs.current_lease` and `dibs.sync.current_lease`; see there."""
     try:
         return _current.get()
     except LookupError:
@@ -264,7 +264,7 @@ def _wrap_plain(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    """Return whether it is a coroutine function, a partial of one, or has an async `__call__`."""
     return any(inspect.iscoroutinefunction(each) for each in _bodies(function))
 
 

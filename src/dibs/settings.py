@@ -241,8 +241,9 @@ def configured[C: PrimitiveConfig](
     env_prefix: str | None = None,
     env_load: bool = True,
 ) -> C:
-    """By keyword, then this name's variables, those for all, the file (this name, then all), defaults.
+    """Look up the options of a primitive, and return its config.
 
+    Keywords come first, then this name's variables, those for all, the file (this name, then all), defaults.
     `DIBS_LOCK__CART__TTL` is for the lock named "cart", `DIBS_LOCK__MY_CART__TTL` for one named "my-cart";
     names of anything but `[a-z0-9_.-]` have no variables of their own. `env_prefix` replaces
     `DIBS_LOCK__CART__`. `env_load=False` and `DIBS_ENV_LOAD=false` ignore all of them, and the file.

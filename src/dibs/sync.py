@@ -24,7 +24,7 @@ from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.lazy import imported, public_names
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Held, PrimitiveBase, ReusableContext, attach, revoke, status_of
+from dibs.locks.base import BlockLease, PrimitiveBase, ReusableContext, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -49,8 +49,8 @@ from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
     body_of_thread,
-    by_thread,
     checked_client,
+    join_blocking,
     refuse_client_in_workflow,
     refuse_in_loop,
     step_until_sigterm,
@@ -68,11 +68,11 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    def __enter__[HeldT: Held](self: HeldT) -> HeldT:
+    def __enter__[HeldT: BlockLease](self: HeldT) -> HeldT:
         step(self._begin())
         return self
 
-    def __exit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
+    def __exit__(self: BlockLease, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._leave(exc))
 
     if not TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Lease(LeaseBase, HeldBlock):
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
-class Enterable[HeldT: Held](ReusableContext[HeldT]):
+class Enterable[HeldT: BlockLease](ReusableContext[HeldT]):
     """An object for `with`."""
 
     def __enter__(self) -> HeldT:
@@ -136,7 +136,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `with`."""
 
     _checked_client = staticmethod(checked_client)
-    _join = staticmethod(by_thread)
+    _join = staticmethod(join_blocking)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
 
@@ -193,8 +193,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
         if more or others:
-            told = more and "no positional arguments"
-            refuse_options("acquire()", others, Acquirable.acquire, told)
+            takes = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, takes)
         return step(self._acquire(units, wait, priority, note, within, on_wait))
 
     @shown_as("try_acquire")

@@ -132,10 +132,10 @@ class SimElection(Here, ElectionBase[SimTerm]):
         self.invoked = self.hand.engine.now
         return await super()._win(stop)
 
-    def _register(self, term: SimTerm) -> SimTerm:
-        registered = super()._register(term)
-        self.hand.granted(registered, self.invoked)
-        return registered
+    def _given(self, lease: SimTerm) -> SimTerm:
+        term = super()._given(lease)
+        self.hand.granted(term, self.invoked)
+        return term
 
 
 class SimCampaign(CampaignBase[SimTerm]):

@@ -59,22 +59,22 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The fencing token of each."""
+        """The fencing tokens."""
         return tuple(lease.token for lease in self._each)
 
     @property
     def lost(self) -> bool:
-        """Whether one of them ended before its holder gave it up."""
+        """True if one of them ended before its holder gave it up."""
         return any(lease.lost for lease in self._once)
 
     @property
     def reason(self) -> LossReason | None:
-        """Why one was lost: of several, the first in the order of the arguments; None unless one was."""
+        """Why the first lost one, in the order of the arguments, was lost; None if none was."""
         return next((lease.reason for lease in self._once if lease.lost), None)
 
     @property
     def remaining(self) -> float:
-        """The seconds until the first of their deadlines; 0 once one has ended."""
+        """Seconds until the first of their deadlines; 0 once one has ended."""
         return min(lease.remaining for lease in self._once)
 
     def ensure(self, needs: Duration = 0) -> None:
@@ -132,7 +132,7 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
             raise
 
     async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended: release all. Raise `LeaseLost` if a loss ended it."""
+        """End a block: release all. Raise `LeaseLost` if a loss ended the body."""
         # all of them, as each that was lost takes its own cancellation back
         ends = [lease._exit_block(exc) for lease in self._once]
         standing = [lease for lease in self._once if lease._stands]
@@ -165,7 +165,7 @@ async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
 
 
 class AllOfPart(NamedTuple):
-    """A primitive that is acquired together with others, and the options for that."""
+    """A primitive that an `AllOf` acquires, and the options for that."""
 
     primitive: PrimitiveBase[Any]
     units: int = 1
@@ -183,13 +183,13 @@ class AllOfPart(NamedTuple):
 
     @property
     def patience(self) -> float | None:
-        """Seconds that it may be waited for; None: no limit."""
+        """Seconds to wait for it; None: no limit."""
         wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
         patience: float | None = wait
         return patience
 
     def differences(self) -> dict[str, Any]:
-        """All options that make a difference to its lease."""
+        """The options of its lease, to compare."""
         primitive = self.primitive
         found = {field.name: getattr(primitive.config, field.name) for field in fields(LockConfig)}
         found |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
@@ -217,7 +217,7 @@ class PartRequest(NamedTuple):
     on_wait: OnWait | None
 
     def hold(self, rt: Runtime, grant: Grant, me: object, *, standby: bool) -> Any:
-        """Make a lease of a grant. On standby it is renewed, and its loss is not reported."""
+        """Make a lease of a grant. On standby, while others are awaited, its loss is not reported."""
         options = self.options
         if standby:
             options = options._replace(auto_renew=True, max_hold=None, on_lost=None)
@@ -268,7 +268,7 @@ def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
 def in_order(named: Iterable[AllOfPart]) -> list[AllOfPart]:
     """Each key once, in the order of the keys, which is the same for every `AllOf`.
 
-    Raises `ValueError` if one is named twice and differently.
+    Raises `ValueError` if a key is named twice with different options.
     """
     once: dict[bytes, AllOfPart] = {}
     for part in named:
@@ -364,7 +364,7 @@ class AllOfAttempt:
     async def _try_each(
         self, requests: Sequence[PartRequest], timeout: float
     ) -> list[LeaseBase | DibsError]:
-        """Ask for each once, under an id of its own. Whatever ends this, no id is left with a grant."""
+        """Try each once, under an id of its own. An error or interrupt leaves no id with a grant."""
         rt = self._rt
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
@@ -463,7 +463,7 @@ class AllOfAttempt:
 
 
 class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
-    """Several resources that are acquired together. Like every primitive it can be shared."""
+    """Several resources that are acquired together, on both sides."""
 
     _leases_type: type[LeasesT]
     _takes: ClassVar[type[PrimitiveBase[Any]]]
@@ -503,7 +503,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
         self._entered = {}
 
     def _flat(self, members: tuple[Any, ...]) -> list[AllOfPart]:
-        """The parts in the order of the arguments, with those of other `AllOf`s among them."""
+        """The parts in the order of the arguments, including those of other `AllOf`s."""
         parts: list[AllOfPart] = []
         for member in members:
             if isinstance(member, AllOfBase):

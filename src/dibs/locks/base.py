@@ -31,7 +31,7 @@ from dibs.locks.requests import (
     refuse_options,
     shown_as,
 )
-from dibs.locks.transaction import Way, acquire_within, one_try
+from dibs.locks.transaction import UserTransaction, acquire_within, one_try
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import (
     MANY,
@@ -68,7 +68,7 @@ def this_process() -> str:
 # -- blocks -----------------------------------------------------------------------------------------------
 
 
-class Held(Protocol):
+class BlockLease(Protocol):
     """A lease, or several that are held together, in a `with` block."""
 
     _me: object
@@ -81,7 +81,7 @@ class Held(Protocol):
         """End a block, whose body raised `exc` or nothing."""
 
 
-class ReusableContext[HeldT: Held]:
+class ReusableContext[HeldT: BlockLease]:
     """A subject of `with` or `async with`, any number of times; it remembers the lease of each block."""
 
     _entered: dict[object, list[HeldT]]
@@ -263,7 +263,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         return given
 
     @staticmethod
-    def _join(rt: Runtime, connection: Any) -> Way:
+    def _join(rt: Runtime, connection: Any) -> UserTransaction:
         """The user's own connection as one to the store; set by the public classes."""
         raise NotImplementedError
 

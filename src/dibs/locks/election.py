@@ -33,7 +33,7 @@ from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, LeaseRules, raise_loss
 from dibs.locks.messages import format_key
 from dibs.locks.requests import Grant, HoldOptions, NoOptions, refuse_options, shown_as
-from dibs.model import Failed, Holder
+from dibs.model import Holder
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
 from dibs.settings import config_of
@@ -115,25 +115,20 @@ def _check(ttl: float, deadline: float, retry: float) -> None:
 @lru_cache(maxsize=256)
 def _lock_config(config: LeaderConfig) -> LockConfig:
     """How the key of an election is acquired and held."""
-    return LockConfig(
-        ttl=config.ttl,
-        priority=config.priority,
-        note=config.note,
-        label=config.label,
-        lock_delay=config.lock_delay,
-    )
+    shared = ("ttl", "priority", "note", "label", "lock_delay")
+    return LockConfig(**{field: getattr(config, field) for field in shared})
 
 
 # -- terms ------------------------------------------------------------------------------------------------
 
 
 class TermBase(LeaseBase):
-    """What terms of asyncio and threads share; made by elections only."""
+    """A term on both sides; made by elections only."""
 
     __slots__ = ("_begun", "number")
 
     number: int
-    """Which of this candidate's terms it is, from 1; over all candidates, terms rise by `token`."""
+    """Number of the term among those of this candidate, from 1. Terms of all candidates rise by `token`."""
 
     def __init__(
         self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
@@ -143,31 +138,27 @@ class TermBase(LeaseBase):
         """`on_started` was called, and `on_stopped` was not."""
         super().__init__(rt, key, options, grant, me)
 
-    # -- its beginning and its end ------------------------------------------------------------------
-
-    async def _tell_started(self) -> None:
+    async def _start(self) -> None:
         """Call `on_started`."""
         self._begun = True
-        await self._tell(self._rules.on_started, "on_started")
+        await self._call_back("on_started", self._rules.on_started)
 
     async def _stop(self) -> None:
         """Call `on_stopped`, once, if `on_started` was called."""
         if self._begun and generation.number == self._generation:
             self._begun = False
-            await self._tell(self._rules.on_stopped, "on_stopped")
+            await self._call_back("on_stopped", self._rules.on_stopped)
 
-    async def _tell(self, callback: Callback | None, name: str) -> None:
-        if callback is None:
-            return
+    async def _call_back(self, name: str, callback: Callback | None) -> None:
         try:
-            told = callback(self)
-            if isawaitable(told):
-                await told
+            result = None if callback is None else callback(self)
+            if isawaitable(result):
+                await result
         except Exception:
             log.exception("%s of %s failed", name, format_key(self.key))
 
     def _resign(self) -> bool:
-        """End it by the leader's own will. Its body is interrupted, and hands it over at its end."""
+        """End it on request of the leader. Its body is interrupted, and hands it over at its end."""
         if not self._finish("resigned"):
             return False
         self._interrupt()
@@ -189,17 +180,12 @@ class TermBase(LeaseBase):
             return
         self._given_up = True
         try:
-            answer = await self._rt.call(self._release_command())
-        except BackendUnavailable:
-            self._abandon()
+            self._finish_release(await self._rt.call(self._release_command()))
+        except BackendUnavailable as error:
+            self._finish_release(error)
         except BaseException:
             self._abandon()
             raise
-        else:
-            if isinstance(answer.reply, Failed):
-                self._abandon()
-
-    # -- what it does not support -------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         if ttl is not None:
@@ -215,7 +201,7 @@ class TermBase(LeaseBase):
 
 
 class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
-    """One leader at a time among all candidates of that name."""
+    """A leader election on both sides."""
 
     kind: ClassVar[Kind] = "leader"
     ttl: float
@@ -246,7 +232,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             refuse_options(f"a {self.kind}", others, ElectionBase.__init__, more and self._takes)
         given = (ttl, renew_deadline, retry, priority, note, label, lock_delay)
         config = config_of(LeaderConfig, self.kind, name, given, client, env_prefix, env_load)
-        self._describe_election(name, config, on_started, on_stopped, require, client)
+        self._describe_election(name, config, (on_started, on_stopped), require, client)
 
     @classmethod
     def from_config(  # type: ignore[override]  # most settings of a lock mean nothing to it
@@ -259,56 +245,50 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
-        self._describe_election(name, config, on_started, on_stopped, require, client)
+        self._describe_election(name, config, (on_started, on_stopped), require, client)
         return self
 
     def _describe_election(
         self,
         name: str | bytes,
-        config: LeaderConfig,
-        on_started: Callback | None,
-        on_stopped: Callback | None,
+        config: Any,  # a LeaderConfig, whose durations are seconds
+        callbacks: tuple[Callback | None, Callback | None],
         require: Iterable[str],
         client: Any,
     ) -> None:
-        for what, callback in (("on_started", on_started), ("on_stopped", on_stopped)):
+        for what, callback in zip(("on_started", "on_stopped"), callbacks, strict=True):
             if callback is not None and not callable(callback):
                 raise TypeError(f"{what} is {callback!r}: give a function that takes the term")
             if not self._may_await and iscoroutinefunction(callback):
                 raise TypeError(f"{what} is a coroutine function, and nobody awaits it in a thread")
-        seconds: Any = config  # LeaderConfig has made its durations seconds
-        self.ttl, self.renew_deadline = seconds.ttl, seconds.renew_deadline
-        self.retry = seconds.retry
+        self.ttl, self.renew_deadline, self.retry = config.ttl, config.renew_deadline, config.retry
+        on_started, on_stopped = callbacks
         self._more = LeaseRules(
-            renew_every=self.retry,
-            trust_for=self.renew_deadline,
-            on_started=on_started,
-            on_stopped=on_stopped,
+            self.retry, self.renew_deadline, on_started=on_started, on_stopped=on_stopped
         )
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
+        """Terms of this object by their numbers, some of them over."""
         self._describe(name, _lock_config(config), None, require, client)
 
     # -- terms --------------------------------------------------------------------------------------
 
     def _given(self, lease: TermT) -> TermT:
-        return self._register(lease)
-
-    def _register(self, term: TermT) -> TermT:
-        term.number = number = next(self._numbers)
+        """Number a new term, and remember it while it lasts."""
         for old, reference in list(self._won.items()):
             known = reference()
             if known is None or known._end is not None:
                 self._won.pop(old, None)
-        self._won[number] = ref(term)
-        return term
+        lease.number = number = next(self._numbers)
+        self._won[number] = ref(lease)
+        return lease
 
     async def _enter_block(self) -> TermT:
         term = await self._acquire()
         try:
-            await term._tell_started()
+            await term._start()
             term._enter()
         except LeaseLost:  # while `on_started` ran
             await term._stop()
@@ -324,25 +304,25 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         rt = self._runtime()
         request, options = self._describe_here()
         grant = await AcquireAttempt(rt, request, stop=stop).run(None)
-        return self._register(self._hold(rt, options, grant, rt.me()))
+        return self._given(self._hold(rt, options, grant, rt.me()))
 
     def _terms_here(self) -> list[TermT]:
-        """The terms of this very object that are not over: one, unless a store fails."""
+        """The terms of this object that are not over: one, unless a store fails."""
         known = [reference() for reference in list(self._won.values())]
         return [term for term in known if term is not None and term._stands]
 
     def is_leader(self) -> bool:
-        """Whether this object's candidate leads: a plain call, and true only until the term's deadline.
+        """Return whether the candidate of this object leads, without asking the store.
 
-        It may have ended the next moment: where that matters call `term.ensure()`, and give
-        `term.token` to whatever is written to.
+        The term can end the next moment. Where that matters, call `term.ensure()`, and pass `term.token` on
+        with each write.
         """
         return bool(self._terms_here())
 
     def resign(self) -> bool:
-        """Step down, if this object's candidate leads; return whether it did. A plain call, from any thread.
+        """Step down, if the candidate of this object leads; return whether it did. Works in any thread.
 
-        The leader is interrupted (`LeaseLost`, reason `resigned`), and hands over when it has ended.
+        The leader is interrupted (`LeaseLost`, reason `resigned`), and hands over when its body has ended.
         """
         resigned = [term._resign() for term in self._terms_here()]
         return True in resigned
@@ -354,7 +334,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     # -- leading for good ---------------------------------------------------------------------------
 
     async def _run(self, body: Callable[[TermT], Awaitable[Any]], ready: object) -> Any:
-        """Lead, again after each loss, until the body has ended by itself."""
+        """Lead, again after each loss, until the body ends by itself."""
         rt = self._runtime()
         failures = LogThrottle(format_key(self.key), rt.now)
         announce(ready)
@@ -383,21 +363,18 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             await rt.signal().wait(self._pause())
 
     def _pause(self) -> float:
-        """Seconds in which others can come first, and a store come back."""
+        """Seconds until the next try: another candidate can come first, and the store recover."""
         return self.retry * uniform(1, JITTER)  # noqa: S311
 
 
 async def until_lost(term: TermBase) -> None:
-    """The body of a leader without one: wait for the end of the term, and raise `LeaseLost`."""
+    """Wait for the end of the term, and raise `LeaseLost`: what a leader without a body does."""
     await term._wait_lost()
     term.ensure()
 
 
 def announce(ready: object) -> None:
-    """Call a function, set an event's flag or a future's result, whichever `ready` is; None is nobody.
-
-    Raises `TypeError` for anything else.
-    """
+    """Call a function, set an event, or set the result of a future. Raises `TypeError` for anything else."""
     if ready is None:
         return
     if callable(ready):
@@ -438,7 +415,7 @@ class LogThrottle:
 
 
 class CampaignBase[TermT: TermBase]:
-    """A candidate in the background, which stands again after each term; made by elections only."""
+    """A candidate in the background, on both sides; made by elections only."""
 
     def __init__(self, election: ElectionBase[TermT]) -> None:
         self.election = election
@@ -447,34 +424,33 @@ class CampaignBase[TermT: TermBase]:
         self._stop = StopSignal()
         self._term: TermT | None = None
         self._waiting: list[Signal] = []
-        """Signals that are set at each change of whether it leads, or is guarded."""
+        """Signals to set when it begins or ceases to lead, and when a guarded block ends."""
         self._guarded: dict[object, TermT] = {}
-        """The blocks that rely on a term."""
+        """The `guard()` blocks that rely on a term."""
         self._failures: LogThrottle
         self._generation = generation.number
 
     @property
     def term(self) -> TermT | None:
-        """The term by which it leads at this moment; None while it doesn't."""
+        """The current term; None while it does not lead."""
         term = self._term
         return term if term is not None and term._stands else None
 
     def is_leader(self) -> bool:
-        """Whether it leads: a plain call, and true only until the term's deadline."""
+        """Return whether it leads, without asking the store. The term can end the next moment."""
         return self.term is not None
 
     def resign(self) -> bool:
         """Step down, if it leads, and stand again after the others; return whether it led.
 
-        A plain call, from any thread. Blocks of `guard()` are interrupted; it hands over when they have
-        ended.
+        Works in any thread. Blocks of `guard()` are interrupted; it hands over when they have ended.
         """
         term = self.term
         return term is not None and term._resign()
 
     @property
     def error(self) -> Exception | None:
-        """Why it could not stand at its last try; None while all is well."""
+        """The error of the last try to lead; None if it worked."""
         return self._failures.latest if self._rt is not None else None
 
     def _running(self) -> Runtime:
@@ -581,7 +557,7 @@ class CampaignBase[TermT: TermBase]:
         self._term = term
         self._changed()
         try:
-            await term._tell_started()
+            await term._start()
             ended = self._running().signal()
             term._watch(ended)
             await self._stop.wait(ended, None)
@@ -605,7 +581,7 @@ class CampaignBase[TermT: TermBase]:
 
 
 class GuardedBase[TermT: TermBase]:
-    """A block that relies on the term of a campaign; made by campaigns only."""
+    """A block that relies on the term of a campaign, on both sides; made by campaigns only."""
 
     def __init__(self, campaign: CampaignBase[TermT]) -> None:
         self._campaign = campaign

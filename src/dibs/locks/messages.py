@@ -49,16 +49,15 @@ def describe_holders(key: bytes, holders: tuple[Holder, ...], ahead: int | None)
     """The holders of a key, and how many waiters are ahead."""
     name = format_key(key)
     if not holders:
-        told = f"{name} is not free"
+        text = f"{name} is not free"
     elif len(holders) == 1:
-        told = f"{name} is {describe_holder(holders[0])}"
+        text = f"{name} is {describe_holder(holders[0])}"
     else:
-        told = f"{name} is taken by {len(holders)} holders: " + "; ".join(
-            describe_holder(holder) for holder in holders
-        )
+        each = "; ".join(map(describe_holder, holders))
+        text = f"{name} is taken by {len(holders)} holders: {each}"
     if ahead:
-        told += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
-    return told
+        text += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
+    return text
 
 
 type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]

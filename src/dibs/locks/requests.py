@@ -1,4 +1,4 @@
-"""What a caller asks for, how it is held, and the grant; the constructors' options, and wrong ones.
+"""Requests and grants, how leases are held, the options of constructors, and messages for wrong options.
 
 `refuse_options` knows what other libraries call our options.
 """
@@ -40,7 +40,7 @@ MIN_WAITER_TTL = 30.0
 
 
 class AcquireRequest(NamedTuple):
-    """What is wanted."""
+    """The units to acquire, for which owner, and how to wait for them."""
 
     key: bytes
     owner: str
@@ -52,16 +52,16 @@ class AcquireRequest(NamedTuple):
     floor: int = 0
     lock_delay: float = 0.0
     detects: bool = True
-    """Whoever waits looks for a circle of waiters that it is in."""
+    """Detect deadlocks while waiting."""
     address: str = ""
     trace: str = ""
     held: int = 0
-    """Units of these that it holds already, and does not ask for again: it upgrades."""
+    """Units of these that an upgrade holds already. It does not ask for them again."""
     waiter_ttl: float = 0.0
-    """Seconds that it stays in the queue without a heartbeat; 0: as long as its ttl, and 30 at least."""
+    """Seconds in the queue without a heartbeat; 0: the ttl, and at least `MIN_WAITER_TTL`."""
 
     def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
-        """The command that asks the store for it: once, or with a position in the queue."""
+        """The command for one try, or for a position in the queue."""
         return Acquire(
             self.key,
             lease_id,
@@ -91,11 +91,11 @@ class Grant(NamedTuple):
     """Earliest time at which the store can have granted it."""
     deadline: float
     claim_by: float | None
-    """Claim it by a renewal until then. None: it needs no claim."""
+    """Time by which a renewal must claim it; None: it needs no claim."""
     doubtful: bool
     """A copy of its Acquire may still be under way."""
     uncommitted_at: float | None = None
-    """When it was asked for in a transaction of the user's own, which may not have committed."""
+    """Send time of an Acquire within the user's transaction, which may not have committed."""
     seq: int = 0
     """Number of the newest Resize, of a lease that was attached."""
 
@@ -129,9 +129,9 @@ class HoldOptions(NamedTuple):
     max_hold: float | None = None
     on_lost: Callable[[Any], object] | None = None
     more: Any = None
-    """What its kind of primitive says besides."""
+    """`LeaseRules` of its kind; None: those of a `Lock`."""
     detects: bool = True
-    """Whoever waits to change it looks for a circle of waiters that it is in."""
+    """Detect deadlocks while an upgrade waits."""
 
 
 # -- options ----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class LockOptions(TypedDict, total=False):
 
 
 class ClientLockOptions(LockOptions, total=False):
-    """The same, and by which client."""
+    """Options of a lock, and its client."""
 
     client: Any
 
@@ -193,7 +193,7 @@ class ElectionOptions(TypedDict, total=False):
 
 
 class NoOptions(TypedDict):
-    """To type checkers: there are no others."""
+    """No options: type checkers reject unknown ones."""
 
 
 _WAIT = "write wait= (how long to queue; 0 for one try)"
@@ -224,11 +224,11 @@ _OTHER_WORDS = {
     "backend": "write client=connect(url), or set DIBS_URL",
     **dict.fromkeys(("min_lock_seconds", "max_lock_seconds"), "write TaskLock(name, 1, 60)"),
 }
-"""What other libraries call our options."""
+"""Names that other libraries have for our options, and advice."""
 
 
 def shown_as[F: Callable[..., object]](name: str) -> Callable[[F], F]:
-    """What Python's own messages call a function, where its class has another name to users."""
+    """Rename a function in Python's own messages, where users know its class by another name."""
 
     def rename(function: F) -> F:
         function.__qualname__ = name

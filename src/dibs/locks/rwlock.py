@@ -64,7 +64,7 @@ class RWLeaseBase(LeaseBase):
 
     @property
     def mode(self) -> Literal["read", "write"]:
-        """What it is for at this moment; it says nothing of whether the lease is lost."""
+        """The current mode. It stays when the lease is lost."""
         return "write" if self._writing == self._seq else "read"
 
     def _handle(self) -> str:
@@ -85,8 +85,11 @@ class RWLeaseBase(LeaseBase):
         try:
             await self._resize(1)  # from here on nobody believes that it writes
         except BackendUnavailable as error:  # or the key is busy
-            told = "the store did not confirm the downgrade of %s; retrying in the background: %s"
-            log.warning(told, format_key(self.key), error)
+            log.warning(
+                "the store did not confirm the downgrade of %s; retrying in the background: %s",
+                format_key(self.key),
+                error,
+            )
 
     def _check_may_change(self, what: str) -> None:
         self.ensure()
@@ -203,10 +206,10 @@ def _timed_out(
 
 
 class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
-    """One way of acquiring the lock: for reading, or for writing."""
+    """A side of the lock: for reading or for writing."""
 
     kind: ClassVar[Kind] = "rwlock"
-    # Whoever reads may not wait to read again: a writer that queued in between would wait for it.
+    # A reader must not wait to read again: a writer between the two would wait for its first lease.
     _for_one: ClassVar[bool] = True
     _mode: ClassVar[Literal["read", "write"]]
 
@@ -249,10 +252,7 @@ class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
 
 
 class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
-    """Many readers or one writer; `read()` and `write()` are what is acquired.
-
-    Like every primitive it is a description without state.
-    """
+    """A readers-writer lock on both sides; `read()` and `write()` are acquired."""
 
     kind: ClassVar[Kind] = "rwlock"
     _reading: ReadT
@@ -277,7 +277,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
         more: dict[str, Any] = {"on_lost": on_lost, "on_wait": on_wait, "require": require}
         self._describe_sides(cls._read_type.from_config(name, config, client=client, **more))
@@ -296,17 +296,17 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
 
     @property
     def name(self) -> str | bytes:
-        """Its name, as it was given."""
+        """The name."""
         return self._reading.name
 
     @property
     def key(self) -> bytes:
-        """Its kind and its name."""
+        """The kind and the name."""
         return self._reading.key
 
     @property
     def config(self) -> LockConfig:
-        """How it is acquired and held."""
+        """The options, shared by both sides."""
         return self._reading.config
 
     @property
@@ -315,12 +315,12 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
 
     @shown_as("RWLock.read")
     def read(self) -> ReadT:
-        """For reading: as many as come, while nobody writes. Acquired and entered as a `Lock` is."""
+        """The side for reading, with any number of readers and no writer. Use it like a `Lock`."""
         return self._reading
 
     @shown_as("RWLock.write")
     def write(self) -> WriteT:
-        """For writing: alone. Acquired and entered as a `Lock` is."""
+        """The side for writing, alone. Use it like a `Lock`."""
         return self._writing
 
     def __repr__(self) -> str:

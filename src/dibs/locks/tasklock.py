@@ -26,7 +26,7 @@ log = logging.getLogger("dibs")
 
 
 class TaskLeaseBase(LeaseBase):
-    """What task leases of asyncio and threads share; made by task locks only."""
+    """A task lease on both sides; made by task locks only."""
 
     __slots__ = ("_asked_at", "_reported")
 
@@ -61,8 +61,6 @@ class TaskLeaseBase(LeaseBase):
                 format_duration(ran - most),
                 format_duration(most),
             )
-
-    # -- what it does not support -------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         self._refuse("renewed", "it ends after max_hold")
@@ -132,7 +130,7 @@ def _lock_config(config: TaskLockConfig) -> LockConfig:
 
 
 class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
-    """One start at a time, and none too soon after the one before."""
+    """A task lock on both sides."""
 
     kind: ClassVar[Kind] = "tasklock"
     _takes: ClassVar[str] = "a name, min_hold and max_hold"
@@ -172,7 +170,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
         self._describe_task(name, config, on_lost, require, client)
         return self
