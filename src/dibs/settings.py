@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -266,29 +266,20 @@ class ConfigCache[C: PrimitiveConfig]:
         self.settings = settings_for_all(make, kind)
         """Settings that every name has; None if some names have settings of their own."""
         self._make = make
-        self._made: dict[object, C] = {}
         self._unset = (UNSET,) * len(make._readers)
-        self._default: C | None = None
+        self._default = make(**(self.settings or {}))
+        self._cached = lru_cache(MOST_CONFIGS, typed=True)(self._read)  # 1, 1.0 and True are equal
 
     def config(self, given: tuple[Any, ...]) -> C:
         """The config with these options. Raises for wrong ones."""
         if given == self._unset:
-            if self._default is None:
-                self._default = self._read(given)
             return self._default
-        key = given, tuple(map(type, given))  # 1, 1.0 and True are equal, and not the same
         try:
-            return self._made[key]
-        except KeyError:
-            made = self._read(given)
-            if len(self._made) >= MOST_CONFIGS:
-                self._made.clear()
-            self._made[key] = made
-            return made
-        except TypeError:  # not hashable, so it is wrong, and the config says so
-            return self._read(given)
+            return self._cached(*given)
+        except TypeError:  # perhaps not hashable, so it is wrong, and the config says so
+            return self._read(*given)
 
-    def _read(self, given: tuple[Any, ...]) -> C:
+    def _read(self, *given: Any) -> C:
         options = zip(self._make._readers, given, strict=True)
         more = {field: value for field, value in options if value is not UNSET}
         return self._make(**{**(self.settings or {}), **more})

@@ -199,7 +199,7 @@ class AllOfPart(NamedTuple):
     def request(
         self, priority: int | None, note: str | None, on_wait: OnWait | None
     ) -> "PartRequest":
-        """Make the request, from this process."""
+        """The request, from this process."""
         self.primitive._describe_here()
         request, options = self.primitive._changed_request(self.units, priority, note)
         if self.ttl is not None:

@@ -445,20 +445,21 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     # -- status -------------------------------------------------------------------------------------
 
     async def _status(self) -> Status:
-        rt = self._runtime()
-        if not rt.is_ready:
-            await rt.ready()
-        return await status_of(rt, self.key)
+        return await status_of(await self._ready(), self.key)
 
     async def _locked(self) -> bool:
         status = await self._status()
         return status.used >= self._capacity or (self._capacity == MANY and status.used > 0)
 
     async def _revoke(self, reason: str, now: bool) -> int:
+        return await revoke(await self._ready(), self.key, reason, now)
+
+    async def _ready(self) -> Runtime:
+        """The runtime, connected."""
         rt = self._runtime()
         if not rt.is_ready:
             await rt.ready()
-        return await revoke(rt, self.key, reason, now)
+        return rt
 
 
 NOT_WITHIN = (
