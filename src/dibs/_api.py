@@ -284,7 +284,6 @@ class Lock(Acquirable[Lease]):
     Cancellation: a cancelled acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
 
-    kind: ClassVar[Kind] = "lock"
     _lease_type = Lease
 
     @staticmethod
@@ -305,7 +304,7 @@ class Lock(Acquirable[Lease]):
         `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
-            "Lock", template, on_busy, default, client, {**options}
+            "Lock", template, on_busy, default, client, options
         )
         return wrapping
 

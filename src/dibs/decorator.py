@@ -9,19 +9,18 @@ from datetime import date
 from enum import Enum
 from functools import partial
 from string import Formatter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from uuid import UUID
 
 from dibs.client import NamedStore
-from dibs.config import LockConfig
-from dibs.core.names import Kind, key_of, utf8
+from dibs.core.names import key_of, utf8
 from dibs.errors import AcquireTimeout, NotHeld
 from dibs.lazy import imported
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import refuse_options
-from dibs.locks.tasklock import TaskLockBase, TaskLockConfig
-from dibs.settings import PrimitiveConfig, configured
+from dibs.locks.tasklock import TaskLockBase
+from dibs.settings import configured
 from dibs.sides import checked_client
 
 # -- names ------------------------------------------------------------------------------------------------
@@ -138,62 +137,51 @@ def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
         _current.reset(token)
 
 
-class Decorated(NamedTuple):
-    """A primitive that a decorator can hold."""
-
-    kind: Kind
-    config: type[PrimitiveConfig]
-    base: type[PrimitiveBase[Any]]
-    extra: frozenset[str]
-    """Options of its constructor that are not part of its config."""
-
-
-_DECORATED = {
-    "Lock": Decorated(
-        "lock", LockConfig, PrimitiveBase, frozenset({"on_lost", "on_wait", "require"})
-    ),
-    "TaskLock": Decorated(
-        "tasklock", TaskLockConfig, TaskLockBase, frozenset({"on_lost", "require"})
-    ),
-}
-
-
 def wraps[F: Callable[..., Any]](
     primitive: Literal["Lock", "TaskLock"],
     template: str,
     on_busy: str,
     default: object,
     client: Any,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
 ) -> Callable[[F], F]:
     """`Lock.wraps` and `TaskLock.wraps` of both sides; see there."""
     _check_template(template)
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
-    about = _DECORATED[primitive]
-    if on_busy == "skip" and "wait" in about.config._readers:
-        options.setdefault("wait", 0)
-    extra = {key: options.pop(key) for key in about.extra & options.keys()}
-    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
-    if unknown := {key: options[key] for key in options.keys() - about.config._readers.keys()}:
-        refuse_options("wraps()", unknown, about.base.__init__)
+
+    base = PrimitiveBase if primitive == "Lock" else TaskLockBase
+    config, about = _config_for(base, template, options, one_try=on_busy == "skip")
 
     def decorate(function: F) -> F:
-        config = configured(
-            about.config, about.kind, template, options, env_prefix=prefix, env_load=load
-        )
         refuse_generator(function)
         name, awaits = NameTemplate(template, function), is_async(function)
         make = getattr(_side(awaits), primitive).from_config
-        described = partial(make, config=config, client=_client_for_side(client, awaits), **extra)
+        described = partial(make, config=config, client=_client_for_side(client, awaits), **about)
         skip = AcquireTimeout if on_busy == "skip" else ()
-        wrapped: Any = (_wrap_async if awaits else _wrap_plain)(
-            function, name, described, skip, default
+        wrapped: F = _holding(
+            function, awaits, lambda *call: described(name.name(*call)), skip, default
         )
-        made: F = wrapped
-        return made
+        return wrapped
 
     return decorate
+
+
+def _config_for(
+    base: Any, template: str, options: Mapping[str, Any], *, one_try: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Split a constructor's options: the config, and the other arguments of `from_config`."""
+    others = inspect.signature(base.from_config).parameters
+    loading = ("env_prefix", "env_load")
+    given = {key: options[key] for key in options if key not in (*others, *loading)}
+    known = base._config_type._readers
+    if one_try and "wait" in known:
+        given.setdefault("wait", 0)
+    if unknown := {key: given[key] for key in given if key not in known}:
+        refuse_options("wraps()", unknown, base.__init__)
+    source = {key: options[key] for key in loading if key in options}
+    config = configured(base._config_type, base.kind, template, given, **source)
+    return config, {key: options[key] for key in options if key in others}
 
 
 def _check_template(given: object) -> None:
@@ -220,16 +208,18 @@ def _client_for_side(given: Any, asynchronous: bool) -> Any:
     return client_type(client.session)
 
 
-def _wrap_async(
+def _holding(
     function: Callable[..., Any],
-    name: NameTemplate,
-    described: Callable[[str | bytes], Any],
+    awaits: bool,
+    describe: Callable[[tuple[Any, ...], dict[str, Any]], Any],
     skip: Any,
     default: object,
-) -> Callable[..., Any]:
+) -> Any:
+    """The function, holding what `describe` returns for its arguments; `default` after an error of `skip`."""
+
     @functools.wraps(function)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        lock = described(name.name(args, kwargs))
+    async def in_task(*args: Any, **kwargs: Any) -> Any:
+        lock = describe(args, kwargs)
         try:
             lease = await lock.acquire()
         except skip:
@@ -238,19 +228,9 @@ def _wrap_async(
             with as_current(lease):
                 return await function(*args, **kwargs)
 
-    return wrapped
-
-
-def _wrap_plain(
-    function: Callable[..., Any],
-    name: NameTemplate,
-    described: Callable[[str | bytes], Any],
-    skip: Any,
-    default: object,
-) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        lock = described(name.name(args, kwargs))
+    def in_thread(*args: Any, **kwargs: Any) -> Any:
+        lock = describe(args, kwargs)
         try:
             lease = lock.acquire()
         except skip:
@@ -260,7 +240,7 @@ def _wrap_plain(
             refuse_late_body(function, result)
             return result
 
-    return wrapped
+    return in_task if awaits else in_thread
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -219,7 +219,6 @@ class Lock(Acquirable[Lease]):
     Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
 
-    kind: ClassVar[Kind] = "lock"
     _lease_type = Lease
 
     @staticmethod
@@ -240,7 +239,7 @@ class Lock(Acquirable[Lease]):
         `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
-            "Lock", template, on_busy, default, client, {**options}
+            "Lock", template, on_busy, default, client, options
         )
         return wrapping
 

@@ -47,7 +47,7 @@ from dibs.model import (
     Status,
 )
 from dibs.runtime.port import Runtime
-from dibs.settings import config_of
+from dibs.settings import PrimitiveConfig, config_of
 
 PROMISES = Capabilities(
     "cluster", durable=True, survives=frozenset({"crash", "reboot", "power-loss"})
@@ -161,8 +161,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     Share one among tasks and threads, or make one for each request: the lease has all that is held.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[Kind] = "lock"
     _lease_type: type[LeaseT]
+    _config_type: ClassVar[type[PrimitiveConfig]] = LockConfig
     _units: ClassVar[int] = 1
     """Units to acquire, unless another number is given."""
     _more: Any = None

@@ -20,7 +20,7 @@ from dibs.locks.requests import (
     shown_as,
 )
 from dibs.runtime.port import Runtime
-from dibs.settings import config_of
+from dibs.settings import PrimitiveConfig, config_of
 
 log = logging.getLogger("dibs")
 
@@ -133,6 +133,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     """A task lock on both sides."""
 
     kind: ClassVar[Kind] = "tasklock"
+    _config_type: ClassVar[type[PrimitiveConfig]] = TaskLockConfig
     _takes: ClassVar[str] = "a name, min_hold and max_hold"
     min_hold: float
     max_hold: float
