@@ -373,7 +373,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             hook, (request,) = hooks.begin((request,), patience, me)
         try:
             if within is None:
-                grant = await AcquireAttempt(rt, request, on_wait).run(patience)
+                grant = await self._attempt(rt, request, on_wait).run(patience)
             else:
                 grant = await acquire_within(rt, self._join(rt, within), request)
             lease = self._hold(rt, options, grant, me)
@@ -394,6 +394,12 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             return await self._acquire(units, 0, priority, note)
         except AcquireTimeout:
             return None
+
+    def _attempt(
+        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
+    ) -> AcquireAttempt:
+        """The attempt to acquire; `dibs.temporal` has one that its next activity attempt continues."""
+        return AcquireAttempt(rt, request, on_wait)
 
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` if the store can't promise what is required."""
