@@ -20,10 +20,10 @@ from dibs.config import (
     LockConfig,
     Readers,
     Unset,
+    readers_of,
     safe_lock_delay,
     safe_ttl,
     seconds,
-    whole,
 )
 from dibs.core.names import Kind
 from dibs.core.timing import trusted
@@ -74,15 +74,7 @@ class LeaderConfig:
     """What to add to the owner's name; for people."""
     lock_delay: Duration = 0.0
     """How long nobody leads after the lease of a leader has expired."""
-    _readers: ClassVar[Readers] = {
-        "ttl": str,
-        "renew_deadline": str,
-        "retry": str,
-        "priority": whole,
-        "note": str,
-        "label": str,
-        "lock_delay": str,
-    }
+    _readers: ClassVar[Readers]
     _for_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -94,6 +86,9 @@ class LeaderConfig:
         object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
         for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
             object.__setattr__(self, field, value)
+
+
+LeaderConfig._readers = readers_of(LeaderConfig, renew_deadline=str, retry=str)
 
 
 def _check(ttl: float, deadline: float, retry: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 
-from dibs.config import UNSET, Duration, LockConfig, Readers, Unset, flag, safe_ttl, seconds
+from dibs.config import UNSET, Duration, LockConfig, Readers, Unset, readers_of, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
@@ -87,13 +87,7 @@ class TaskLockConfig:
     """Why; for people."""
     label: str = ""
     """What to add to the owner's name; for people."""
-    _readers: ClassVar[Readers] = {
-        "min_hold": str,
-        "max_hold": str,
-        "cancel": flag,
-        "note": str,
-        "label": str,
-    }
+    _readers: ClassVar[Readers]
     _for_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -111,6 +105,9 @@ class TaskLockConfig:
             raise TypeError(f"cancel is {self.cancel!r}: give True or False")
         object.__setattr__(self, "min_hold", shortest)
         object.__setattr__(self, "max_hold", longest)
+
+
+TaskLockConfig._readers = readers_of(TaskLockConfig)
 
 
 @lru_cache(maxsize=256)
