@@ -43,7 +43,7 @@ NAMES = {
     "AsyncRuntime": "ThreadRuntime",
     "aclose": "close",
     "body_of_task": "body_of_thread",
-    "by_task": "by_thread",
+    "join_async": "join_blocking",
     "loop_runtime": "thread_runtime",
     "refuse_in_workflow": "refuse_in_loop",
     "until_sigterm": "step_until_sigterm",
@@ -251,10 +251,10 @@ class Unasync(ast.NodeTransformer):
                 )
                 paragraphs[number] = "\n".join(lines)
         inside = " " * (node.col_offset + 4)
-        told = "\n\n".join(paragraphs)
-        if "\n" in told:
-            told = textwrap.indent(told, inside).strip() + "\n" + inside
-        node.body[0].value.value = told
+        text = "\n\n".join(paragraphs)
+        if "\n" in text:
+            text = textwrap.indent(text, inside).strip() + "\n" + inside
+        node.body[0].value.value = text
 
     def _replaced(self, text: str) -> str:
         def replaced(found: re.Match[str]) -> str:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # the same names as in `dibs.lazy`, for type checkers
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
+    from dibs.locks.election import LeaderConfig as LeaderConfig
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.locks.waiting import Waiting as Waiting
     from dibs.model import Capabilities as Capabilities
     from dibs.model import Finding as Finding

@@ -19,8 +19,8 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
-from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
+from dibs.locks.base import BlockLease, PrimitiveBase, ReusableContext, attach, revoke, status_of
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
     ElectionOptions,
@@ -33,7 +33,6 @@ from dibs.locks.requests import (
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
-from dibs.locks.term import TermBase
 from dibs.locks.waiting import Waiting
 from dibs.model import Capabilities, Finding, Holder, Status
 from dibs.runtime.aio import AsyncRuntime
@@ -42,8 +41,8 @@ from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
     body_of_task,
-    by_task,
     checked_client,
+    join_async,
     refuse_client_in_workflow,
     refuse_in_workflow,
     until_sigterm,
@@ -68,12 +67,12 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    async def __aenter__[HeldT: Entered](self: HeldT) -> HeldT:
+    async def __aenter__[HeldT: BlockLease](self: HeldT) -> HeldT:
         await self._begin()
         return self
 
     async def __aexit__(
-        self: Entered, kind: object, exc: BaseException | None, trace: object
+        self: BlockLease, kind: object, exc: BaseException | None, trace: object
     ) -> None:
         await self._leave(exc)
 
@@ -144,7 +143,7 @@ class Awaited[T](Coroutine[Any, Any, T]):
             raise AttributeError(f"a coroutine has no {name}: write `await` before this call")
 
 
-class Acquisition[LeaseT: Entered](Awaited[LeaseT]):
+class Acquisition[LeaseT: BlockLease](Awaited[LeaseT]):
     """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
 
     __slots__ = ("_lease",)
@@ -169,7 +168,7 @@ class Acquisition[LeaseT: Entered](Awaited[LeaseT]):
 # -- what all primitives have -------------------------------------------------------------------------
 
 
-class Enterable[HeldT: Entered](Entering[HeldT]):
+class Enterable[HeldT: BlockLease](ReusableContext[HeldT]):
     """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:
@@ -196,7 +195,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `async with`."""
 
     _checked_client = staticmethod(checked_client)
-    _join = staticmethod(by_task)
+    _join = staticmethod(join_async)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
 
@@ -254,8 +253,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
         if more or others:
-            told = more and "no positional arguments"
-            refuse_options("acquire()", others, Acquirable.acquire, told)
+            takes = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, takes)
         return Acquisition(self._acquire(units, wait, priority, note, within, on_wait))
 
     @shown_as("try_acquire")
@@ -285,7 +284,6 @@ class Lock(Acquirable[Lease]):
     Cancellation: a cancelled acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
 
-    kind: ClassVar[Kind] = "lock"
     _lease_type = Lease
 
     @staticmethod
@@ -306,7 +304,7 @@ class Lock(Acquirable[Lease]):
         `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
-            template, on_busy=on_busy, default=default, client=client, **options
+            "Lock", template, on_busy, default, client, options
         )
         return wrapping
 
@@ -420,8 +418,8 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
-        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps_task(
-            template, on_busy, default, client, hold
+        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
+            "TaskLock", template, on_busy, default, client, hold
         )
         return wrapping
 

@@ -288,7 +288,7 @@ def resource_key(resource: str | bytes | Status, kind: Kind | None) -> bytes:
 
 
 def kinds_asked(kind: Kind | None) -> Sequence[str]:
-    """That kind, or all. Raises `ValueError` for an unknown one."""
+    """The kind, or all kinds. Raises `ValueError` for an unknown one."""
     if kind is None:
         return KINDS
     if kind not in KINDS:
@@ -319,10 +319,10 @@ async def examine(rt: Runtime) -> list[Finding]:
 
 def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
     """The store's promises, and the finding about those that its settings break."""
-    told = f"{', '.join(sorted(words))} (allowed in `require=`)"
+    allowed = f"{', '.join(sorted(words))} (allowed in `require=`)"
     for finding in broken:
-        return replace(finding, told=f"{told}; {finding.told}")
-    return Finding("promises", "ok", told)
+        return replace(finding, told=f"{allowed}; {finding.told}")
+    return Finding("promises", "ok", allowed)
 
 
 async def _round_trip(rt: Runtime) -> float:
@@ -332,19 +332,18 @@ async def _round_trip(rt: Runtime) -> float:
 
 
 def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
-    """A renewal has a third of the ttl, and should have time for several tries in it.
+    """Finding about round trips: a renewal has a third of the ttl, which should be enough for several tries.
 
-    `least_ttl`: below that the store grants none.
+    `least_ttl`: the store refuses a shorter ttl.
     """
-    told = (
+    measured = (
         f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
         f"use no ttl below {format_duration(max(20 * worst, MIN_TTL, least_ttl))}"
     )
     if worst > 0.5:
-        return Finding(
-            "latency", "warning", told, "a store nearer by would keep leases through hiccups"
-        )
-    return Finding("latency", "ok", told)
+        advice = "a store nearer by would keep leases through hiccups"
+        return Finding("latency", "warning", measured, advice)
+    return Finding("latency", "ok", measured)
 
 
 def scan_prefix(kind: str, prefix: str | bytes) -> bytes:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from math import inf, isnan
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, cast, final
 
 from dibs.core.timing import MIN_TTL, margin
 from dibs.errors import UnsafeTiming
@@ -77,6 +77,46 @@ def safe_ttl(value: Duration) -> float:
     return ttl
 
 
+def whole(text: str) -> int:
+    """Read a whole number. Raises `ValueError` for other texts."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write a whole number, such as 7") from None
+
+
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def flag(text: str) -> bool:
+    """Read a yes or a no. Raises `ValueError` for other texts."""
+    value = _FLAGS.get(text.strip().lower())
+    if value is None:
+        raise ValueError("write true or false")
+    return value
+
+
+def _limit(text: str) -> str | None:
+    return None if text.strip().lower() in ("", "none", FOREVER) else text
+
+
+type Readers = Mapping[str, Callable[[str], Any]]
+"""How each option of a config is read from a text, in a variable or in the file."""
+
+_BY_TYPE: Mapping[Any, Callable[[str], Any]] = {bool: flag, int: whole, Duration | None: _limit}
+
+_EXAMPLES: Mapping[Any, str] = {bool: "True or False", int: "an int", str: "a text"}
+
+
+def readers_of(config: Any, **others: Callable[[str], Any]) -> Readers:
+    """The readers of a config class by the types of its fields, and `others`."""
+    types = {field.name: field.type for field in fields(config)}
+    return {name: others.get(name) or _BY_TYPE.get(kind, str) for name, kind in types.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockConfig:
     """Options of a lock, for `Lock.from_config`, which reads no environment. Durations are in seconds."""
@@ -101,6 +141,8 @@ class LockConfig:
     """Seconds that it stays closed after a lease expired (not after a release)."""
     detect_deadlocks: bool = True
     """Look for circles of waiters, and raise `Deadlock`."""
+    _readers: ClassVar[Readers]
+    _for_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -110,11 +152,16 @@ class LockConfig:
         if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
         set_(self, "lock_delay", safe_lock_delay(self.lock_delay))
-        for field, type_, example in _PLAIN:
-            value = getattr(self, field)
-            if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
-                raise TypeError(f"{field} is {value!r}: give {example}")
+        for field in fields(self):
+            value, kind = getattr(self, field.name), cast(type, field.type)
+            if kind not in _EXAMPLES:
+                continue
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise TypeError(f"{field.name} is {value!r}: give {_EXAMPLES[kind]}")
         check_priority(self.priority)
+
+
+LockConfig._readers = READERS = readers_of(LockConfig)
 
 
 MAX_PRIORITY = 2**30 - 1
@@ -140,54 +187,3 @@ def safe_lock_delay(value: Duration) -> float:
             f"{LONGEST_LOCK_DELAY:g} s. Compare fencing tokens to reject later writes"
         )
     return delay
-
-
-_PLAIN = (
-    ("priority", int, "an int"),
-    ("note", str, "a text"),
-    ("label", str, "a text"),
-    ("auto_renew", bool, "True or False"),
-    ("reentrant", bool, "True or False"),
-    ("detect_deadlocks", bool, "True or False"),
-)
-
-
-def whole(text: str) -> int:
-    """Read a whole number. Raises `ValueError` for other texts."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("write a whole number, such as 7") from None
-
-
-_FLAGS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
-
-
-def flag(text: str) -> bool:
-    """Read a yes or a no. Raises `ValueError` for other texts."""
-    value = _FLAGS.get(text.strip().lower())
-    if value is None:
-        raise ValueError("write true or false")
-    return value
-
-
-def _wait(text: str) -> str | None:
-    return None if text.strip().lower() in ("", "none", "forever") else text
-
-
-READERS: Mapping[str, Callable[[str], Any]] = {
-    "ttl": str,
-    "wait": _wait,
-    "priority": whole,
-    "note": str,
-    "label": str,
-    "auto_renew": flag,
-    "max_hold": _wait,
-    "reentrant": flag,
-    "lock_delay": str,
-    "detect_deadlocks": flag,
-}
-"""How each setting is read from a text, in a variable or in the file."""

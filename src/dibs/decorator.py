@@ -13,14 +13,13 @@ from typing import Any, Literal
 from uuid import UUID
 
 from dibs.client import NamedStore
-from dibs.config import LockConfig
 from dibs.core.names import key_of, utf8
 from dibs.errors import AcquireTimeout, NotHeld
 from dibs.lazy import imported
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import refuse_options
-from dibs.locks.tasklock import READERS, TaskLockBase, task_configured
+from dibs.locks.tasklock import TaskLockBase
 from dibs.settings import configured
 from dibs.sides import checked_client
 
@@ -119,11 +118,9 @@ def _raw(value: object, field: str) -> bytes:
 
 _current: ContextVar[LeaseBase] = ContextVar("dibs_current_lease")
 
-_SETTINGS = frozenset(LockConfig.__dataclass_fields__)
-
 
 def current_lease() -> LeaseBase:
-    """What `dibs.current_lease` and `dibs.sync.current_lease` do; see there."""
+    """Implement `dibs.current_lease` and `dibs.sync.current_lease`; see there."""
     try:
         return _current.get()
     except LookupError:
@@ -141,88 +138,50 @@ def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
 
 
 def wraps[F: Callable[..., Any]](
-    template: str,
-    *,
-    on_busy: Literal["raise", "skip"] = "raise",
-    default: object = None,
-    client: Any = None,
-    **options: Any,
-) -> Callable[[F], F]:
-    """`Lock.wraps` of both sides; see there."""
-    _check(template, on_busy)
-    if on_busy == "skip":
-        options.setdefault("wait", 0)
-    extra: dict[str, Any] = {
-        key: options.pop(key) for key in ("on_lost", "on_wait", "require") if key in options
-    }
-    loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
-    if unknown := {key: options[key] for key in options.keys() - _SETTINGS}:
-        refuse_options("wraps()", unknown, PrimitiveBase.__init__)
-
-    def decorate(function: F) -> F:
-        config = configured("lock", template, options, **loading)
-        return _wrapped(
-            "Lock", function, template, config, {"client": client, **extra}, on_busy, default
-        )
-
-    return decorate
-
-
-def wraps_task[F: Callable[..., Any]](
+    primitive: Literal["Lock", "TaskLock"],
     template: str,
     on_busy: str,
     default: object,
     client: Any,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
 ) -> Callable[[F], F]:
-    """`TaskLock.wraps` of both sides; see there."""
-    _check(template, on_busy)
-    extra: dict[str, Any] = {"client": client}
-    for key in {"on_lost", "require"} & options.keys():
-        extra[key] = options.pop(key)
-    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
-    if unknown := {key: options[key] for key in options.keys() - READERS.keys()}:
-        refuse_options("wraps()", unknown, TaskLockBase.__init__)
-    config = task_configured(template, options, env_prefix=prefix, env_load=load)
+    """`Lock.wraps` and `TaskLock.wraps` of both sides; see there."""
+    _check_template(template)
+    if on_busy not in ("raise", "skip"):
+        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+
+    base = PrimitiveBase if primitive == "Lock" else TaskLockBase
+    config, about = _config_for(base, template, options, one_try=on_busy == "skip")
 
     def decorate(function: F) -> F:
-        return _wrapped("TaskLock", function, template, config, extra, on_busy, default)
+        refuse_generator(function)
+        name, awaits = NameTemplate(template, function), is_async(function)
+        make = getattr(_side(awaits), primitive).from_config
+        described = partial(make, config=config, client=_client_for_side(client, awaits), **about)
+        skip = AcquireTimeout if on_busy == "skip" else ()
+        wrapped: F = _holding(
+            function, awaits, lambda *call: described(name.name(*call)), skip, default
+        )
+        return wrapped
 
     return decorate
 
 
-def _wrapped[F: Callable[..., Any]](
-    primitive: str,
-    function: F,
-    template: str,
-    config: Any,
-    extra: dict[str, Any],
-    on_busy: str,
-    default: object,
-) -> F:
-    """The function, holding a primitive of its side while it runs, as `config` and `extra` describe it."""
-    refuse_generator(function)
-    name = NameTemplate(template, function)
-    skip = AcquireTimeout if on_busy == "skip" else ()
-    asynchronous = is_async(function)
-    make = _wrap_async if asynchronous else _wrap_plain
-    about = _for_side(extra, asynchronous)
-    described = partial(getattr(_side(asynchronous), primitive).from_config, config=config, **about)
-    wrapped: Any = make(function, name, described, skip, default)
-    made: F = wrapped
-    return made
-
-
-def _side(asynchronous: bool) -> Any:
-    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
-    return imported("dibs._api" if asynchronous else "dibs.sync")
-
-
-def _check(template: object, on_busy: str) -> None:
-    """Raises for a decorator that was called wrongly."""
-    _check_template(template)
-    if on_busy not in ("raise", "skip"):
-        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+def _config_for(
+    base: Any, template: str, options: Mapping[str, Any], *, one_try: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Split a constructor's options: the config, and the other arguments of `from_config`."""
+    others = inspect.signature(base.from_config).parameters
+    loading = ("env_prefix", "env_load")
+    given = {key: options[key] for key in options if key not in (*others, *loading)}
+    known = base._config_type._readers
+    if one_try and "wait" in known:
+        given.setdefault("wait", 0)
+    if unknown := {key: given[key] for key in given if key not in known}:
+        refuse_options("wraps()", unknown, base.__init__)
+    source = {key: options[key] for key in loading if key in options}
+    config = configured(base._config_type, base.kind, template, given, **source)
+    return config, {key: options[key] for key in options if key in others}
 
 
 def _check_template(given: object) -> None:
@@ -235,71 +194,57 @@ def _check_template(given: object) -> None:
     raise TypeError(f"the name is {given!r}: give a text, such as 'report:{{day}}'")
 
 
-def _wrap_async(
+def _side(asynchronous: bool) -> Any:
+    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
+    return imported("dibs._api" if asynchronous else "dibs.sync")
+
+
+def _client_for_side(given: Any, asynchronous: bool) -> Any:
+    """A client of the function's side: a client of either side serves both."""
+    client = checked_client(given)
+    client_type = _side(asynchronous).Client
+    if isinstance(client, NamedStore | client_type | None):
+        return client
+    return client_type(client.session)
+
+
+def _holding(
     function: Callable[..., Any],
-    name: NameTemplate,
-    described: Callable[[str | bytes], Any],
+    awaits: bool,
+    describe: Callable[[tuple[Any, ...], dict[str, Any]], Any],
     skip: Any,
     default: object,
-) -> Callable[..., Any]:
+) -> Any:
+    """The function, holding what `describe` returns for its arguments; `default` after an error of `skip`."""
+
     @functools.wraps(function)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        lock = described(name.name(args, kwargs))
+    async def in_task(*args: Any, **kwargs: Any) -> Any:
+        lock = describe(args, kwargs)
         try:
             lease = await lock.acquire()
         except skip:
             return default
         async with lease:
-            token = _current.set(lease)
-            try:
+            with as_current(lease):
                 return await function(*args, **kwargs)
-            finally:
-                _current.reset(token)
 
-    return wrapped
-
-
-def _wrap_plain(
-    function: Callable[..., Any],
-    name: NameTemplate,
-    described: Callable[[str | bytes], Any],
-    skip: Any,
-    default: object,
-) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        lock = described(name.name(args, kwargs))
+    def in_thread(*args: Any, **kwargs: Any) -> Any:
+        lock = describe(args, kwargs)
         try:
             lease = lock.acquire()
         except skip:
             return default
-        with lease:
-            token = _current.set(lease)
-            try:
-                result = function(*args, **kwargs)
-                refuse_late_body(function, result)
-                return result
-            finally:
-                _current.reset(token)
+        with lease, as_current(lease):
+            result = function(*args, **kwargs)
+            refuse_late_body(function, result)
+            return result
 
-    return wrapped
-
-
-def _for_side(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
-    """The options, with a client of the function's side: a client of either side serves both."""
-    client = checked_client(extra.get("client"))
-    if isinstance(client, NamedStore | None):
-        return {**extra, "client": client}
-    client_type = _side(asynchronous).Client
-    return (
-        extra
-        if isinstance(client, client_type)
-        else {**extra, "client": client_type(client.session)}
-    )
+    return in_task if awaits else in_thread
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    """Return whether it is a coroutine function, a partial of one, or has an async `__call__`."""
     return any(inspect.iscoroutinefunction(each) for each in _bodies(function))
 
 

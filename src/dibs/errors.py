@@ -27,16 +27,6 @@ class DibsError(Exception):
         self.position = position
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(cls: type[DibsError], args: tuple[Any, ...], state: dict[str, Any]) -> DibsError:
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
 
 class AcquireTimeout(DibsError, TimeoutError):
     """The units did not become free within `wait` seconds. The message names the holders."""

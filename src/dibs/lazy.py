@@ -18,7 +18,7 @@ SHARED = {
         "NotConfigured NotHeld Reentrant UnsafeTiming"
     ),
     "dibs.locks.tasklock": "TaskLockConfig",
-    "dibs.locks.term": "LeaderConfig",
+    "dibs.locks.election": "LeaderConfig",
     "dibs.locks.waiting": "Waiting",
     "dibs.model": "Capabilities Finding Holder Status Waiter",
 }

@@ -1,8 +1,8 @@
-"""What is said between a client and a store: commands, replies, notifications.
+"""Messages between clients and stores: commands, replies, notifications; and status for people.
 
-Every duration is in seconds. A *store time* is a reading of the store's own clock and means nothing
-elsewhere; a *stamp* is the store's wall clock in microseconds since 1970 and only seeds fencing tokens
-and ages that people read.
+All durations are in seconds. A *store time* is a reading of the store's own clock, with no meaning
+elsewhere. A *stamp* is the store's wall clock in microseconds since 1970. It only seeds fencing tokens, and
+ages for people.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, dataclass_transform
 
 MANY = 1 << 20
-"""The largest capacity: that of a reader/writer lock, whose writer takes all of it."""
+"""Units of a readers-writer lock, the largest capacity. A writer takes all of them."""
 
 MAX_CAPACITY = 1_000_000
 """The largest capacity of a semaphore."""
 
 MAX_HOLDERS = 10_000
-"""How many leases one key may have at a time, whatever its capacity."""
+"""Leases that one key can have at a time, whatever its capacity."""
 
 MAX_SLOTS = 1_024
 """The largest capacity whose units are numbered slots."""
@@ -24,10 +24,10 @@ MAX_SLOTS = 1_024
 
 @dataclass_transform(frozen_default=True)
 def record[T](cls: type[T]) -> type[T]:
-    """A value that nobody changes: frozen to the type checkers, plain at run time.
+    """Make a dataclass for values that nobody changes: frozen for type checkers, plain at run time.
 
-    A dataclass that freezes at run time costs a microsecond more for each one made, and the whole
-    of an uncontended acquire costs a few.
+    A dataclass that is frozen at run time costs a microsecond more per object, and a whole uncontended
+    acquire costs a few.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -37,7 +37,7 @@ def record[T](cls: type[T]) -> type[T]:
 
 @record
 class Acquire:
-    """Take `units` of `key`, or renew what `id` already has, or keep its place in the queue alive."""
+    """Take `units` of `key`, renew the hold that `id` already has, or send the heartbeat of its position."""
 
     key: bytes
     id: str
@@ -47,47 +47,47 @@ class Acquire:
     capacity: int = 1
     queue: bool = False
     waiter_ttl: float = 30.0
-    """A place not heard of for this long is dropped."""
+    """Seconds after which the store drops a waiter without a heartbeat."""
     priority: int = 0
     note: str = ""
     floor: int = 0
-    """Tokens up to this one are spent already (elsewhere)."""
+    """Tokens up to this one are used already, elsewhere."""
     lock_delay: float = 0.0
-    """How long the units stay closed should this hold end by expiry."""
+    """Seconds for which the units stay taken if this hold expires."""
     inbox: str = ""
-    """Where pushes for this id go; means something to the backend only."""
+    """Address of notifications for this id; only the store understands it."""
     trace: str = ""
-    """Trace and span of the acquire (`contrib.otel`), so that a waiter's span can link to its holder's."""
+    """Trace and span of the acquire (`contrib.otel`). The span of a waiter links to those of its holders."""
     address: str = ""
-    """Network address of the caller, set by a lock service; shown to operators."""
+    """Network address of the caller, for operators; the lock service sets it."""
 
 
 @record
 class Renew:
-    """Keep a hold, claim a pushed grant, or give a place's sign of life. Never shortens."""
+    """Renew a hold, claim a grant made by notification, or send a heartbeat. Never shortens the time."""
 
     key: bytes
     id: str
     ttl: float
     inbox: str = ""
-    """Where pushes go from now on; empty for where they went before."""
+    """Address of notifications from now on; empty: the same as before."""
 
 
 @record
 class Release:
-    """Give up whatever `id` has, a hold or a place."""
+    """Give up the hold or the queue position of `id`."""
 
     key: bytes
     id: str
     retain: float = 0.0
-    """The units stay taken this long, by nobody."""
+    """Seconds for which the units stay taken, without a holder."""
     tombstone: float = 0.0
-    """The id is remembered this long, so that a late copy of its Acquire answers `Gone`."""
+    """Seconds for which the store remembers the id: a late copy of its Acquire gets `Gone`."""
 
 
 @record
 class Resize:
-    """Change how many units a hold has; a copy older than the newest `seq` is ignored."""
+    """Change the units of a hold. The store ignores a copy older than the newest `seq`."""
 
     key: bytes
     id: str
@@ -97,20 +97,20 @@ class Resize:
 
 @record
 class Inspect:
-    """Tell who holds and who waits."""
+    """Ask for the holders and waiters."""
 
     key: bytes
 
 
 @record
 class Revoke:
-    """Refuse further renewals to one lease (by its fingerprint) or to every holder (None)."""
+    """Refuse further renewals of one lease, by its fingerprint, or of all (None)."""
 
     key: bytes
     lease: str | None
     reason: str
     now: bool = False
-    """Free the units at once. This gives up exclusion: from here on only fencing protects."""
+    """Free the units at once. This gives up exclusion: only fencing protects the resource then."""
 
 
 type Command = Acquire | Renew | Release | Resize | Inspect | Revoke
@@ -121,10 +121,10 @@ type Command = Acquire | Renew | Release | Resize | Inspect | Revoke
 
 @record
 class Holder:
-    """One hold, as others may see it: never with its id."""
+    """A hold as others can see it, without its id."""
 
     lease: str
-    """The fingerprint of the lease's id; empty for units that are kept by nobody."""
+    """The fingerprint of the lease id; empty for retained units."""
     owner: str
     token: int
     units: int
@@ -139,7 +139,7 @@ class Holder:
 
 @record
 class Waiter:
-    """One place in the queue, as others may see it."""
+    """A queue position as others can see it, without its id."""
 
     lease: str
     owner: str
@@ -156,7 +156,7 @@ class Waiter:
 
 @record
 class Granted:
-    """The units are yours until `ttl` seconds after the command was sent, less the margin."""
+    """The units are granted until `ttl` seconds after the command was sent, less the margin."""
 
     token: int
     slots: tuple[int, ...]
@@ -165,18 +165,18 @@ class Granted:
 
 @record
 class Queued:
-    """You have a place; ask again after `recheck_in` at the latest."""
+    """The id waits in the queue. Ask again within `recheck_in` seconds."""
 
     position: int
-    """How many wait ahead, counted up to 1,000."""
+    """Number of waiters ahead, counted up to 1,000."""
     recheck_in: float
     now: float
-    """The store time of this answer, against which a push tells when it granted."""
+    """The store time of this reply. `Notification.granted_at` is compared with it."""
 
 
 @record
 class Refused:
-    """Not now (`held`, `closed`, `queue_full`) or not ever (`too_large`)."""
+    """Not granted now (`held`, `closed`, `queue_full`), or never (`too_large`)."""
 
     reason: Literal["held", "too_large", "queue_full", "closed"]
     holders: tuple[Holder, ...] = ()
@@ -185,19 +185,19 @@ class Refused:
 
 @record
 class Gone:
-    """The id has ended: nothing will be granted to it again."""
+    """The id has ended. Nothing will be granted to it again."""
 
 
 @record
 class Renewed:
-    """The hold stands for `ttl` seconds after the command was sent, less the margin."""
+    """The hold is renewed until `ttl` seconds after the command was sent, less the margin."""
 
     ttl: float
 
 
 @record
 class Lost:
-    """There is no such hold or place any more."""
+    """The id has no hold or position any more."""
 
     reason: Literal["expired", "revoked"] = "expired"
     detail: str = ""
@@ -205,7 +205,7 @@ class Lost:
 
 @record
 class Released:
-    """What the id had is given up."""
+    """The hold or position of the id is given up."""
 
 
 @record
@@ -215,7 +215,7 @@ class Unknown:
 
 @record
 class Revoked:
-    """How many holds were told to end, and the seconds until the last of them ends at the latest."""
+    """Number of revoked holds, and the seconds within which the last of them ends."""
 
     count: int
     ends_in: float
@@ -223,10 +223,10 @@ class Revoked:
 
 @record
 class Status:
-    """Who holds and waits for a key.
+    """Holders and waiters of a key.
 
-    At most 100 holders are listed, those whose leases end first, in the order of their tokens; and at
-    most 100 waiters, in the order in which they come next.
+    It lists at most 100 holders, those whose leases end first, in the order of their tokens; and at most
+    100 waiters, in the order of the queue.
     """
 
     key: bytes
@@ -234,32 +234,32 @@ class Status:
     holders: tuple[Holder, ...] = ()
     waiters: tuple[Waiter, ...] = ()
     waiting: int = 0
-    """How many wait, listed or not."""
+    """Number of all waiters, listed or not."""
     last_token: int = 0
     holding: int = 0
-    """How many hold, listed or not."""
+    """Number of all holders, listed or not."""
     used: int = 0
-    """How many units they hold together."""
+    """Units that they hold together."""
     mine: tuple[Holder, ...] = ()
-    """Those of the listed holders that are leases of the client that asked; filled in by the client."""
+    """The listed holders that are leases of the asking client, which fills this in."""
 
     @property
     def kind(self) -> str:
-        """What kind of primitive it belongs to: `lock`, `semaphore`, …"""
+        """The kind of primitive: `lock`, `semaphore`, …"""
         return self.key.partition(b":")[0].decode("ascii", "replace")
 
     @property
     def name(self) -> bytes:
-        """Its name, as bytes, since any bytes make one."""
+        """The name as bytes: any bytes can be a name."""
         return self.key.partition(b":")[2]
 
 
 @record
 class Failed:
-    """This command failed, whatever the rest of its batch did."""
+    """This command failed; others of its batch can have succeeded."""
 
     reason: Literal["invalid", "busy", "away", "corrupt", "forbidden"]
-    """`busy`: a transaction that has not ended keeps the key; `away`: the server that has it is."""
+    """`busy`: an open transaction blocks the key. `away`: the server that stores the key is unavailable."""
     detail: str
 
 
@@ -282,16 +282,16 @@ type Reply = (
 
 
 type Event = Literal["granted", "head", "revoked", "refused"]
-"""What a push tells its waiter or holder; `head`: it is the first in the queue now."""
+"""Content of a notification; `head`: the waiter is the first in the queue now."""
 
 
 @record
 class Notification:
-    """A hint to one client: may be late, doubled, lost or forged, and is never needed for safety."""
+    """A hint to one client. It can be late, doubled, lost or forged, and safety never depends on it."""
 
     key: bytes
     lease: str
-    """The fingerprint of the id it is for: pushes may be read by others."""
+    """The fingerprint of the id, because others can read notifications."""
     inbox: str
     event: Event
     token: int = 0
@@ -302,12 +302,12 @@ class Notification:
     """Seconds for which an unclaimed grant stands."""
     detail: str = ""
     proof: str = ""
-    """Of a grant: that the store has sent it (see `core/proof.py`)."""
+    """Proof that a grant comes from the store (see `core/proof.py`)."""
 
 
 @record
 class Page:
-    """Some of a store's keys, and where to go on: None after the last."""
+    """Some keys of a store, and the cursor of the next page; None after the last."""
 
     items: Sequence[Status]
     cursor: bytes | None = None
@@ -315,25 +315,25 @@ class Page:
 
 @record
 class Finding:
-    """One thing that a look at a store has told, for people."""
+    """Result of one check of a store, for people."""
 
     about: str
-    """What was looked at, in a word: `latency`, `clock`, `persistence`, …"""
+    """The subject in a word: `latency`, `clock`, `persistence`, …"""
     level: Literal["ok", "note", "warning", "problem"]
-    """`problem`: exclusion, order or liveness is not what it should be."""
+    """`problem`: exclusion, order or liveness is in danger."""
     told: str
     advice: str = ""
-    """What to do about it."""
+    """Advice for operators."""
     least_ttl: float = 0.0
-    """A shorter one is refused, in seconds; 0: this says nothing of it."""
+    """Seconds; the store refuses a shorter ttl. 0: not part of this check."""
 
 
 @record
 class Capabilities:
-    """What a store promises.
+    """Promises of a store.
 
-    `survives` names the failures across which exclusion and the order of tokens hold: `crash` (of any
-    process that uses it), `reboot` and `power-loss` (of the machine it is on).
+    `survives` names the failures after which exclusion and the order of tokens still hold: `crash` (of any
+    process that uses the store), `reboot` and `power-loss` (of its machine).
     """
 
     scope: Literal["process", "host", "cluster"]
@@ -343,12 +343,12 @@ class Capabilities:
     notifies: bool = True
     survives: frozenset[str] = frozenset()
     asked: bool = True
-    """False until the store itself has been asked, where only that knows: then nothing is promised yet."""
+    """False until the store was asked, if only the store knows: until then it promises nothing."""
     circles: bool = True
-    """Waiters can write in it what they wait for, so that those in a circle find each other."""
+    """Waiters can write records into the store, for deadlock detection."""
 
     def names(self) -> frozenset[str]:
-        """Every word that `require=` may name and that this store can promise."""
+        """All words for `require=` that this store promises."""
         wider = {"process": {"process"}, "host": {"process", "host"}}
         scopes = wider.get(self.scope, {"process", "host", "cluster"})
         flags = {name for name in ("clock", "durable", "fenced", "notifies") if getattr(self, name)}

@@ -6,14 +6,14 @@ a program was started. Each process reads the file once, when it looks up the fi
 
 import os
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from dibs.config import READERS, UNSET, LockConfig, flag, seconds
+from dibs.config import READERS, UNSET, Readers, flag, seconds
 from dibs.core.names import KINDS, Kind, printable
 from dibs.errors import NotConfigured, UnsafeTiming
 from dibs.stores.redact import redacted
@@ -24,9 +24,6 @@ STORES = "stores"
 STORE_TIMES = ("connect_timeout", "call_timeout")
 STORE_KEYS = ("url", *STORE_TIMES)
 """Settings of a store."""
-
-type Readers = Mapping[str, Callable[[str], Any]]
-"""Settings of a primitive, and how each is read from a text."""
 
 
 # -- places where settings stand ----------------------------------------------------------------------
@@ -199,27 +196,44 @@ _users: dict[str, str] = {}
 """The name that each prefix of variables belongs to: `my-cart` and `my.cart` would share one."""
 
 
-def configured(
+class PrimitiveConfig(Protocol):
+    """The options of one kind of primitive, checked: `LockConfig`, `TaskLockConfig` or `LeaderConfig`."""
+
+    _readers: ClassVar[Readers]
+    """How each option is read from a text, in the order of the fields."""
+    _for_all: ClassVar[bool]
+    """Settings without a name, such as `DIBS_TTL`, apply. Otherwise the options depend on each other."""
+
+    def __init__(self, **options: Any) -> None: ...
+
+
+def config_of[C: PrimitiveConfig](
+    make: type[C],
     kind: Kind,
     name: str | bytes,
-    given: Mapping[str, Any],
-    *,
-    env_prefix: str | None = None,
-    env_load: bool = True,
-) -> LockConfig:
-    """By keyword, then this name's variables, those for all, the file (this name, then all), defaults.
+    given: tuple[Any, ...],
+    client: Any,
+    env_prefix: str | None,
+    env_load: bool,
+) -> C:
+    """The config of a primitive with these options, in the order of the fields; `UNSET` for unset ones.
 
-    `DIBS_LOCK__CART__TTL` is for the lock named "cart", `DIBS_LOCK__MY_CART__TTL` for one named "my-cart";
-    names of anything but `[a-z0-9_.-]` have no variables of their own. `env_prefix` replaces
-    `DIBS_LOCK__CART__`. `env_load=False` and `DIBS_ENV_LOAD=false` ignore all of them, and the file.
+    A client remembers configs: to look through the environment costs more than a lock.
     """
-    values, _ = _found(kind, name, given, READERS, env_prefix, env_load, together=False)
-    return LockConfig(**values)
+    if env_load and env_prefix is None:
+        memory: dict[str, ConfigCache[C]] | None = getattr(client, "_settings", None)
+        if memory is not None:
+            known = memory.get(kind)
+            if known is None:
+                known = memory[kind] = ConfigCache(make, kind)
+            if known.settings is not None:
+                return known.config(given)
+    options = dict(zip(make._readers, given, strict=True))
+    return configured(make, kind, name, options, env_prefix=env_prefix, env_load=env_load)
 
 
-def configured_together[C](
-    make: Callable[..., C],
-    readers: Readers,
+def configured[C: PrimitiveConfig](
+    make: type[C],
     kind: Kind,
     name: str | bytes,
     given: Mapping[str, Any],
@@ -227,52 +241,87 @@ def configured_together[C](
     env_prefix: str | None = None,
     env_load: bool = True,
 ) -> C:
-    """Settings that depend on each other: from the same places, except those for all."""
-    values, places = _found(kind, name, given, readers, env_prefix, env_load, together=True)
-    with blaming(*places):
+    """Look up the options of a primitive, and return its config.
+
+    Keywords come first, then this name's variables, those for all, the file (this name, then all), defaults.
+    `DIBS_LOCK__CART__TTL` is for the lock named "cart", `DIBS_LOCK__MY_CART__TTL` for one named "my-cart";
+    names of anything but `[a-z0-9_.-]` have no variables of their own. `env_prefix` replaces
+    `DIBS_LOCK__CART__`. `env_load=False` and `DIBS_ENV_LOAD=false` ignore all of them, and the file.
+    Settings for all (`DIBS_TTL`) do not apply to task locks and leaders: their durations depend on each
+    other.
+    """
+    values, places = _found(make, kind, name, given, env_prefix, env_load)
+    with blaming(*(() if make._for_all else places)):
         return make(**values)
 
 
-def settings_for_all(kind: Kind) -> Mapping[str, Any] | None:
+MOST_CONFIGS = 256
+"""Configs that a client remembers of one kind."""
+
+
+class ConfigCache[C: PrimitiveConfig]:
+    """The configs of one kind that a client has made, by their options. Settings are read once."""
+
+    def __init__(self, make: type[C], kind: Kind) -> None:
+        self.settings = settings_for_all(make, kind)
+        """Settings that every name has; None if some names have settings of their own."""
+        self._make = make
+        self._unset = (UNSET,) * len(make._readers)
+        self._default = make(**(self.settings or {}))
+        self._cached = lru_cache(MOST_CONFIGS, typed=True)(self._read)  # 1, 1.0 and True are equal
+
+    def config(self, given: tuple[Any, ...]) -> C:
+        """The config with these options. Raises for wrong ones."""
+        if given == self._unset:
+            return self._default
+        try:
+            return self._cached(*given)
+        except TypeError:  # perhaps not hashable, so it is wrong, and the config says so
+            return self._read(*given)
+
+    def _read(self, *given: Any) -> C:
+        options = zip(self._make._readers, given, strict=True)
+        more = {field: value for field, value in options if value is not UNSET}
+        return self._make(**{**(self.settings or {}), **more})
+
+
+def settings_for_all(make: type[PrimitiveConfig], kind: Kind) -> Mapping[str, Any] | None:
     """The settings that every name of a kind has.
 
     None if some names have settings of their own, or a setting is wrong: then each name is looked up.
-    Clients keep the result, because looking through the environment costs more than a lock.
     """
     own = f"DIBS_{kind.upper()}__"
     try:
         file = settings_file()
         if any(key.startswith(own) for key in os.environ) or (file and file.sections[kind]):
             return None
-        return _found(kind, b"", {}, READERS, None, load=True, together=False)[0]
+        return _found(make, kind, b"", {}, None, load=True)[0]
     except (ValueError, NotConfigured):
         return None
 
 
 def _found(
+    make: type[PrimitiveConfig],
     kind: Kind,
     name: str | bytes,
     given: Mapping[str, Any],
-    readers: Readers,
     env_prefix: str | None,
     load: bool,
-    *,
-    together: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """Every setting that is given or set, and the places of those that are set."""
     values = {key: value for key, value in given.items() if value is not UNSET}
     places: list[str] = []
     if not (load and _is_loading()):
         return values, places
-    for source in _sources(kind, name, readers, env_prefix, for_all=not together):
-        for key, read in readers.items():
+    for source in _sources(make, kind, name, env_prefix):
+        for key, read in make._readers.items():
             if key in values or (found := source.get(key)) is None:
                 continue
             place = _said(source, key)
             with blaming(place):
                 values[key] = read(found) if isinstance(found, str) else found
-                if not together:
-                    LockConfig(**{key: values[key]})  # a wrong value is the fault of its place
+                if make._for_all:
+                    make(**{key: values[key]})  # a wrong value is the fault of its place
             places.append(place)
     return values, places
 
@@ -287,18 +336,16 @@ def _is_loading() -> bool:
 
 
 def _sources(
-    kind: Kind, name: str | bytes, readers: Readers, env_prefix: str | None, *, for_all: bool
+    make: type[PrimitiveConfig], kind: Kind, name: str | bytes, env_prefix: str | None
 ) -> Iterator[Source]:
     """The places where settings for this name stand, the most specific first."""
-    prefix, variables = (
-        env_prefix,
-        "\n".join(("", *os.environ)),
-    )  # faster than to miss each variable
+    prefix = env_prefix
+    variables = "\n".join(("", *os.environ))  # faster than to miss each variable
     if prefix is None and isinstance(name, str) and _LITERAL.fullmatch(name):
         prefix = f"DIBS_{kind.upper()}__{_in_shells(name)}__"
         if f"\n{prefix}" in variables:
             _check_sole(prefix, name)
-    for each in (prefix, "DIBS_" if for_all else None):
+    for each in (prefix, "DIBS_" if make._for_all else None):
         if each is not None and f"\n{each}" in variables:
             yield Variables(each)
     file = settings_file()
@@ -306,9 +353,9 @@ def _sources(
         text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
         section = file.sections[kind].get(text)
         if section is not None:
-            section.refuse_others(readers)
+            section.refuse_others(make._readers)
             yield section
-        if for_all:
+        if make._for_all:
             yield file.top
 
 

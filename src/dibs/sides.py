@@ -8,7 +8,7 @@ from typing import Any
 from dibs.client import NamedStore
 from dibs.locks.base import check_promises
 from dibs.locks.election import until_lost
-from dibs.locks.transaction import Way
+from dibs.locks.transaction import UserTransaction
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
 from dibs.runtime.port import Runtime, step
 from dibs.session import StoreSession
@@ -40,7 +40,7 @@ def refuse_in_workflow(of: object = None, name: str = "") -> None:
 
 
 def refuse_client_in_workflow() -> None:
-    """Likewise for a client, on both sides."""
+    """Raise `ApplicationError` for a client in a Temporal workflow, on both sides."""
     refuse_in_workflow(name="Client")
 
 
@@ -132,9 +132,9 @@ def checked_client(given: Any, require: Collection[str] = ()) -> Any:
     return given
 
 
-def by_task(rt: Runtime, connection: Any) -> Way:
-    """The way to the store over an async connection of the user's."""
-    return _way(
+def join_async(rt: Runtime, connection: Any) -> UserTransaction:
+    """The user's async connection, as one to the store."""
+    return _join(
         rt,
         connection,
         blocking=False,
@@ -143,9 +143,9 @@ def by_task(rt: Runtime, connection: Any) -> Way:
     )
 
 
-def by_thread(rt: Runtime, connection: Any) -> Way:
-    """The way to the store over a blocking connection of the user's."""
-    return _way(
+def join_blocking(rt: Runtime, connection: Any) -> UserTransaction:
+    """The user's blocking connection, as one to the store."""
+    return _join(
         rt,
         connection,
         blocking=True,
@@ -154,11 +154,10 @@ def by_thread(rt: Runtime, connection: Any) -> Way:
     )
 
 
-def _way(rt: Runtime, connection: Any, *, blocking: bool, else_say: str) -> Way:
+def _join(rt: Runtime, connection: Any, *, blocking: bool, else_say: str) -> UserTransaction:
     keeper: Any = rt.keeper
-    store = keeper.store
-    way = store.within(connection)
-    if way.blocking is not blocking:
+    joined = keeper.store.within(connection)
+    if joined.blocking is not blocking:
         raise TypeError(f"within= is a {type(connection).__qualname__}: {else_say}")
-    joined: Way = way
-    return joined
+    transaction: UserTransaction = joined
+    return transaction

@@ -24,8 +24,8 @@ from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.lazy import imported, public_names
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
-from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
+from dibs.locks.base import BlockLease, PrimitiveBase, ReusableContext, attach, revoke, status_of
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
     ElectionOptions,
@@ -38,7 +38,6 @@ from dibs.locks.requests import (
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
-from dibs.locks.term import TermBase
 from dibs.locks.waiting import Waiting as Waiting
 from dibs.model import Capabilities as Capabilities
 from dibs.model import Finding as Finding
@@ -50,8 +49,8 @@ from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
     body_of_thread,
-    by_thread,
     checked_client,
+    join_blocking,
     refuse_client_in_workflow,
     refuse_in_loop,
     step_until_sigterm,
@@ -69,11 +68,11 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    def __enter__[HeldT: Entered](self: HeldT) -> HeldT:
+    def __enter__[HeldT: BlockLease](self: HeldT) -> HeldT:
         step(self._begin())
         return self
 
-    def __exit__(self: Entered, kind: object, exc: BaseException | None, trace: object) -> None:
+    def __exit__(self: BlockLease, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._leave(exc))
 
     if not TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Lease(LeaseBase, HeldBlock):
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
-class Enterable[HeldT: Entered](Entering[HeldT]):
+class Enterable[HeldT: BlockLease](ReusableContext[HeldT]):
     """An object for `with`."""
 
     def __enter__(self) -> HeldT:
@@ -137,7 +136,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `with`."""
 
     _checked_client = staticmethod(checked_client)
-    _join = staticmethod(by_thread)
+    _join = staticmethod(join_blocking)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
 
@@ -194,8 +193,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
         if more or others:
-            told = more and "no positional arguments"
-            refuse_options("acquire()", others, Acquirable.acquire, told)
+            takes = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, takes)
         return step(self._acquire(units, wait, priority, note, within, on_wait))
 
     @shown_as("try_acquire")
@@ -220,7 +219,6 @@ class Lock(Acquirable[Lease]):
     Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
 
-    kind: ClassVar[Kind] = "lock"
     _lease_type = Lease
 
     @staticmethod
@@ -241,7 +239,7 @@ class Lock(Acquirable[Lease]):
         `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
-            template, on_busy=on_busy, default=default, client=client, **options
+            "Lock", template, on_busy, default, client, options
         )
         return wrapping
 
@@ -349,8 +347,8 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
-        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps_task(
-            template, on_busy, default, client, hold
+        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
+            "TaskLock", template, on_busy, default, client, hold
         )
         return wrapping
 
@@ -716,8 +714,8 @@ if TYPE_CHECKING:
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
+    from dibs.locks.election import LeaderConfig as LeaderConfig
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.model import Waiter as Waiter
 
     __all__: list[str]

@@ -7,9 +7,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import LockConfig, UnsafeTiming
-from dibs.locks import requests
-from dibs.settings import settings_for_all
+from dibs import LockConfig, UnsafeTiming, settings
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
     "lock": lambda client: client.lock("a", ttl="20s"),
@@ -25,7 +23,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings, self.configs = 0, 0
-        read, make = settings_for_all, requests.KnownConfigs._read
+        read, make = settings.settings_for_all, settings.ConfigCache._read
 
         def reading(*about: Any) -> Any:
             self.settings += 1
@@ -35,8 +33,8 @@ class Reads:
             self.configs += 1
             return make(*about)
 
-        monkeypatch.setattr("dibs.locks.requests.settings_for_all", reading)
-        monkeypatch.setattr(requests.KnownConfigs, "_read", making)
+        monkeypatch.setattr("dibs.settings.settings_for_all", reading)
+        monkeypatch.setattr(settings.ConfigCache, "_read", making)
 
 
 @pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
@@ -103,5 +101,5 @@ def test_many_different_options_are_not_all_remembered(client: Any) -> None:
     configs = [client.lock("a", note=str(number)).config for number in range(1000)]
     assert [config.note for config in configs] == [str(number) for number in range(1000)]
     known = client._settings["lock"]
-    assert len(known._made) <= requests.MOST_CONFIGS
+    assert known._cached.cache_info().currsize <= settings.MOST_CONFIGS
     assert client.lock("a").config == LockConfig()

@@ -9,9 +9,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import LockConfig, NotConfigured, UnsafeTiming
-from dibs.config import READERS
-from dibs.locks import tasklock, term
+from dibs import LeaderConfig, LockConfig, NotConfigured, TaskLockConfig, UnsafeTiming
 from dibs.settings import STORE_KEYS
 from tests.config.conftest import Write
 from tests.pages import DOCS, blocks, run
@@ -306,7 +304,13 @@ def test_every_example_is_tried() -> None:
     assert len(blocks(PAGE)) == 3
 
 
-@pytest.mark.parametrize("key", sorted({*READERS, *term.READERS, *tasklock.READERS, *STORE_KEYS}))
+SETTINGS = {
+    *(key for kind in (LockConfig, LeaderConfig, TaskLockConfig) for key in kind._readers),
+    *STORE_KEYS,
+}
+
+
+@pytest.mark.parametrize("key", sorted(SETTINGS))
 def test_every_setting_is_told(key: str) -> None:
     page = (DOCS / PAGE).read_text("utf-8")
     table = page.partition("## Settings")[2].partition("## Stores")[0]

@@ -22,17 +22,17 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         lambda c: (dibs.sync.Lock("a"),),
         TypeError,
-        "it is of the other world: take it from dibs, as this AllOf is",
+        "it is made for threads: take it from dibs, as this AllOf is",
     ),
     (
         lambda c: (dibs.sync.AllOf(dibs.sync.Lock("a")),),
         TypeError,
-        "it is of the other world",
+        "it is made for threads",
     ),
     (
         lambda c: (dibs.sync.RWLock("r").read(),),
         TypeError,
-        "it is of the other world",
+        "it is made for threads",
     ),
     (lambda c: ((c.semaphore("s", 2), 3),), ValueError, "semaphore s has a capacity of 2"),
     (lambda c: ((c.semaphore("s", 2), 0),), ValueError, "semaphore s has a capacity of 2"),

@@ -5,12 +5,11 @@ from typing import Any
 from dibs.locks.acquire import StopSignal
 from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase, TermBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
-from dibs.locks.term import TermBase
 from tests.torture.simruntime import SimRuntime
 
 
@@ -133,10 +132,10 @@ class SimElection(Here, ElectionBase[SimTerm]):
         self.invoked = self.hand.engine.now
         return await super()._win(stop)
 
-    def _register(self, term: SimTerm) -> SimTerm:
-        registered = super()._register(term)
-        self.hand.granted(registered, self.invoked)
-        return registered
+    def _given(self, lease: SimTerm) -> SimTerm:
+        term = super()._given(lease)
+        self.hand.granted(term, self.invoked)
+        return term
 
 
 class SimCampaign(CampaignBase[SimTerm]):

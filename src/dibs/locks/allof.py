@@ -11,17 +11,16 @@ from math import inf
 from typing import Any, ClassVar, NamedTuple, NoReturn, Unpack, overload
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, optional_seconds, safe_ttl
-from dibs.core.timing import trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
 from dibs.locks import hooks
 from dibs.locks.acquire import BRIEFLY, AcquireAttempt, refused
-from dibs.locks.base import Entering, PrimitiveBase
+from dibs.locks.base import PrimitiveBase, ReusableContext
 from dibs.locks.lease import LeaseBase, give_up, raise_loss
 from dibs.locks.messages import (
     LossReason,
-    describe_holders,
     format_duration,
     format_key,
+    not_acquired,
     unexpected,
 )
 from dibs.locks.requests import (
@@ -60,22 +59,22 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The fencing token of each."""
+        """The fencing tokens."""
         return tuple(lease.token for lease in self._each)
 
     @property
     def lost(self) -> bool:
-        """Whether one of them ended before its holder gave it up."""
+        """True if one of them ended before its holder gave it up."""
         return any(lease.lost for lease in self._once)
 
     @property
     def reason(self) -> LossReason | None:
-        """Why one was lost: of several, the first in the order of the arguments; None unless one was."""
+        """Why the first lost one, in the order of the arguments, was lost; None if none was."""
         return next((lease.reason for lease in self._once if lease.lost), None)
 
     @property
     def remaining(self) -> float:
-        """The seconds until the first of their deadlines; 0 once one has ended."""
+        """Seconds until the first of their deadlines; 0 once one has ended."""
         return min(lease.remaining for lease in self._once)
 
     def ensure(self, needs: Duration = 0) -> None:
@@ -133,7 +132,7 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
             raise
 
     async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended: release all. Raise `LeaseLost` if a loss ended it."""
+        """End a block: release all. Raise `LeaseLost` if a loss ended the body."""
         # all of them, as each that was lost takes its own cancellation back
         ends = [lease._exit_block(exc) for lease in self._once]
         standing = [lease for lease in self._once if lease._stands]
@@ -146,11 +145,6 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
                 losses[0].add_note(str(other))
             raise_loss(losses[0], exc, any(ends))
 
-    def _discard(self) -> None:
-        """Give up those that were not, in silence."""
-        for lease in self._once:
-            lease._discard()
-
 
 async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
     """Release them; return whether all were held until now. Never raises because the store is away."""
@@ -158,12 +152,12 @@ async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
     ended: list[LeaseBase] = []
     try:
         ended.extend(lease for lease in leases if lease._begin_release())
-        told = await rt.call_all([lease._release_command() for lease in ended]) if ended else ()
+        results = await rt.call_all([lease._release_command() for lease in ended]) if ended else ()
     except BaseException:
         for lease in ended:
             lease._abandon()
         raise
-    were_held = [lease._finish_release(each) for lease, each in zip(ended, told, strict=True)]
+    were_held = [lease._finish_release(each) for lease, each in zip(ended, results, strict=True)]
     return stood and all(were_held)
 
 
@@ -171,7 +165,7 @@ async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
 
 
 class AllOfPart(NamedTuple):
-    """A primitive that is acquired together with others, and the options for that."""
+    """A primitive that an `AllOf` acquires, and the options for that."""
 
     primitive: PrimitiveBase[Any]
     units: int = 1
@@ -189,13 +183,13 @@ class AllOfPart(NamedTuple):
 
     @property
     def patience(self) -> float | None:
-        """Seconds that it may be waited for; None: no limit."""
+        """Seconds to wait for it; None: no limit."""
         wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
         patience: float | None = wait
         return patience
 
     def differences(self) -> dict[str, Any]:
-        """All options that make a difference to its lease."""
+        """The options of its lease, to compare."""
         primitive = self.primitive
         found = {field.name: getattr(primitive.config, field.name) for field in fields(LockConfig)}
         found |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
@@ -205,7 +199,7 @@ class AllOfPart(NamedTuple):
     def request(
         self, priority: int | None, note: str | None, on_wait: OnWait | None
     ) -> "PartRequest":
-        """Make the request, from this process."""
+        """The request, from this process."""
         self.primitive._describe_here()
         request, options = self.primitive._changed_request(self.units, priority, note)
         if self.ttl is not None:
@@ -223,7 +217,7 @@ class PartRequest(NamedTuple):
     on_wait: OnWait | None
 
     def hold(self, rt: Runtime, grant: Grant, me: object, *, standby: bool) -> Any:
-        """Make a lease of a grant. On standby it is renewed, and its loss is not reported."""
+        """Make a lease of a grant. On standby, while others are awaited, its loss is not reported."""
         options = self.options
         if standby:
             options = options._replace(auto_renew=True, max_hold=None, on_lost=None)
@@ -252,7 +246,8 @@ def part_of(member: object, takes: type[PrimitiveBase[Any]], side: str) -> AllOf
 def _refuse(member: Any, side: str) -> NoReturn:
     why = _INSTEAD.get(getattr(member, "kind", ""))
     if isinstance(member, PrimitiveBase) and (why is None or member.kind == "rwlock"):
-        why = f"it is of the other world: take it from {side}, as this AllOf is"
+        made_for = "asyncio" if member._may_await else "threads"
+        why = f"it is made for {made_for}: take it from {side}, as this AllOf is"
     if why is None:
         why = "give locks, semaphores, pairs such as (semaphore, 2), and sides of RWLocks"
     raise TypeError(f"AllOf can't hold {member!r}: {why}")
@@ -273,7 +268,7 @@ def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
 def in_order(named: Iterable[AllOfPart]) -> list[AllOfPart]:
     """Each key once, in the order of the keys, which is the same for every `AllOf`.
 
-    Raises `ValueError` if one is named twice and differently.
+    Raises `ValueError` if a key is named twice with different options.
     """
     once: dict[bytes, AllOfPart] = {}
     for part in named:
@@ -305,7 +300,7 @@ def _check_same(one: AllOfPart, other: AllOfPart) -> None:
 # -- acquiring --------------------------------------------------------------------------------------------
 
 
-class Gathering:
+class AllOfAttempt:
     """An attempt to acquire several keys; `requests` are in the order of the keys."""
 
     def __init__(self, rt: Runtime, requests: Sequence[PartRequest], me: object) -> None:
@@ -369,12 +364,12 @@ class Gathering:
     async def _try_each(
         self, requests: Sequence[PartRequest], timeout: float
     ) -> list[LeaseBase | DibsError]:
-        """Ask for each once, under an id of its own. Whatever ends this, no id is left with a grant."""
+        """Try each once, under an id of its own. An error or interrupt leaves no id with a grant."""
         rt = self._rt
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
         try:
-            told: Sequence[CallResult]
+            results: Sequence[CallResult]
             limit = None if timeout == inf else timeout
             try:
                 if not rt.is_ready:
@@ -383,12 +378,13 @@ class Gathering:
                     each.request.command(lease_id, rt.inbox)
                     for each, lease_id in zip(requests, ids, strict=True)
                 ]
-                told = await rt.call_all(commands, limit)
+                results = await rt.call_all(commands, limit)
             except BackendUnavailable as error:
-                told = [error] * len(requests)
-            standby = bool(self._held) or not all(map(_is_granted, told))
-            for each, lease_id, answer in zip(requests, ids, told, strict=True):
-                outcomes.append(self._outcome(each, lease_id, answer, standby))
+                results = [error] * len(requests)
+            granted = [isinstance(x, TimedReply) and isinstance(x.reply, Granted) for x in results]
+            standby = bool(self._held) or not all(granted)
+            for each, lease_id, result in zip(requests, ids, results, strict=True):
+                outcomes.append(self._outcome(each, lease_id, result, standby))
             return outcomes
         except BaseException:
             for outcome in outcomes:
@@ -400,25 +396,21 @@ class Gathering:
             raise
 
     def _outcome(
-        self, request: PartRequest, lease_id: str, told: CallResult, standby: bool
+        self, request: PartRequest, lease_id: str, result: CallResult, standby: bool
     ) -> LeaseBase | DibsError:
         key = request.request.key
-        if isinstance(told, TimedReply) and isinstance(told.reply, Granted):
-            granted, sent = told.reply, told.sent
-            deadline = sent + trusted(granted.ttl)
-            grant = Grant(lease_id, granted.token, granted.slots, sent, deadline, None, told.resent)
+        if isinstance(result, TimedReply) and isinstance(result.reply, Granted):
+            grant = Grant.of(lease_id, result.reply, result.sent, doubtful=result.resent)
             lease: LeaseBase = request.hold(self._rt, grant, self._me, standby=standby)
             return lease
-        if not isinstance(told, TimedReply) or told.resent:
+        if not isinstance(result, TimedReply) or result.resent:
             give_up(self._rt, key, lease_id, doubtful=True)
-        if not isinstance(told, TimedReply):
-            return told
-        reply = told.reply
-        return (
-            refused(request.request, reply)
-            if isinstance(reply, Refused)
-            else unexpected(reply, key)
-        )
+        if not isinstance(result, TimedReply):
+            return result
+        reply = result.reply
+        if isinstance(reply, Refused):
+            return refused(request.request, reply)
+        return unexpected(reply, key)
 
     async def _release_from(self, place: int) -> None:
         """Keep no lease on that key or a later one."""
@@ -448,12 +440,12 @@ class Gathering:
             for lease, request in zip(self._held[:before], requests, strict=False)
             if not request.options.auto_renew
         ]
-        told = await self._rt.call_all([lease._renewal() for lease in due]) if due else ()
-        for lease, each in zip(due, told, strict=True):
-            if isinstance(each, TimedReply):
-                lease._renewed(each)
+        results = await self._rt.call_all([lease._renewal() for lease in due]) if due else ()
+        for lease, result in zip(due, results, strict=True):
+            if isinstance(result, TimedReply):
+                lease._renewed(result)
             else:
-                lease._not_renewed(each)
+                lease._not_renewed(result)
         if not all(lease._stands for lease in self._held[:before]):
             return False
         for lease, request in zip(self._held, requests, strict=True):
@@ -466,22 +458,12 @@ class Gathering:
         if not isinstance(error, AcquireTimeout):
             return error
         assert error.key is not None
-        return AcquireTimeout(
-            f"{describe_holders(error.key, error.holders, error.position)}; "
-            f"gave up on all {len(self._requests)} after {wait:g} s",
-            key=error.key,
-            holders=error.holders,
-            position=error.position,
-            retry_after=error.retry_after,
-        )
+        gave_up = f"gave up on all {len(self._requests)} after {wait:g} s"
+        return not_acquired(error.key, error.holders, gave_up, error.position, error.retry_after)
 
 
-def _is_granted(told: CallResult) -> bool:
-    return isinstance(told, TimedReply) and isinstance(told.reply, Granted)
-
-
-class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
-    """Several resources that are acquired together. Like every primitive it can be shared."""
+class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
+    """Several resources that are acquired together, on both sides."""
 
     _leases_type: type[LeasesT]
     _takes: ClassVar[type[PrimitiveBase[Any]]]
@@ -521,7 +503,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         self._entered = {}
 
     def _flat(self, members: tuple[Any, ...]) -> list[AllOfPart]:
-        """The parts in the order of the arguments, with those of other `AllOf`s among them."""
+        """The parts in the order of the arguments, including those of other `AllOf`s."""
         parts: list[AllOfPart] = []
         for member in members:
             if isinstance(member, AllOfBase):
@@ -557,48 +539,48 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
             )
         patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
         for part in self._parts:
-            await part.primitive._check_the_store(rt)
+            if part.primitive._require:
+                await part.primitive._check_the_store(rt)
         if on_wait is not None:
             check_on_wait(on_wait, may_await=self._may_await)
         me = rt.me()
         leases: dict[bytes, Any] = {}
         try:
-            for (
-                part
-            ) in self._parts:  # one that we hold already is acquired again, if it is reentrant
+            for part in self._parts:  # acquire again what we hold already, if it is reentrant
                 again = await part.primitive._held_already(rt, me, patience)
                 if again is not None:
                     leases[part.key] = again
             rest = [part for part in self._parts if part.key not in leases]
             if rest:
                 requests = [part.request(priority, note, on_wait) for part in rest]
-                leases |= await self._gathered(rt, requests, me, patience)
+                leases |= await self._acquire_new(rt, requests, me, patience)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
             for lease in leases.values():
                 lease._discard()
             raise
 
-    async def _gathered(
+    async def _acquire_new(
         self, rt: Runtime, requests: list[PartRequest], me: object, patience: float | None
     ) -> dict[bytes, Any]:
-        """The leases on keys that this task or thread does not hold yet."""
-        seen = None
+        """Acquire the keys that this task or thread does not hold; return their leases."""
+        hook = None
         if hooks.observer is not None:
-            seen = hooks.observer.acquiring([each.request for each in requests], patience, me)
-            requests = [each._replace(request=seen.traced(each.request)) for each in requests]
+            hook, traced = hooks.begin([each.request for each in requests], patience, me)
+            pairs = zip(requests, traced, strict=True)
+            requests = [each._replace(request=request) for each, request in pairs]
         try:
-            leases = await Gathering(rt, requests, me).run(patience)
+            leases = await AllOfAttempt(rt, requests, me).run(patience)
         except BaseException as error:
-            if seen is not None:
-                seen.end(error)
+            if hook is not None:
+                hook.end(error)
             if isinstance(error, AcquireTimeout):
                 for each in requests:
                     if each.request.key == error.key:
-                        each.primitive._look_at(error)
+                        each.primitive._check_holders(error.holders)
             raise
-        if seen is not None:
-            seen.end(None)
+        if hook is not None:
+            hook.end(None)
         return {
             each.request.key: each.primitive._given(lease)
             for each, lease in zip(requests, leases, strict=True)

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from socket import gethostname
-from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
+from typing import Any, ClassVar, Never, Protocol, Self, Unpack
 
 from dibs.config import (
-    READERS,
     UNSET,
     Duration,
     LockConfig,
@@ -23,23 +23,23 @@ from dibs.locks import hooks
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.lease import LeaseBase, give_up, unpack_handle
 from dibs.locks.messages import format_key, unexpected
-from dibs.locks.reentrant import another_of, first_of
+from dibs.locks.reentrant import Depth, another_of
 from dibs.locks.requests import (
     AcquireRequest,
     Grant,
     HoldOptions,
     NoOptions,
-    known_configs,
     refuse_options,
     shown_as,
 )
-from dibs.locks.transaction import Way, acquire_within, one_try
+from dibs.locks.transaction import UserTransaction, acquire_within, one_try
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import (
     MANY,
     Capabilities,
     Failed,
     Granted,
+    Holder,
     Inspect,
     Renew,
     Renewed,
@@ -49,35 +49,30 @@ from dibs.model import (
 )
 from dibs.process import generation
 from dibs.runtime.port import Runtime
-from dibs.settings import configured
+from dibs.settings import PrimitiveConfig, config_of
 
-PROMISES = frozenset(
-    [
-        *("clock", "durable", "fenced", "notifies", "crash", "reboot", "power-loss"),
-        *get_args(Capabilities.__annotations__["scope"]),
-    ]
-)
+PROMISES = Capabilities(
+    "cluster", durable=True, survives=frozenset({"crash", "reboot", "power-loss"})
+).names()
 """Every word that a store may promise, and `require=` may name."""
 
-_names: dict[int, str] = {}
-"""This process's name, by its generation."""
+
+@lru_cache(maxsize=1)
+def _process(number: int) -> str:
+    """Name the process of that generation: this one."""
+    return f"{gethostname()}/{os.getpid()}"
 
 
 def this_process() -> str:
     """This process, for people: `host/pid`."""
-    number = generation.number
-    found = _names.get(number)
-    if found is None:
-        _names.clear()
-        found = _names[number] = f"{gethostname()}/{os.getpid()}"
-    return found
+    return _process(generation.number)
 
 
 # -- blocks -----------------------------------------------------------------------------------------------
 
 
-class Entered(Protocol):
-    """The lease of a block, or several."""
+class BlockLease(Protocol):
+    """A lease, or several that are held together, in a `with` block."""
 
     _me: object
     """The task or thread that acquired it."""
@@ -86,16 +81,17 @@ class Entered(Protocol):
         """Begin a block, once that is possible."""
 
     async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended, by an exception or without."""
+        """End a block, whose body raised `exc` or nothing."""
 
 
-class Entering[HeldT: Entered]:
-    """A subject of `with` or `async with`; it remembers the lease of each block."""
+class ReusableContext[HeldT: BlockLease]:
+    """A subject of `with` or `async with`, any number of times; it remembers the lease of each block."""
 
     _entered: dict[object, list[HeldT]]
+    """The leases of open blocks, by the task or thread that entered them."""
 
     def _runtime(self) -> Runtime:
-        """The way to the store from here; set by the public classes."""
+        """The runtime of the caller's side; set by the public classes."""
         raise NotImplementedError
 
     async def _acquire(self) -> HeldT:
@@ -104,7 +100,7 @@ class Entering[HeldT: Entered]:
 
     @property
     def _called(self) -> str:
-        """Its name in a message."""
+        """The name in messages."""
         raise NotImplementedError
 
     async def _enter_block(self) -> HeldT:
@@ -168,23 +164,32 @@ def _is_over(owner: Any) -> bool:
 # -- primitives -------------------------------------------------------------------------------------------
 
 
-class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
+class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     """A named resource, and how it is acquired and held.
 
     Share one among tasks and threads, or make one for each request: the lease has all that is held.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[Kind] = "lock"
     _lease_type: type[LeaseT]
+    _config_type: ClassVar[type[PrimitiveConfig]] = LockConfig
     _units: ClassVar[int] = 1
-    """Units that are taken unless another number is asked for."""
+    """Units to acquire, unless another number is given."""
     _more: Any = None
-    """What its leases have to know besides the usual terms."""
+    """`LeaseRules` of its leases; None for those of a `Lock`."""
     _for_one: ClassVar[bool] = False
-    """No task or thread may wait for it twice, whatever its capacity."""
+    """A task or thread that holds it can never acquire it again, whatever the capacity."""
+    _require: frozenset[str] = frozenset()
+    """Words that the store must promise."""
     _may_await: ClassVar[bool] = True
-    """Its callbacks may be coroutine functions."""
+    """Callbacks can be coroutine functions."""
     _takes: ClassVar[str] = "one name"
+    """The arguments by position, in a message."""
+    _if_held: ClassVar[str] = (
+        "this acquire would wait forever. Pass the lease on, or create every Lock of that name that this "
+        "task or thread acquires with reentrant=True"
+    )
+    """Why a holder cannot wait for it, and what to do."""
 
     @shown_as("Lock.__init__")
     def __init__(
@@ -215,14 +220,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             *(ttl, wait, priority, note, label),
             *(auto_renew, max_hold, reentrant, lock_delay, detect_deadlocks),
         )
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, LockConfig, for_all=True)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = configured(self.kind, name, options, env_prefix=env_prefix, env_load=env_load)
+        config = config_of(LockConfig, self.kind, name, given, client, env_prefix, env_load)
         self._describe(name, config, on_lost, require, client, on_wait)
 
     @classmethod
@@ -236,7 +234,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         if not isinstance(config, LockConfig):
             raise TypeError(f"config is {config!r}: give a LockConfig")
         self = cls.__new__(cls)
@@ -261,21 +259,22 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         self.config = config
         self._on_lost = on_lost
         self._on_wait = on_wait
-        self._require = check_words(require) if require else _NOTHING
+        if require:
+            self._require = check_words(require)
         self._client = self._checked_client(client, self._require)
         self._entered = {}
         self._here = ""
-        """The process for which `_prepared` was made."""
+        """The process that `_prepared` names as owner."""
         self._prepared: tuple[AcquireRequest, HoldOptions]
 
     @staticmethod
     def _checked_client(given: Any, require: frozenset[str]) -> Any:
-        """The client that was given, if it may be one, and may promise that; set by the public classes."""
+        """Check `client=` and what its store promises; set by the public classes."""
         return given
 
     @staticmethod
-    def _join(rt: Runtime, connection: Any) -> Way:
-        """The way to the store by the user's own connection; set by the public classes."""
+    def _join(rt: Runtime, connection: Any) -> UserTransaction:
+        """The user's own connection as one to the store; set by the public classes."""
         raise NotImplementedError
 
     @property
@@ -289,10 +288,10 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {format_key(self.key)}>"
 
-    # -- what is asked for --------------------------------------------------------------------------
+    # -- the request --------------------------------------------------------------------------------
 
     def _describe_here(self) -> tuple[AcquireRequest, HoldOptions]:
-        """Prepare the default request and the options of its hold, for this process."""
+        """Prepare the request without arguments, and how its lease is held, for this process."""
         config: Any = self.config  # whose durations are in seconds
         process, ttl, units, capacity = this_process(), config.ttl, self._units, self._capacity
         owner = f"{process}/{config.label}" if config.label else process
@@ -313,14 +312,16 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def _request_for(
         self, units: int, priority: int | None, note: str | None
     ) -> tuple[AcquireRequest, HoldOptions]:
-        """The request for this acquire. Raises `ValueError`, `TypeError` for wrong arguments."""
+        """The request for these arguments. Raises `ValueError`, `TypeError` for wrong ones."""
         prepared = self._prepared if self._here is this_process() else self._describe_here()
         if units == 1 and priority is None and note is None:
             return prepared
         prepared = self._changed_request(units, priority, note)
         if not 1 <= units <= self._capacity:
-            told = f"{format_key(self.key)} has a capacity of {self._capacity}"
-            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
+            raise ValueError(
+                f"units is {units}: it must be at least 1, and {format_key(self.key)} has a capacity of "
+                f"{self._capacity}"
+            )
         return prepared
 
     def _changed_request(
@@ -376,10 +377,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             on_wait = self._on_wait
         else:
             check_on_wait(on_wait, may_await=self._may_await)
-        traced = None
+        hook = None
         if hooks.observer is not None:
-            traced = hooks.observer.acquiring((request,), patience, me)
-            request = traced.traced(request)
+            hook, (request,) = hooks.begin((request,), patience, me)
         try:
             if within is None:
                 grant = await self._attempt(rt, request, on_wait).run(patience)
@@ -387,13 +387,13 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
                 grant = await acquire_within(rt, self._join(rt, within), request)
             lease = self._hold(rt, options, grant, me)
         except BaseException as error:
-            if traced is not None:
-                traced.end(error)
+            if hook is not None:
+                hook.end(error)
             if isinstance(error, AcquireTimeout):
-                self._look_at(error)
+                self._check_holders(error.holders)
             raise
-        if traced is not None:
-            traced.end(None)
+        if hook is not None:
+            hook.end(None)
         return self._given(lease)
 
     async def _try(
@@ -407,11 +407,12 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def _attempt(
         self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
     ) -> AcquireAttempt:
+        """The attempt to acquire; `dibs.temporal` has one that its next activity attempt continues."""
         return AcquireAttempt(rt, request, on_wait)
 
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` if the store can't promise what is required."""
-        if self._require and not rt.capabilities.asked:
+        if not rt.capabilities.asked:
             await rt.ready()
             if not rt.capabilities.asked:
                 await rt.call(Inspect(self.key))  # threads connect when they call
@@ -427,10 +428,12 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
 
     def _given(self, lease: LeaseT) -> LeaseT:
         """Prepare a new lease for its holder."""
-        return first_of(lease) if self.config.reentrant else lease
+        if self.config.reentrant:
+            lease._depth = Depth()
+        return lease
 
     async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
-        """Acquire once more what our task or thread holds, or refuse to. None if it has ended."""
+        """Acquire again what our task or thread holds, or refuse to; None if that has ended."""
         lease = rt.holding.get(self.key, me)
         if lease is None or not await lease._still_stands():
             return None
@@ -440,7 +443,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         return again
 
     def _again(self, held: Any) -> LeaseT | None:
-        """Acquire once more what our task or thread holds; None if it cannot be shared."""
+        """Acquire again what our task or thread holds; None if it cannot be shared."""
         again: LeaseT | None = another_of(held, self._on_lost)
         return again
 
@@ -449,35 +452,31 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         if patience == 0:
             raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
         raise Reentrant(
-            f"{name} is already held by this task or thread, so this acquire would wait forever. "
-            "Pass the lease on, or create every Lock of that name that this task or thread acquires "
-            "with reentrant=True",
-            key=self.key,
+            f"{name} is already held by this task or thread, so {self._if_held}", key=self.key
         )
 
-    def _look_at(self, refusal: AcquireTimeout) -> None:
-        """The holders in a refusal may show something to warn the user of."""
+    def _check_holders(self, holders: tuple[Holder, ...]) -> None:
+        """Warn if the holders that an error names contradict the declared capacity."""
 
-    # -- seeing -------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------
 
     async def _status(self) -> Status:
-        rt = self._runtime()
-        if not rt.is_ready:
-            await rt.ready()
-        return await status_of(rt, self.key)
+        return await status_of(await self._ready(), self.key)
 
     async def _locked(self) -> bool:
         status = await self._status()
         return status.used >= self._capacity or (self._capacity == MANY and status.used > 0)
 
     async def _revoke(self, reason: str, now: bool) -> int:
+        return await revoke(await self._ready(), self.key, reason, now)
+
+    async def _ready(self) -> Runtime:
+        """The runtime, connected."""
         rt = self._runtime()
         if not rt.is_ready:
             await rt.ready()
-        return await revoke(rt, self.key, reason, now)
+        return rt
 
-
-_NOTHING: frozenset[str] = frozenset()
 
 NOT_WITHIN = (
     "within= is for a lease that stands and falls with one transaction, and a reentrant one is shared: "

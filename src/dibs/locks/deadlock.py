@@ -223,13 +223,13 @@ def _deadlock(rt: Runtime, key: bytes, circle: tuple[ChainLink, ...]) -> Deadloc
     holds = [link.hold for link in circle]
     alike = len({hold.owner for hold in holds}) < len(holds)
     names = rt.holding.names() if alike else {}
-    told = "; ".join(
+    waits = "; ".join(
         f"{link.hold.owner}{names.get(link.hold.lease, '')} holds {format_key(link.key)} and waits for "
         f"{format_key(link.record.wait.key)}"
         for link in (circle[-1], *circle[:-1])
     )
     return Deadlock(
-        f"{told}: none of these waits can end. Yours began last, so it was cancelled. Release what you hold "
+        f"{waits}: none of these waits can end. Yours began last, so it was cancelled. Release what you hold "
         "and start again. To avoid this, acquire in the same order everywhere, as AllOf does. If another "
         "task or thread will release a lease, call lease.adopt() there",
         key=key,

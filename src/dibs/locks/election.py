@@ -1,39 +1,47 @@
 """Leader election: one key that one candidate at a time keeps, while the others wait for it.
 
-A candidate stands in a `with` block, by `run()`, or in the background by a campaign.
+A candidate stands in a `with` block, by `run()`, or in the background by a campaign. A term is a lease that
+is renewed often, and trusted until the election's own deadline.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from itertools import count
 from random import uniform
-from typing import Any, ClassVar, Never, Self, Unpack
+from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 from weakref import ref
 
-from dibs.config import UNSET, Duration, LockConfig, Unset
+from dibs.config import (
+    UNSET,
+    Duration,
+    LockConfig,
+    Readers,
+    Unset,
+    readers_of,
+    safe_lock_delay,
+    safe_ttl,
+    seconds,
+)
 from dibs.core.names import Kind
-from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
+from dibs.core.timing import trusted
+from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld, UnsafeTiming
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import raise_loss
+from dibs.locks.lease import LeaseBase, LeaseRules, raise_loss
 from dibs.locks.messages import format_key
-from dibs.locks.requests import NoOptions, known_configs, refuse_options, shown_as
-from dibs.locks.term import (
-    JITTER,
-    READERS,
-    Callback,
-    LeaderConfig,
-    TermBase,
-    leader_configured,
-    leader_rules,
-)
+from dibs.locks.requests import Grant, HoldOptions, NoOptions, refuse_options, shown_as
 from dibs.model import Holder
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
+from dibs.settings import config_of
 
 log = logging.getLogger("dibs")
+
+JITTER = 1.2
+"""A pause between two tries is `retry` times 1 to this, so that candidates do not try all at once."""
 
 LOG_EVERY = 30.0
 """Seconds between two warnings about a candidate that goes on failing."""
@@ -41,44 +49,154 @@ LOG_EVERY = 30.0
 GRACE = 1.0
 """Seconds that the end of a campaign waits for a store that does not answer."""
 
+type Callback = Callable[[Any], object]
+"""Called with a term; in an event loop it can be a coroutine function."""
 
-class LogThrottle:
-    """The failures of one candidate: the first is logged, then one every `LOG_EVERY` seconds."""
 
-    def __init__(self, of: str, now: Callable[[], float]) -> None:
-        self._of = of
-        self._now = now
-        self._logged_at: float | None = None
-        self.latest: Exception | None = None
-        """The latest failure; None once it works again."""
+# -- options ----------------------------------------------------------------------------------------------
 
-    def report(self, error: Exception) -> None:
-        """Log a failure, unless the last one was logged recently."""
-        self.latest = error
-        now = self._now()
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now  # only if it is logged: else nothing but the first ever would be
-            log.warning("the campaign for %s failed and will retry: %s", self._of, error)
 
-    def clear(self) -> None:
-        """Log the next failure again."""
-        self.latest = self._logged_at = None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderConfig:
+    """How a leader is elected and stays one; give it to `LeaderElection.from_config`."""
+
+    ttl: Duration = 15.0
+    """How long the store keeps a leader that does not renew: the time that its crash costs."""
+    renew_deadline: Duration | None = None
+    """How long a leader goes on without a renewal, less than `ttl`; None: 2/3 of `ttl`."""
+    retry: Duration | None = None
+    """Time between two renewals, and of a candidate's pause; None: 1/5 of `renew_deadline`."""
+    priority: int = 0
+    """Among waiting candidates, the highest comes first."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+    lock_delay: Duration = 0.0
+    """How long nobody leads after the lease of a leader has expired."""
+    _readers: ClassVar[Readers]
+    _for_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        ttl = safe_ttl(self.ttl)
+        given, retry = self.renew_deadline, self.retry
+        deadline = ttl * 2 / 3 if given is None else seconds(given, "renew_deadline")
+        retry = deadline / 5 if retry is None else seconds(retry, "retry")
+        _check(ttl, deadline, retry)
+        object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
+        for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
+            object.__setattr__(self, field, value)
+
+
+LeaderConfig._readers = readers_of(LeaderConfig, renew_deadline=str, retry=str)
+
+
+def _check(ttl: float, deadline: float, retry: float) -> None:
+    if not deadline < ttl:
+        raise UnsafeTiming(
+            f"renew_deadline is {deadline:g} s and ttl {ttl:g} s: a leader must step down before the "
+            "store lets another one lead, so give a longer ttl= or a shorter renew_deadline="
+        )
+    if not retry > 0:
+        raise UnsafeTiming("retry is 0: a leader would do nothing but renew")
+    believed = min(deadline, trusted(ttl))
+    if not JITTER * retry < believed:
+        raise UnsafeTiming(
+            f"retry is {retry:g} s, and a leader steps down {believed:g} s after its last renewal: "
+            f"{JITTER:g} times retry must be less, or one lost message would end its term"
+        )
 
 
 @lru_cache(maxsize=256)
 def _lock_config(config: LeaderConfig) -> LockConfig:
     """How the key of an election is acquired and held."""
-    return LockConfig(
-        ttl=config.ttl,
-        priority=config.priority,
-        note=config.note,
-        label=config.label,
-        lock_delay=config.lock_delay,
-    )
+    shared = ("ttl", "priority", "note", "label", "lock_delay")
+    return LockConfig(**{field: getattr(config, field) for field in shared})
+
+
+# -- terms ------------------------------------------------------------------------------------------------
+
+
+class TermBase(LeaseBase):
+    """A term on both sides; made by elections only."""
+
+    __slots__ = ("_begun", "number")
+
+    number: int
+    """Number of the term among those of this candidate, from 1. Terms of all candidates rise by `token`."""
+
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
+        self.number = 0
+        self._begun = False
+        """`on_started` was called, and `on_stopped` was not."""
+        super().__init__(rt, key, options, grant, me)
+
+    async def _start(self) -> None:
+        """Call `on_started`."""
+        self._begun = True
+        await self._call_back("on_started", self._rules.on_started)
+
+    async def _stop(self) -> None:
+        """Call `on_stopped`, once, if `on_started` was called."""
+        if self._begun and generation.number == self._generation:
+            self._begun = False
+            await self._call_back("on_stopped", self._rules.on_stopped)
+
+    async def _call_back(self, name: str, callback: Callback | None) -> None:
+        try:
+            result = None if callback is None else callback(self)
+            if isawaitable(result):
+                await result
+        except Exception:
+            log.exception("%s of %s failed", name, format_key(self.key))
+
+    def _resign(self) -> bool:
+        """End it on request of the leader. Its body is interrupted, and hands it over at its end."""
+        if not self._finish("resigned"):
+            return False
+        self._interrupt()
+        self._set_watchers()
+        log.info("%s: the leader with token %d resigns", format_key(self.key), self.token)
+        return True
+
+    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
+        """The body has ended. Nobody else leads before `on_stopped` has returned."""
+        ours = self._exit_block(exc)
+        try:
+            await self._stop()
+        finally:
+            await super()._leave(exc, ours)
+
+    async def _hand_over(self) -> None:
+        """Release it after its end here, so that another candidate can lead at once."""
+        if self._given_up or generation.number != self._generation:
+            return
+        self._given_up = True
+        try:
+            self._finish_release(await self._rt.call(self._release_command()))
+        except BackendUnavailable as error:
+            self._finish_release(error)
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        if ttl is not None:
+            raise TypeError("a term has its election's ttl: write renew()")
+        await super()._renew(None)
+
+    def detach(self) -> NoReturn:
+        """Never works: a candidate leads by itself. Raises `TypeError`."""
+        raise TypeError("a term can't be handed to another process: resign, and let it be elected")
+
+
+# -- elections --------------------------------------------------------------------------------------------
 
 
 class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
-    """One leader at a time among all candidates of that name."""
+    """A leader election on both sides."""
 
     kind: ClassVar[Kind] = "leader"
     ttl: float
@@ -108,15 +226,8 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         if more or others:
             refuse_options(f"a {self.kind}", others, ElectionBase.__init__, more and self._takes)
         given = (ttl, renew_deadline, retry, priority, note, label, lock_delay)
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, LeaderConfig, for_all=False)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = leader_configured(name, options, env_prefix=env_prefix, env_load=env_load)
-        self._describe_election(name, config, on_started, on_stopped, require, client)
+        config = config_of(LeaderConfig, self.kind, name, given, client, env_prefix, env_load)
+        self._describe_election(name, config, (on_started, on_stopped), require, client)
 
     @classmethod
     def from_config(  # type: ignore[override]  # most settings of a lock mean nothing to it
@@ -129,51 +240,50 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
-        self._describe_election(name, config, on_started, on_stopped, require, client)
+        self._describe_election(name, config, (on_started, on_stopped), require, client)
         return self
 
     def _describe_election(
         self,
         name: str | bytes,
-        config: LeaderConfig,
-        on_started: Callback | None,
-        on_stopped: Callback | None,
+        config: Any,  # a LeaderConfig, whose durations are seconds
+        callbacks: tuple[Callback | None, Callback | None],
         require: Iterable[str],
         client: Any,
     ) -> None:
-        for what, callback in (("on_started", on_started), ("on_stopped", on_stopped)):
+        for what, callback in zip(("on_started", "on_stopped"), callbacks, strict=True):
             if callback is not None and not callable(callback):
                 raise TypeError(f"{what} is {callback!r}: give a function that takes the term")
             if not self._may_await and iscoroutinefunction(callback):
                 raise TypeError(f"{what} is a coroutine function, and nobody awaits it in a thread")
-        seconds: Any = config  # LeaderConfig has made its durations seconds
-        self.ttl, self.renew_deadline = seconds.ttl, seconds.renew_deadline
-        self.retry = seconds.retry
-        self._more = leader_rules(config, on_started, on_stopped)
+        self.ttl, self.renew_deadline, self.retry = config.ttl, config.renew_deadline, config.retry
+        on_started, on_stopped = callbacks
+        self._more = LeaseRules(
+            self.retry, self.renew_deadline, on_started=on_started, on_stopped=on_stopped
+        )
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
+        """Terms of this object by their numbers, some of them over."""
         self._describe(name, _lock_config(config), None, require, client)
 
     # -- terms --------------------------------------------------------------------------------------
 
     def _given(self, lease: TermT) -> TermT:
-        return self._register(lease)
-
-    def _register(self, term: TermT) -> TermT:
-        term.number = number = next(self._numbers)
+        """Number a new term, and remember it while it lasts."""
         for old, reference in list(self._won.items()):
             known = reference()
             if known is None or known._end is not None:
                 self._won.pop(old, None)
-        self._won[number] = ref(term)
-        return term
+        lease.number = number = next(self._numbers)
+        self._won[number] = ref(lease)
+        return lease
 
     async def _enter_block(self) -> TermT:
         term = await self._acquire()
         try:
-            await term._tell_started()
+            await term._start()
             term._enter()
         except LeaseLost:  # while `on_started` ran
             await term._stop()
@@ -189,25 +299,25 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         rt = self._runtime()
         request, options = self._describe_here()
         grant = await AcquireAttempt(rt, request, stop=stop).run(None)
-        return self._register(self._hold(rt, options, grant, rt.me()))
+        return self._given(self._hold(rt, options, grant, rt.me()))
 
     def _terms_here(self) -> list[TermT]:
-        """The terms of this very object that are not over: one, unless a store fails."""
+        """The terms of this object that are not over: one, unless a store fails."""
         known = [reference() for reference in list(self._won.values())]
         return [term for term in known if term is not None and term._stands]
 
     def is_leader(self) -> bool:
-        """Whether this object's candidate leads: a plain call, and true only until the term's deadline.
+        """Return whether the candidate of this object leads, without asking the store.
 
-        It may have ended the next moment: where that matters call `term.ensure()`, and give
-        `term.token` to whatever is written to.
+        The term can end the next moment. Where that matters, call `term.ensure()`, and pass `term.token` on
+        with each write.
         """
         return bool(self._terms_here())
 
     def resign(self) -> bool:
-        """Step down, if this object's candidate leads; return whether it did. A plain call, from any thread.
+        """Step down, if the candidate of this object leads; return whether it did. Works in any thread.
 
-        The leader is interrupted (`LeaseLost`, reason `resigned`), and hands over when it has ended.
+        The leader is interrupted (`LeaseLost`, reason `resigned`), and hands over when its body has ended.
         """
         resigned = [term._resign() for term in self._terms_here()]
         return True in resigned
@@ -219,7 +329,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     # -- leading for good ---------------------------------------------------------------------------
 
     async def _run(self, body: Callable[[TermT], Awaitable[Any]], ready: object) -> Any:
-        """Lead, again after each loss, until the body has ended by itself."""
+        """Lead, again after each loss, until the body ends by itself."""
         rt = self._runtime()
         failures = LogThrottle(format_key(self.key), rt.now)
         announce(ready)
@@ -248,21 +358,18 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             await rt.signal().wait(self._pause())
 
     def _pause(self) -> float:
-        """Seconds in which others can come first, and a store come back."""
+        """Seconds until the next try: another candidate can come first, and the store recover."""
         return self.retry * uniform(1, JITTER)  # noqa: S311
 
 
 async def until_lost(term: TermBase) -> None:
-    """The body of a leader without one: wait for the end of the term, and raise `LeaseLost`."""
+    """Wait for the end of the term, and raise `LeaseLost`: what a leader without a body does."""
     await term._wait_lost()
     term.ensure()
 
 
 def announce(ready: object) -> None:
-    """Call a function, set an event's flag or a future's result, whichever `ready` is; None is nobody.
-
-    Raises `TypeError` for anything else.
-    """
+    """Call a function, set an event, or set the result of a future. Raises `TypeError` for anything else."""
     if ready is None:
         return
     if callable(ready):
@@ -279,8 +386,31 @@ def announce(ready: object) -> None:
 # -- campaigns --------------------------------------------------------------------------------------------
 
 
+class LogThrottle:
+    """The failures of one candidate: the first is logged, then one every `LOG_EVERY` seconds."""
+
+    def __init__(self, of: str, now: Callable[[], float]) -> None:
+        self._of = of
+        self._now = now
+        self._logged_at: float | None = None
+        self.latest: Exception | None = None
+        """The latest failure; None once it works again."""
+
+    def report(self, error: Exception) -> None:
+        """Log a failure, unless the last one was logged recently."""
+        self.latest = error
+        now = self._now()
+        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
+            self._logged_at = now  # only if it is logged: else nothing but the first ever would be
+            log.warning("the campaign for %s failed and will retry: %s", self._of, error)
+
+    def clear(self) -> None:
+        """Log the next failure again."""
+        self.latest = self._logged_at = None
+
+
 class CampaignBase[TermT: TermBase]:
-    """A candidate in the background, which stands again after each term; made by elections only."""
+    """A candidate in the background, on both sides; made by elections only."""
 
     def __init__(self, election: ElectionBase[TermT]) -> None:
         self.election = election
@@ -289,34 +419,33 @@ class CampaignBase[TermT: TermBase]:
         self._stop = StopSignal()
         self._term: TermT | None = None
         self._waiting: list[Signal] = []
-        """Signals that are set at each change of whether it leads, or is guarded."""
+        """Signals to set when it begins or ceases to lead, and when a guarded block ends."""
         self._guarded: dict[object, TermT] = {}
-        """The blocks that rely on a term."""
+        """The `guard()` blocks that rely on a term."""
         self._failures: LogThrottle
         self._generation = generation.number
 
     @property
     def term(self) -> TermT | None:
-        """The term by which it leads at this moment; None while it doesn't."""
+        """The current term; None while it does not lead."""
         term = self._term
         return term if term is not None and term._stands else None
 
     def is_leader(self) -> bool:
-        """Whether it leads: a plain call, and true only until the term's deadline."""
+        """Return whether it leads, without asking the store. The term can end the next moment."""
         return self.term is not None
 
     def resign(self) -> bool:
         """Step down, if it leads, and stand again after the others; return whether it led.
 
-        A plain call, from any thread. Blocks of `guard()` are interrupted; it hands over when they have
-        ended.
+        Works in any thread. Blocks of `guard()` are interrupted; it hands over when they have ended.
         """
         term = self.term
         return term is not None and term._resign()
 
     @property
     def error(self) -> Exception | None:
-        """Why it could not stand at its last try; None while all is well."""
+        """The error of the last try to lead; None if it worked."""
         return self._failures.latest if self._rt is not None else None
 
     def _running(self) -> Runtime:
@@ -423,7 +552,7 @@ class CampaignBase[TermT: TermBase]:
         self._term = term
         self._changed()
         try:
-            await term._tell_started()
+            await term._start()
             ended = self._running().signal()
             term._watch(ended)
             await self._stop.wait(ended, None)
@@ -447,7 +576,7 @@ class CampaignBase[TermT: TermBase]:
 
 
 class GuardedBase[TermT: TermBase]:
-    """A block that relies on the term of a campaign; made by campaigns only."""
+    """A block that relies on the term of a campaign, on both sides; made by campaigns only."""
 
     def __init__(self, campaign: CampaignBase[TermT]) -> None:
         self._campaign = campaign

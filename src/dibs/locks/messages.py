@@ -1,6 +1,6 @@
-"""What people are told: who holds it, why an acquire was refused, how a lease was lost, what to do next."""
+"""Messages for people: who holds it, why an acquire was refused, how a lease was lost, what to do next."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from dibs.core.names import printable, shown, split_key
 from dibs.errors import (
@@ -17,13 +17,13 @@ from dibs.model import Failed, Holder, Refused, Reply
 
 
 def format_key(key: bytes) -> str:
-    """A key as people know it: its name, and its kind where it isn't a lock."""
+    """A key for people: its name, and its kind unless that is `lock`."""
     kind, name = split_key(key)
     return shown(name) if kind == "lock" else f"{kind} {shown(name)}"
 
 
 def format_duration(duration: float) -> str:
-    """A duration, no more exact than helps."""
+    """A duration, rounded."""
     if duration < 1:
         return f"{duration * 1000:.0f} ms"
     if duration < 120:
@@ -34,7 +34,7 @@ def format_duration(duration: float) -> str:
 
 
 def describe_holder(holder: Holder) -> str:
-    """One holder, in a sentence's middle."""
+    """One holder, as the predicate of a sentence."""
     if holder.state == "retained":
         return f"retained after its last hold, free in {format_duration(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
@@ -45,24 +45,23 @@ def describe_holder(holder: Holder) -> str:
 
 
 def describe_holders(key: bytes, holders: tuple[Holder, ...], ahead: int | None) -> str:
-    """Who is in the way of a key."""
+    """The holders of a key, and how many waiters are ahead."""
     name = format_key(key)
     if not holders:
-        told = f"{name} is not free"
+        text = f"{name} is not free"
     elif len(holders) == 1:
-        told = f"{name} is {describe_holder(holders[0])}"
+        text = f"{name} is {describe_holder(holders[0])}"
     else:
-        told = f"{name} is taken by {len(holders)} holders: " + "; ".join(
-            describe_holder(holder) for holder in holders
-        )
+        each = "; ".join(map(describe_holder, holders))
+        text = f"{name} is taken by {len(holders)} holders: {each}"
     if ahead:
-        told += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
-    return told
+        text += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
+    return text
 
 
 type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]
 
-LOSSES = frozenset({"expired", "revoked", "max_hold", "closed", "resigned"})
+LOSSES: frozenset[str] = frozenset(get_args(LossReason.__value__))
 
 _WHY = {
     "expired": "no renewal got through before its deadline",
@@ -83,17 +82,14 @@ _SINCE = {
 _NOT_RENEWED = "it was not renewed in time (auto_renew is off)"
 
 FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
-"""A holder within its deadline was told so by the store itself."""
+"""Detail of a loss that the store reports before the deadline."""
 
 NEVER_WAS = "the transaction that it was acquired in did not commit"
-"""The store knows nothing of a lease at its first renewal."""
-
-_TOLD = frozenset({FORGOTTEN, NEVER_WAS})
-"""These say all that there is to say."""
+"""Detail of a loss that the store reports at the first renewal of such a lease."""
 
 
 def loss_of(key: bytes, token: int, reason: LossReason, detail: str, *, renews: bool) -> LeaseLost:
-    """The error for a lease that was lost; `detail` is what is known besides, or empty."""
+    """The error for a lease that was lost; `detail` adds to the reason, or is empty."""
     return LeaseLost(
         f"the lease on {format_key(key)} (token {token}) was lost: "
         f"{_cause(reason, detail, renews)}{_SINCE[reason]}",
@@ -103,7 +99,7 @@ def loss_of(key: bytes, token: int, reason: LossReason, detail: str, *, renews: 
 
 
 def _cause(reason: LossReason, detail: str, renews: bool) -> str:
-    if detail in _TOLD:
+    if detail in (FORGOTTEN, NEVER_WAS):  # each replaces the generic reason
         return detail
     if detail:
         return f"{_WHY[reason]} ({detail})"
@@ -111,33 +107,41 @@ def _cause(reason: LossReason, detail: str, renews: bool) -> str:
 
 
 ASIDE = 3.0
-"""Seconds that a store has for what is said beside the wait: who is in the way, and that we leave."""
+"""Seconds that a store has for calls beside a wait: to ask for the holders, and to leave the queue."""
+
+
+def not_acquired(
+    key: bytes,
+    holders: tuple[Holder, ...],
+    gave_up: str = "",
+    position: int | None = None,
+    retry_after: float | None = None,
+) -> AcquireTimeout:
+    """The error that names the holders; `gave_up` says after how long, if there was a wait."""
+    message = describe_holders(key, holders, position) + (f"; {gave_up}" if gave_up else "")
+    return AcquireTimeout(
+        message, key=key, holders=holders, position=position, retry_after=retry_after
+    )
 
 
 def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
     """The error for units that others hold, or that are more than the capacity."""
     if reply.reason == "too_large":
-        told = f"cannot acquire {units} units of {format_key(key)}: its last declared capacity is smaller"
-        return DibsError(told, key=key)
-    return AcquireTimeout(
-        describe_holders(key, reply.holders, None),
-        key=key,
-        holders=reply.holders,
-        retry_after=reply.recheck_in,
-    )
+        return DibsError(
+            f"cannot acquire {units} units of {format_key(key)}: its last declared capacity is smaller",
+            key=key,
+        )
+    return not_acquired(key, reply.holders, retry_after=reply.recheck_in)
 
 
 def timed_out(
     key: bytes, holders: tuple[Holder, ...], wait: float | None, ahead: int | None
 ) -> AcquireTimeout:
-    """The error after a wait of so many seconds, with so many ahead at the end."""
-    return AcquireTimeout(
-        f"{describe_holders(key, holders, ahead)}; gave up after {_rounded(wait)} s",
-        key=key,
-        holders=holders[:8],
-        position=ahead,
-        retry_after=min((holder.expires_in for holder in holders), default=None),
-    )
+    """The error after a wait of `wait` seconds, with `ahead` waiters before it at the end."""
+    retry_after = min((holder.expires_in for holder in holders), default=None)
+    error = not_acquired(key, holders, f"gave up after {_rounded(wait)} s", ahead, retry_after)
+    error.holders = holders[:8]
+    return error
 
 
 def upgrades_deadlocked(key: bytes, position: int) -> Deadlock:
@@ -157,18 +161,18 @@ def nothing_held(key: bytes, detail: str = "") -> LeaseLost:
 
 
 def _rounded(wait: float | None) -> str:
-    """Part of a longer wait may have been spent before: no more digits than help."""
+    """A wait in seconds. Part of a longer one may have been spent before, so it is not exact."""
     return "?" if wait is None else f"{round(wait, 1 if wait >= 1 else 2):g}"
 
 
 def raise_if_busy(reply: Reply, key: bytes) -> None:
-    """Raise `BackendUnavailable` for a key that a user's transaction keeps, or whose server is away."""
+    """Raise `BackendUnavailable` if a transaction blocks the key, or its server is away: try again."""
     if type(reply) is Failed and reply.reason in ("busy", "away"):
         raise unexpected(reply, key)
 
 
 def unexpected(reply: Reply, key: bytes) -> DibsError:
-    """The error for a reply that is none of those that a command should get."""
+    """The error for a reply that the command should not get."""
     if not isinstance(reply, Failed):
         return DibsError(f"the store answered with {reply!r}", key=key)
     message = f"{format_key(key)}: {reply.detail}"

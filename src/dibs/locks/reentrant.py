@@ -13,9 +13,9 @@ _FIRST, _MORE = object(), object()
 
 
 class Depth:
-    """How many times the holder of a lease has acquired it.
+    """Number of times that the holder of a lease has acquired it.
 
-    Any thread may change it, and an interrupt leaves no change half made: each is one operation on a list.
+    Any thread can change it, and an interrupt leaves no change half made: each is one operation on a list.
     The list begins with the first level, so that the last one cannot end while another one begins.
     """
 
@@ -44,16 +44,10 @@ class Depth:
             return True
 
     def restore(self, blocks: int) -> None:
-        """A `with` block ends, of so many: let there be a level for each, although one was released."""
+        """Before a `with` block ends: make a level for each open block, although some were released."""
         levels = self._levels
         while 0 < len(levels) < blocks:
             levels.append(_MORE)
-
-
-def first_of(lease: Any) -> Any:
-    """Count how often its holder acquires this lease, which was granted just now."""
-    lease._depth = Depth()
-    return lease
 
 
 def another_of(lease: Any, on_lost: object) -> Any:

@@ -1,4 +1,4 @@
-"""What a caller asks for, how it is held, and the grant; the constructors' options, and wrong ones.
+"""Requests and grants, how leases are held, the options of constructors, and messages for wrong options.
 
 `refuse_options` knows what other libraries call our options.
 """
@@ -6,13 +6,12 @@
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn, TypedDict
+from typing import Any, NamedTuple, NoReturn, Self, TypedDict
 
-from dibs.config import UNSET, Duration, Unset
-from dibs.core.names import Kind
+from dibs.config import Duration, Unset
+from dibs.core.timing import trusted
 from dibs.locks.waiting import Waiting
-from dibs.model import Acquire
-from dibs.settings import settings_for_all
+from dibs.model import Acquire, Granted
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
@@ -41,7 +40,7 @@ MIN_WAITER_TTL = 30.0
 
 
 class AcquireRequest(NamedTuple):
-    """What is wanted."""
+    """The units to acquire, for which owner, and how to wait for them."""
 
     key: bytes
     owner: str
@@ -53,16 +52,16 @@ class AcquireRequest(NamedTuple):
     floor: int = 0
     lock_delay: float = 0.0
     detects: bool = True
-    """Whoever waits looks for a circle of waiters that it is in."""
+    """Detect deadlocks while waiting."""
     address: str = ""
     trace: str = ""
     held: int = 0
-    """Units of these that it holds already, and does not ask for again: it upgrades."""
+    """Units of these that an upgrade holds already. It does not ask for them again."""
     waiter_ttl: float = 0.0
-    """Seconds that it stays in the queue without a heartbeat; 0: as long as its ttl, and 30 at least."""
+    """Seconds in the queue without a heartbeat; 0: the ttl, and at least `MIN_WAITER_TTL`."""
 
     def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
-        """The command that asks the store for it: once, or with a position in the queue."""
+        """The command for one try, or for a position in the queue."""
         return Acquire(
             self.key,
             lease_id,
@@ -92,13 +91,30 @@ class Grant(NamedTuple):
     """Earliest time at which the store can have granted it."""
     deadline: float
     claim_by: float | None
-    """Claim it by a renewal until then. None: it needs no claim."""
+    """Time by which a renewal must claim it; None: it needs no claim."""
     doubtful: bool
     """A copy of its Acquire may still be under way."""
     uncommitted_at: float | None = None
-    """When it was asked for in a transaction of the user's own, which may not have committed."""
+    """Send time of an Acquire within the user's transaction, which may not have committed."""
     seq: int = 0
     """Number of the newest Resize, of a lease that was attached."""
+
+    @classmethod
+    def of(
+        cls,
+        lease_id: str,
+        reply: Granted,
+        sent: float,
+        *,
+        doubtful: bool,
+        in_transaction: bool = False,
+    ) -> Self:
+        """The grant in a reply to an Acquire that was sent at `sent`."""
+        deadline = sent + trusted(reply.ttl)
+        uncommitted_at = sent if in_transaction else None
+        return cls(
+            lease_id, reply.token, reply.slots, sent, deadline, None, doubtful, uncommitted_at
+        )
 
 
 class HoldOptions(NamedTuple):
@@ -113,9 +129,9 @@ class HoldOptions(NamedTuple):
     max_hold: float | None = None
     on_lost: Callable[[Any], object] | None = None
     more: Any = None
-    """What its kind of primitive says besides."""
+    """`LeaseRules` of its kind; None: those of a `Lock`."""
     detects: bool = True
-    """Whoever waits to change it looks for a circle of waiters that it is in."""
+    """Detect deadlocks while an upgrade waits."""
 
 
 # -- options ----------------------------------------------------------------------------------------------
@@ -142,7 +158,7 @@ class LockOptions(TypedDict, total=False):
 
 
 class ClientLockOptions(LockOptions, total=False):
-    """The same, and by which client."""
+    """Options of a lock, and its client."""
 
     client: Any
 
@@ -177,7 +193,7 @@ class ElectionOptions(TypedDict, total=False):
 
 
 class NoOptions(TypedDict):
-    """To type checkers: there are no others."""
+    """No options: type checkers reject unknown ones."""
 
 
 _WAIT = "write wait= (how long to queue; 0 for one try)"
@@ -208,11 +224,11 @@ _OTHER_WORDS = {
     "backend": "write client=connect(url), or set DIBS_URL",
     **dict.fromkeys(("min_lock_seconds", "max_lock_seconds"), "write TaskLock(name, 1, 60)"),
 }
-"""What other libraries call our options."""
+"""Names that other libraries have for our options, and advice."""
 
 
 def shown_as[F: Callable[..., object]](name: str) -> Callable[[F], F]:
-    """What Python's own messages call a function, where its class has another name to users."""
+    """Rename a function in Python's own messages, where users know its class by another name."""
 
     def rename(function: F) -> F:
         function.__qualname__ = name
@@ -242,64 +258,3 @@ def refuse_options(
     if not advice.startswith(name):
         advice = f"{of} has no option {name}={advice and ': '}{advice}"
     raise TypeError(advice)
-
-
-# -- configs ----------------------------------------------------------------------------------------------
-
-MOST_CONFIGS = 256
-"""Configs that a client remembers of one kind."""
-
-
-class KnownConfigs[ConfigT]:
-    """The configs of one kind that a client has made, by their options. Settings are read once."""
-
-    def __init__(
-        self, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
-    ) -> None:
-        values = settings_for_all(kind)
-        self.settings = {} if values is not None and not for_all else values
-        """What holds for every name; None if some names have settings of their own."""
-        self._fields = tuple(fields)
-        self._make = make
-        self._made: dict[object, ConfigT] = {}
-        self._unset = (UNSET,) * len(self._fields)
-        self._default: ConfigT | None = None
-
-    def config(self, given: tuple[Any, ...]) -> ConfigT:
-        """The config with these values of its fields. Raises for values that cannot be."""
-        if given == self._unset:
-            if self._default is None:
-                self._default = self._make(**(self.settings or {}))
-            return self._default
-        key = given, tuple(map(type, given))  # 1, 1.0 and True are equal, and not the same
-        try:
-            return self._made[key]
-        except KeyError:
-            made = self._read(given)
-            if len(self._made) >= MOST_CONFIGS:
-                self._made.clear()
-            self._made[key] = made
-            return made
-        except TypeError:  # not hashable, so it is wrong, and the config says so
-            return self._read(given)
-
-    def _read(self, given: tuple[Any, ...]) -> ConfigT:
-        options = zip(self._fields, given, strict=True)
-        more = {field: value for field, value in options if value is not UNSET}
-        return self._make(**{**(self.settings or {}), **more})
-
-
-def known_configs[ConfigT](
-    client: Any, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
-) -> KnownConfigs[ConfigT] | None:
-    """What a client has made of one kind; None if each name has to be looked up in the settings.
-
-    `for_all`: settings without a name, such as `DIBS_TTL`, are for this kind.
-    """
-    memory: dict[str, KnownConfigs[ConfigT]] | None = getattr(client, "_settings", None)
-    if memory is None:
-        return None
-    known = memory.get(kind)
-    if known is None:
-        known = memory[kind] = KnownConfigs(kind, fields, make, for_all=for_all)
-    return None if known.settings is None else known

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.config import LockConfig, optional_seconds
 from dibs.core.names import Kind, fingerprint
-from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
-from dibs.locks.messages import describe_holders, format_key, raise_if_busy
+from dibs.locks.messages import format_key, not_acquired, raise_if_busy
 from dibs.locks.reentrant import check_single
 from dibs.locks.requests import (
     AcquireRequest,
@@ -64,7 +64,7 @@ class RWLeaseBase(LeaseBase):
 
     @property
     def mode(self) -> Literal["read", "write"]:
-        """What it is for at this moment; it says nothing of whether the lease is lost."""
+        """The current mode. It stays when the lease is lost."""
         return "write" if self._writing == self._seq else "read"
 
     def _handle(self) -> str:
@@ -85,8 +85,11 @@ class RWLeaseBase(LeaseBase):
         try:
             await self._resize(1)  # from here on nobody believes that it writes
         except BackendUnavailable as error:  # or the key is busy
-            told = "the store did not confirm the downgrade of %s; retrying in the background: %s"
-            log.warning(told, format_key(self.key), error)
+            log.warning(
+                "the store did not confirm the downgrade of %s; retrying in the background: %s",
+                format_key(self.key),
+                error,
+            )
 
     def _check_may_change(self, what: str) -> None:
         self.ensure()
@@ -198,22 +201,16 @@ def _timed_out(
 ) -> AcquireTimeout:
     own = fingerprint(lease._id)
     others = tuple(holder for holder in holders if holder.lease != own)
-    waited = f"; gave up upgrading after {wait:g} s" if wait else ""
-    return AcquireTimeout(
-        f"{describe_holders(lease.key, others, None)}{waited}",
-        key=lease.key,
-        holders=others,
-        retry_after=retry_after,
-    )
+    gave_up = f"gave up upgrading after {wait:g} s" if wait else ""
+    return not_acquired(lease.key, others, gave_up, retry_after=retry_after)
 
 
 class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
-    """One way of acquiring the lock: for reading, or for writing."""
+    """A side of the lock: for reading or for writing."""
 
     kind: ClassVar[Kind] = "rwlock"
-    # Whoever reads may not wait to read again: a writer that queued in between would wait for it.
+    # A reader must not wait to read again: a writer between the two would wait for its first lease.
     _for_one: ClassVar[bool] = True
-    _advice: ClassVar[str]
     _mode: ClassVar[Literal["read", "write"]]
 
     @property
@@ -227,12 +224,6 @@ class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
             raise ValueError(f"units is {units!r}: a reader takes one, a writer all; leave it out")
         return super()._changed_request(self._units, priority, note)
 
-    def _refuse_reentry(self, patience: object) -> None:
-        told = f"{format_key(self.key)} is already held by this task or thread"
-        if patience == 0:
-            raise AcquireTimeout(told, key=self.key)
-        raise Reentrant(f"{told}, so waiting for it may never end: {self._advice}", key=self.key)
-
     def _again(self, held: Any) -> LeaseT | None:
         return super()._again(held) if getattr(held, "mode", None) == self._mode else None
 
@@ -245,7 +236,9 @@ class ReadSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
 
     _units: ClassVar[int] = READER
     _mode: ClassVar[Literal["read", "write"]] = "read"
-    _advice: ClassVar[str] = "pass the lease on instead of acquiring it again"
+    _if_held: ClassVar[str] = (
+        "waiting for it may never end: pass the lease on instead of acquiring it again"
+    )
 
 
 class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
@@ -253,14 +246,13 @@ class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
 
     _units: ClassVar[int] = WRITER
     _mode: ClassVar[Literal["read", "write"]] = "write"
-    _advice: ClassVar[str] = "upgrade() the lease that is held, or pass it on"
+    _if_held: ClassVar[str] = (
+        "waiting for it may never end: upgrade() the lease that is held, or pass it on"
+    )
 
 
 class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
-    """Many readers or one writer; `read()` and `write()` are what is acquired.
-
-    Like every primitive it is a description without state.
-    """
+    """A readers-writer lock on both sides; `read()` and `write()` are acquired."""
 
     kind: ClassVar[Kind] = "rwlock"
     _reading: ReadT
@@ -285,7 +277,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
         more: dict[str, Any] = {"on_lost": on_lost, "on_wait": on_wait, "require": require}
         self._describe_sides(cls._read_type.from_config(name, config, client=client, **more))
@@ -304,17 +296,17 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
 
     @property
     def name(self) -> str | bytes:
-        """Its name, as it was given."""
+        """The name."""
         return self._reading.name
 
     @property
     def key(self) -> bytes:
-        """Its kind and its name."""
+        """The kind and the name."""
         return self._reading.key
 
     @property
     def config(self) -> LockConfig:
-        """How it is acquired and held."""
+        """The options, shared by both sides."""
         return self._reading.config
 
     @property
@@ -323,12 +315,12 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
 
     @shown_as("RWLock.read")
     def read(self) -> ReadT:
-        """For reading: as many as come, while nobody writes. Acquired and entered as a `Lock` is."""
+        """The side for reading, with any number of readers and no writer. Use it like a `Lock`."""
         return self._reading
 
     @shown_as("RWLock.write")
     def write(self) -> WriteT:
-        """For writing: alone. Acquired and entered as a `Lock` is."""
+        """The side for writing, alone. Use it like a `Lock`."""
         return self._writing
 
     def __repr__(self) -> str:

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Never, Self, Unpack
 
 from dibs.config import LockConfig
 from dibs.core.names import Kind, shown, split_key
-from dibs.errors import AcquireTimeout, CapacityWarning
+from dibs.errors import CapacityWarning
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.messages import format_key
 from dibs.locks.requests import ClientLockOptions, shown_as
 from dibs.locks.waiting import OnWait
-from dibs.model import MAX_CAPACITY, Status
+from dibs.model import MAX_CAPACITY, Holder, Status
 
 
 class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
@@ -43,7 +43,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         capacity = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(config.reentrant)
@@ -63,8 +63,8 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     # Grants do not return the capacity that others declared, to save a round trip. It is compared only
     # where a status or a refusal is at hand.
 
-    def _look_at(self, refusal: AcquireTimeout) -> None:
-        highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)
+    def _check_holders(self, holders: tuple[Holder, ...]) -> None:
+        highest = max((slot for each in holders for slot in each.slots), default=-1)
         if highest >= self.capacity:
             self._warn_of(f"slot {highest} is held, so it was of at least {highest + 1}")
 

@@ -1,12 +1,12 @@
 """`TaskLock`: one try, no renewal, and units retained after the task, so that it is not run twice."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 
-from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
+from dibs.config import UNSET, Duration, LockConfig, Readers, Unset, readers_of, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
@@ -16,18 +16,17 @@ from dibs.locks.requests import (
     Grant,
     HoldOptions,
     NoOptions,
-    known_configs,
     refuse_options,
     shown_as,
 )
 from dibs.runtime.port import Runtime
-from dibs.settings import configured_together
+from dibs.settings import PrimitiveConfig, config_of
 
 log = logging.getLogger("dibs")
 
 
 class TaskLeaseBase(LeaseBase):
-    """What task leases of asyncio and threads share; made by task locks only."""
+    """A task lease on both sides; made by task locks only."""
 
     __slots__ = ("_asked_at", "_reported")
 
@@ -63,8 +62,6 @@ class TaskLeaseBase(LeaseBase):
                 format_duration(most),
             )
 
-    # -- what it does not support -------------------------------------------------------------------
-
     async def _renew(self, ttl: Duration | None) -> None:
         self._refuse("renewed", "it ends after max_hold")
 
@@ -90,6 +87,8 @@ class TaskLockConfig:
     """Why; for people."""
     label: str = ""
     """What to add to the owner's name; for people."""
+    _readers: ClassVar[Readers]
+    _for_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         try:
@@ -108,25 +107,7 @@ class TaskLockConfig:
         object.__setattr__(self, "max_hold", longest)
 
 
-READERS: Mapping[str, Callable[[str], Any]] = {
-    "min_hold": str,
-    "max_hold": str,
-    "cancel": flag,
-    "note": str,
-    "label": str,
-}
-
-
-def task_configured(
-    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
-) -> TaskLockConfig:
-    """Settings by keyword, `DIBS_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
-
-    Settings for all locks do not apply to task locks, whose durations depend on each other.
-    """
-    return configured_together(
-        TaskLockConfig, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
-    )
+TaskLockConfig._readers = readers_of(TaskLockConfig)
 
 
 @lru_cache(maxsize=256)
@@ -146,9 +127,10 @@ def _lock_config(config: TaskLockConfig) -> LockConfig:
 
 
 class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
-    """One start at a time, and none too soon after the one before."""
+    """A task lock on both sides."""
 
     kind: ClassVar[Kind] = "tasklock"
+    _config_type: ClassVar[type[PrimitiveConfig]] = TaskLockConfig
     _takes: ClassVar[str] = "a name, min_hold and max_hold"
     min_hold: float
     max_hold: float
@@ -173,14 +155,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         if more or others:
             refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
         given = (min_hold, max_hold, cancel, note, label)
-        known = None
-        if env_load and env_prefix is None:
-            known = known_configs(client, self.kind, READERS, TaskLockConfig, for_all=False)
-        if known is not None:
-            config = known.config(given)
-        else:
-            options = dict(zip(READERS, given, strict=True))
-            config = task_configured(name, options, env_prefix=env_prefix, env_load=env_load)
+        config = config_of(TaskLockConfig, self.kind, name, given, client, env_prefix, env_load)
         self._describe_task(name, config, on_lost, require, client)
 
     @classmethod
@@ -193,7 +168,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config; no environment is read."""
+        """Make it from a config; the environment is not read."""
         self = cls.__new__(cls)
         self._describe_task(name, config, on_lost, require, client)
         return self

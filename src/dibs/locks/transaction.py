@@ -1,10 +1,9 @@
-"""Acquire as part of a transaction of the user's own: one try, over the user's connection."""
+"""Acquire as part of the user's own transaction: one try, on the user's connection."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.config import Duration, Unset, optional_seconds
-from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
 from dibs.locks.acquire import refused
 from dibs.locks.lease import give_up
@@ -14,8 +13,8 @@ from dibs.model import Command, Granted, Refused, Reply
 from dibs.runtime.port import Runtime
 
 
-class Way(Protocol):
-    """The user's connection, as a connection to the store."""
+class UserTransaction(Protocol):
+    """The user's own connection, as a connection to the store."""
 
     async def open(self) -> None:
         """Raises `NotConfigured` if it is a connection to another database."""
@@ -34,30 +33,23 @@ def one_try(wait: Duration | Unset | None) -> float:
     )
 
 
-async def acquire_within(rt: Runtime, way: Way, request: AcquireRequest) -> Grant:
+async def acquire_within(
+    rt: Runtime, transaction: UserTransaction, request: AcquireRequest
+) -> Grant:
     """Try once. Raises as any try, and `BackendUnavailable` if another transaction has the key."""
     if not rt.is_ready:
         await rt.ready()
-    await way.open()
+    await transaction.open()
     lease_id, sent = new_id(), rt.now()
     try:
-        (reply,) = await way.apply((request.command(lease_id, rt.inbox),))
+        (reply,) = await transaction.apply((request.command(lease_id, rt.inbox),))
     except BaseException as error:
         # after an error of the database it is undone; after a broken connection or an interrupt, nobody knows
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
             give_up(rt, request.key, lease_id, doubtful=True)
         raise
     if isinstance(reply, Granted):
-        return Grant(
-            lease_id,
-            reply.token,
-            reply.slots,
-            since=sent,
-            deadline=sent + trusted(reply.ttl),
-            claim_by=None,
-            doubtful=False,
-            uncommitted_at=sent,
-        )
+        return Grant.of(lease_id, reply, sent, doubtful=False, in_transaction=True)
     if isinstance(reply, Refused):
         raise refused(request, reply)
     raise unexpected(reply, request.key)

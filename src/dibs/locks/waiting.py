@@ -18,19 +18,19 @@ EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a wait goes at this moment. As a text it is one line for people."""
+    """State of a wait. `str()` of it is one line for people."""
 
     key: bytes
     holders: tuple[Holder, ...]
-    """Who is in the way, since when, and when their leases expire unless they are renewed."""
+    """The holders, since when, and when their leases expire unless renewed."""
     position: int | None
-    """How many are ahead; None where the store doesn't say, as it has no more places to give."""
+    """Number of waiters ahead; None if the queue is full, so the store does not say."""
     waiting: int
-    """How many wait in all."""
+    """Number of all waiters."""
     waited: float
-    """The seconds since the wait began."""
+    """Seconds since the wait began."""
     estimate: float | None
-    """The seconds that are left at the pace at which the place has moved so far; None if it hasn't."""
+    """Seconds left, at the speed at which the position has moved so far; None if it has not moved."""
 
     def __str__(self) -> str:
         left = "" if self.estimate is None else f"; about {format_duration(self.estimate)} left"
@@ -38,11 +38,11 @@ class Waiting:
 
 
 type OnWait = Callable[[Waiting], Any]
-"""Called with how a wait goes; in an event loop it may return something to await."""
+"""Called with the state of a wait; in an event loop it can be a coroutine function."""
 
 
 class WaitEstimator:
-    """How fast a position has moved, and so how long it takes to the front."""
+    """Estimates the time to the front of the queue from the speed of a position."""
 
     def __init__(self, now: float) -> None:
         self._since = self._moved_at = now
@@ -50,7 +50,7 @@ class WaitEstimator:
         self._last = 0
 
     def saw(self, position: int | None, now: float) -> None:
-        """So many were ahead then. Later waiters of a higher priority only make it slower."""
+        """Note the position at a time. Later waiters of a higher priority only make it slower."""
         if position is None:
             return
         if self._first is None:
@@ -60,7 +60,7 @@ class WaitEstimator:
         self._last = position
 
     def left(self, now: float) -> float | None:
-        """The seconds until those who are ahead and the holder have had their turns."""
+        """Seconds until the holder and the waiters ahead have released."""
         if self._first is None or self._last >= self._first:
             return None
         each = (self._moved_at - self._since) / (self._first - self._last)
@@ -79,9 +79,9 @@ class WaitReporter:
         self.due_at = since
 
     async def report(self, place: str, ahead: int | None) -> None:
-        """Ask the store who is in the way, and call `on_wait`. Its exceptions end no wait.
+        """Ask the store for the holders, and call `on_wait`. Its exceptions end no wait.
 
-        `place` is the fingerprint of the position, `ahead` how many the store last said are before it.
+        `place` is the fingerprint of the position, `ahead` its number by the latest reply.
         """
         try:
             status = (await self._rt.call(Inspect(self._key), ASIDE)).reply
@@ -103,15 +103,15 @@ class WaitReporter:
             estimate=self._estimator.left(now),
         )
         try:
-            told = self._on_wait(waiting)
-            if inspect.isawaitable(told):
-                await told
+            result = self._on_wait(waiting)
+            if inspect.isawaitable(result):
+                await result
         except Exception:
             log.exception("on_wait of %s failed", format_key(self._key))
 
 
 def check_on_wait(on_wait: object, *, may_await: bool) -> None:
-    """Raises `TypeError` for what can't be called, and for a coroutine function where nobody awaits."""
+    """Raise `TypeError` for anything but a function, and for a coroutine function in threads."""
     if not callable(on_wait):
         raise TypeError(f"on_wait is {on_wait!r}: give a function that takes a Waiting")
     if not may_await and inspect.iscoroutinefunction(on_wait):

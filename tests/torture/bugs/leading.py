@@ -3,8 +3,8 @@
 from typing import Any
 
 from dibs.core.timing import trusted
+from dibs.locks.election import TermBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.term import TermBase
 from tests.torture.bugs.bug import Bug, patched
 
 WHERE = ("leader", "campaign", "run")
@@ -45,16 +45,16 @@ BUGS = {
         patches=patched("election.CampaignBase._until_unguarded", nobody_is_guarded),
     ),
     "a term survives its resignation": Bug(
-        frozenset({"order"}), WHERE, patches=patched("term.TermBase._resign", resigns_some_time)
+        frozenset({"order"}), WHERE, patches=patched("election.TermBase._resign", resigns_some_time)
     ),
     "a term is handed over before on_stopped": Bug(
         frozenset({"order", "overlap"}),
         WHERE,
-        patches=patched("term.TermBase._leave", others_may_lead_first),
+        patches=patched("election.TermBase._leave", others_may_lead_first),
     ),
     "a leader leads until it hears otherwise": Bug(
         frozenset({"deadline", "overlap"}),
         WHERE,
-        patches=patched("term.TermBase._stands", until_it_hears_otherwise),
+        patches=patched("election.TermBase._stands", until_it_hears_otherwise),
     ),
 }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dibs.locks.allof import Gathering, LeasesBase
+from dibs.locks.allof import AllOfAttempt, LeasesBase
 from dibs.model import Acquire, Command, Reply
 from tests.torture.bugs.bug import Apply, Bug, patched, twisted
 from tests.torture.bugs.readwrite import nobody_looks
@@ -14,7 +14,7 @@ ALLOF = ("allof",)
 _kept: list[Any] = []
 
 
-async def the_first_stay(self: Gathering, wait: float | None) -> list[Any]:
+async def the_first_stay(self: AllOfAttempt, wait: float | None) -> list[Any]:
     """What was had when the time was over."""
     try:
         await self._gather(wait)
@@ -43,11 +43,11 @@ def no_delay(command: Command, apply: Apply) -> Reply:
     return apply(replace(command, lock_delay=0.0) if isinstance(command, Acquire) else command)
 
 
-GATHERING = "allof.Gathering"
+ATTEMPT = "allof.AllOfAttempt"
 
 BUGS = {
     "AllOf leaves what it had": Bug(
-        frozenset({"left"}), ALLOF, patches=patched(f"{GATHERING}.run", the_first_stay)
+        frozenset({"left"}), ALLOF, patches=patched(f"{ATTEMPT}.run", the_first_stay)
     ),
     "AllOf takes in the order of its arguments": Bug(
         frozenset({"error", "stuck"}), ALLOF, patches=patched("allof.in_order", as_named)

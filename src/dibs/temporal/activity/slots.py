@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from temporalio.activity import Info
 
 import dibs
-from dibs.config import UNSET, seconds
+from dibs.config import UNSET, LockConfig, seconds
 from dibs.core.names import shown
 from dibs.core.timing import DRIFT, margin
 from dibs.locks.acquire import AcquireAttempt
@@ -240,7 +240,7 @@ def slots_for(
         "max_hold": longest,
         "reentrant": False,
     }
-    config = configured("semaphore", name, given)
+    config = configured(LockConfig, "semaphore", name, given)
     if not need.auto_renew and longest is not None:
         config = replace(config, ttl=whole(longest), auto_renew=False)
     else:
