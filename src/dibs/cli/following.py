@@ -23,9 +23,9 @@ from dibs.stores.http.events import Events
 from dibs.stores.http.names import MARK, encoded
 from dibs.stores.http.settings import Key, Settings
 from dibs.stores.http.stream import MISSED, SLACK
-from dibs.stores.http.translation import status_to_model
 from dibs.stores.http.trouble import broken, check_format, explain, is_ours, unreachable
 from dibs.stores.http.url import read_url
+from dibs.stores.http.wire import to_model
 
 BEAT = 15.0
 """So often something comes, until the service has said how often."""
@@ -194,7 +194,8 @@ class Watch:
             return None
         _say_how_it_stands(told, self._voice)
         if told.kind == "status":
-            return status_to_model(msgspec.convert(told.data, wire.Status))
+            status: Status = to_model(msgspec.convert(told.data, wire.Status))
+            return status
         return None
 
 

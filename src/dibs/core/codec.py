@@ -3,14 +3,16 @@
 A message is written as `[name, field, …]`: the name of its class in lower case, then its fields in the
 order in which `model.py` declares them. The values are None, booleans, numbers, texts and lists of
 these, so JSON and MessagePack both carry them. The key travels beside the message, because each store
-addresses it in its own form; so does the inbox of a notification.
+addresses it in its own form; so does the inbox of a notification. `https://` writes objects instead of
+lists: `stores/http/wire.py` makes them from `COMMANDS`, `REPLIES` and `ENTRIES`.
 
 What is read is checked field by field: `ValueError` for anything that does not fit, since anybody may
-write to some of the channels that messages come from.
+write to some of the channels that messages come from. A later release may append fields, which must have
+defaults: those that are missing at the end get them, and those that are unknown are left out.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from math import inf
 from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin
@@ -45,6 +47,21 @@ _TOO_MANY = f"units and capacity must be at most {MANY}"
 
 type Fields = list[Any]
 """One message: its name, then its fields."""
+
+COMMANDS = {cls.__name__.lower(): cls for cls in (Acquire, Renew, Release, Resize, Inspect, Revoke)}
+"""Every command, by its name."""
+
+REPLIES = {
+    cls.__name__.lower(): cls
+    for cls in (
+        *(Granted, Queued, Refused, Gone, Renewed, Lost, Released, Unknown, Revoked),
+        *(Status, Failed),
+    )
+}
+"""Every reply, by its name."""
+
+ENTRIES = (Holder, Waiter)
+"""What replies list."""
 
 BESIDE = frozenset({"key", "inbox", "mine"})
 """Fields that replies and notifications leave out: see above; `mine` is for the client only."""
@@ -109,19 +126,20 @@ def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Notifica
 class _Shape:
     """How one class is written and read."""
 
-    __slots__ = ("_beside", "_class", "_get", "_lists", "_name", "_readers")
+    __slots__ = ("_beside", "_class", "_defaults", "_get", "_lists", "_name", "_readers")
 
-    def __init__(self, cls: type, beside: frozenset[str], name: str = "") -> None:
+    def __init__(self, cls: type, beside: frozenset[str]) -> None:
         listed = [field for field in fields(cls) if field.name not in beside]
         names = [field.name for field in listed]
         self._class = cls
-        self._name = name or cls.__name__.lower()
+        self._name = cls.__name__.lower()
         self._get: Callable[[Any], tuple[Any, ...]]
         if len(names) > 1:
             self._get = attrgetter(*names)
         else:
             self._get = lambda message: tuple(getattr(message, name) for name in names)
         self._readers = [_reader(field.type) for field in listed]
+        self._defaults = [field.default for field in listed]
         self._beside = [
             (number, field.name)
             for number, field in enumerate(fields(cls))
@@ -140,12 +158,18 @@ class _Shape:
         return data
 
     def decode(self, values: Sequence[Any], beside: dict[str, Any]) -> Any:
-        if len(values) != len(self._readers):
-            raise ValueError(f"{self._name} has {len(self._readers)} fields, not {len(values)}")
+        if len(values) < len(self._readers):
+            values = [*values, *self._missing(len(values))]
         found = [read(value) for read, value in zip(self._readers, values, strict=False)]
         for number, name in self._beside:
             found.insert(number, beside[name])
         return self._class(*found)
+
+    def _missing(self, count: int) -> Sequence[Any]:
+        """The defaults of the fields after the first `count`."""
+        if MISSING in (missing := self._defaults[count:]):
+            raise ValueError(f"{self._name} has {len(self._readers)} fields, not {count}")
+        return missing
 
 
 def _decode(shapes: dict[str, _Shape], data: Sequence[Any], beside: dict[str, Any]) -> Any:
@@ -167,8 +191,10 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if type(value) is float or type(value) is int:
-        return float(value)
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(_integer(value))
     raise ValueError(f"no number: {value!r}")
 
 
@@ -236,30 +262,13 @@ def _item(declared: Any) -> Any:
 
 
 _ENTRIES: dict[Any, _Shape] = {}
-"""What replies list: holders and waiters, each a list of its fields without a name."""
-_ENTRIES.update({cls: _Shape(cls, frozenset()) for cls in (Holder, Waiter)})
-
-_OF_COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
-_OF_REPLIES = (
-    Granted,
-    Queued,
-    Refused,
-    Gone,
-    Renewed,
-    Lost,
-    Released,
-    Unknown,
-    Revoked,
-    Status,
-    Failed,
-)
+"""Holders and waiters, each a list of its fields without a name."""
+_ENTRIES.update({cls: _Shape(cls, frozenset()) for cls in ENTRIES})
 
 _SHAPES: dict[type, _Shape] = {
-    **{cls: _Shape(cls, frozenset({"key"})) for cls in _OF_COMMANDS},
-    **{cls: _Shape(cls, BESIDE) for cls in _OF_REPLIES},
-    Notification: _Shape(Notification, BESIDE, "notification"),
+    **{cls: _Shape(cls, frozenset({"key"})) for cls in COMMANDS.values()},
+    **{cls: _Shape(cls, BESIDE) for cls in (*REPLIES.values(), Notification)},
 }
-
-_COMMANDS = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_COMMANDS}
-_REPLIES = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_REPLIES}
+_COMMANDS = {name: _SHAPES[cls] for name, cls in COMMANDS.items()}
+_REPLIES = {name: _SHAPES[cls] for name, cls in REPLIES.items()}
 _NOTIFICATIONS = {"notification": _SHAPES[Notification]}

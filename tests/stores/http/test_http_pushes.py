@@ -8,25 +8,24 @@ import msgspec
 import pytest
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
-from dibs.model import Notification
+from dibs.model import Notification, Released
 from dibs.stores.http import wire
 from dibs.stores.http.following import MOST_SPREAD, SPREAD, Following, Spread
-from dibs.stores.http.names import encoded
 from dibs.stores.http.reading import Answer
 from dibs.stores.registry import store_for
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
 from tests.stores.redis.both_worlds import Side, acquire, release
 
-PUSH = wire.Push(encoded(b"lock:a"), "print", "granted", 7, (0,), 1.5, 5.0)
-RELEASED = batch(wire.Released())
+PUSH = Notification(b"lock:a", "print", "", "granted", 7, (0,), 1.5, 5.0)
+RELEASED = batch(Released())
 
 
 def event(kind: str, data: bytes = b"{}") -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-def pushed(push: wire.Push = PUSH) -> bytes:
-    return event("notification", msgspec.json.encode(push))
+def pushed(push: Notification = PUSH) -> bytes:
+    return event("notification", msgspec.json.encode(wire.to_wire(push)))
 
 
 def test_what_was_pushed_arrives(side: Side) -> None:
@@ -176,7 +175,7 @@ def test_commands_follow_the_stream(side: Side) -> None:
     """A balancer spreads connections over two servers: ours end up where the stream is."""
 
     async def case() -> None:
-        with Peer(service(batch=batch(wire.Released(), wire.Released(), server="s2"))) as peer:
+        with Peer(service(batch=batch(Released(), Released(), server="s2"))) as peer:
             backend = await side.open(store_for(peer.url))
             command = acquire(inbox=backend.inbox)
             links = len(peer.links)

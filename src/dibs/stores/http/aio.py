@@ -16,7 +16,7 @@ from dibs.stores.http.reading import Answer
 from dibs.stores.http.settings import LARGEST, Promises, Settings
 from dibs.stores.http.stream import MISSED_SOME, nowhere
 from dibs.stores.http.trouble import broken
-from dibs.stores.http.wire_service import About
+from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
 
 log = logging.getLogger("dibs")

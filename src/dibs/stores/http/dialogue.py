@@ -11,12 +11,12 @@ import msgspec
 
 from dibs.errors import DibsError
 from dibs.model import Command, Page, Reply
-from dibs.stores.http import wire, wire_service
+from dibs.stores.http import wire
 from dibs.stores.http.names import decoded, encoded
 from dibs.stores.http.reading import Answer
 from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.translation import reply_to_model, status_to_model, to_wire
 from dibs.stores.http.trouble import check_format, explain, is_ours, unreadable
+from dibs.stores.http.wire import to_model, to_wire
 
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
@@ -27,9 +27,9 @@ EVENTS = "text/event-stream"
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
-_read_page = msgspec.json.Decoder(wire_service.StatusPage).decode
-_read_about = msgspec.json.Decoder(wire_service.About).decode
-_read_ttls = msgspec.json.Decoder(wire_service.Ttls).decode
+_read_page = msgspec.json.Decoder(wire.StatusPage).decode
+_read_about = msgspec.json.Decoder(wire.About).decode
+_read_ttls = msgspec.json.Decoder(wire.Ttls).decode
 
 
 @cache
@@ -93,27 +93,27 @@ class Dialogue:
         if len(replies) != count:
             raise self._nonsense(f"{len(replies)} replies to {count} commands")
         try:
-            return [reply_to_model(reply) for reply in replies]
+            return [to_model(reply) for reply in replies]
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
     def page(self, answer: Answer) -> Page:
         """A page of keys. Raises what the answer says instead."""
-        page: wire_service.StatusPage = self._read(answer, _read_page)
+        page: wire.StatusPage = self._read(answer, _read_page)
         try:
             cursor = None if page.cursor is None else decoded(page.cursor)
-            return Page([status_to_model(each) for each in page.items], cursor)
+            return Page([to_model(each) for each in page.items], cursor)
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def who(self, answer: Answer) -> wire_service.About:
+    def who(self, answer: Answer) -> wire.About:
         """Who is there. Raises what the answer says instead."""
-        about: wire_service.About = self._read(answer, _read_about)
+        about: wire.About = self._read(answer, _read_about)
         return about
 
-    def ttls(self, answer: Answer) -> wire_service.Ttls:
+    def ttls(self, answer: Answer) -> wire.Ttls:
         """Which ttls there may be. Raises what the answer says instead."""
-        ttls: wire_service.Ttls = self._read(answer, _read_ttls)
+        ttls: wire.Ttls = self._read(answer, _read_ttls)
         return ttls
 
     def check_stream(self, answer: Answer) -> None:

@@ -6,7 +6,7 @@ from dibs.model import Finding
 from dibs.stores.http.names import decoded
 from dibs.stores.http.settings import Settings
 from dibs.stores.http.url import is_here
-from dibs.stores.http.wire_service import About, Ttls
+from dibs.stores.http.wire import About, Ttls
 
 
 def findings(about: About, ttls: Ttls, settings: Settings) -> Sequence[Finding]:

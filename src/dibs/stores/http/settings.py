@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dibs.model import Capabilities
-from dibs.stores.http.wire_service import About
+from dibs.stores.http.wire import About
 
 if TYPE_CHECKING:
     import ssl

@@ -10,7 +10,7 @@ from dibs.stores.http import wire
 from dibs.stores.http.dialogue import Dialogue
 from dibs.stores.http.events import Events
 from dibs.stores.http.reading import Answer, NotHttp
-from dibs.stores.http.translation import push_to_model
+from dibs.stores.http.wire import push_to_model
 
 MISSED = 2
 """A stream is dead once so many signs of life in a row have not come."""
@@ -27,7 +27,7 @@ def nowhere() -> str:
 MISSED_SOME = "notifications resumed; some may have been missed"
 
 _read_hello = msgspec.json.Decoder(wire.Hello).decode
-_read_push = msgspec.json.Decoder(wire.Push).decode
+_read_push = msgspec.json.Decoder(wire.Notification).decode
 
 
 class Ear:

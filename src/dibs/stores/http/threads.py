@@ -16,7 +16,7 @@ from dibs.stores.http.settings import LARGEST, Promises, Settings
 from dibs.stores.http.socket_link import SocketLink, dial
 from dibs.stores.http.stream import MISSED_SOME, Ear, nowhere
 from dibs.stores.http.trouble import broken
-from dibs.stores.http.wire_service import About
+from dibs.stores.http.wire import About
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 

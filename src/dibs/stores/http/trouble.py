@@ -6,7 +6,7 @@ from contextlib import suppress
 import msgspec
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.stores.http import wire, wire_service
+from dibs.stores.http import wire
 from dibs.stores.http.reading import Answer, NotHttp
 from dibs.stores.http.settings import Key, Settings
 from dibs.stores.http.url import HOW
@@ -68,13 +68,13 @@ def _may_be_key(secret: str) -> bool:
     return secret.startswith(_BEGINS) or secret.count(".") == 2
 
 
-def _problem(answer: Answer) -> wire_service.Problem:
+def _problem(answer: Answer) -> wire.Problem:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(answer.body, type=wire_service.Problem)
-    return wire_service.Problem("about:blank", "", answer.status, "")
+        return msgspec.json.decode(answer.body, type=wire.Problem)
+    return wire.Problem("about:blank", "", answer.status, "")
 
 
-def _retry_after(answer: Answer, problem: wire_service.Problem) -> float | None:
+def _retry_after(answer: Answer, problem: wire.Problem) -> float | None:
     if problem.retry_after is not None:
         return problem.retry_after
     said = answer.headers.get("retry-after", "")
