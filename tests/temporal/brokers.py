@@ -14,19 +14,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from dibs.core.codec import decode_reply, encode
 from dibs.model import Acquire, Command, Reply, Status
 from dibs.stores.temporal.broker.mailbox import DibsMailbox
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import (
-    Answer,
-    BrokerInput,
-    Call,
-    pack_command,
-    text_of,
-    unpack_reply,
-)
+from dibs.stores.temporal.protocol.wire import Answer, BrokerInput, Call, text_of
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
 from tests.temporal.workers import connected, unique, worker
@@ -48,7 +42,7 @@ class Brokered:
         """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
         by_hand = about.get("at") is not None
         started = BrokerInput(text_of(self.key), by_hand=by_hand, **about.pop("start", {}))
-        call = Call([pack_command(command) for command in commands], **about)
+        call = Call([encode(command) for command in commands], **about)
         while True:
             try:
                 return await self._call_once(started, call)
@@ -71,13 +65,13 @@ class Brokered:
 
     async def apply(self, *commands: Command, **about: Any) -> list[Reply]:
         answer = await self.call(*commands, **about)
-        return [unpack_reply(packed, self.key) for packed in answer.replies]
+        return [decode_reply(packed, self.key) for packed in answer.replies]
 
     async def ask(self, command: Command, **about: Any) -> Reply:
         return (await self.apply(command, **about))[0]
 
     async def status(self) -> Status:
-        found = unpack_reply(await self.handle.query(ids.STATUS), self.key)
+        found = decode_reply(await self.handle.query(ids.STATUS), self.key)
         assert isinstance(found, Status)
         return found
 
@@ -165,7 +159,7 @@ async def asked_at_once(here: Brokered, many: int) -> WorkflowHandle[Any, Any]:
     await here.client.start_workflow(
         ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
     )
-    holds = Call([pack_command(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
+    holds = Call([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
     await here.handle.signal(ids.APPLY, holds)
     crowd = await here.client.start_workflow(
         Crowd.run,

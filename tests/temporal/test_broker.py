@@ -254,7 +254,6 @@ async def test_a_broker_that_began_before_does_as_its_history_says(
     [
         {},
         {"commands": None},
-        {"commands": ["x"]},
         {"commands": [], "number": "1"},
         {"commands": [], "fast": 1},
         {"commands": [], "at": 5},

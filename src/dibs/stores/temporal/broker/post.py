@@ -10,13 +10,14 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
+from dibs.core.codec import encode
 from dibs.model import Notification
 from dibs.stores.temporal.broker.clock import BrokerClock
 from dibs.stores.temporal.broker.desk import Desk
 from dibs.stores.temporal.broker.parts import A_PART, Bundle
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import Answer, News, pack_notification
+from dibs.stores.temporal.protocol.wire import Answer, News
 
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
@@ -157,9 +158,7 @@ class Telling:
                 self.post.to(inbox).granted += entry_ids
         for notification in notifications:
             if notification.inbox and not _needless(notification):
-                self.post.to(notification.inbox).notifications.append(
-                    pack_notification(notification)
-                )
+                self.post.to(notification.inbox).notifications.append(encode(notification))
 
     # -- who has closed -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from dibs.core.book import Hold, MemoryBook, QueueEntry
+from dibs.core.codec import encode
 from dibs.core.names import printable, shown
 from dibs.errors import DibsError
 from dibs.model import MANY
@@ -36,7 +37,6 @@ from dibs.stores.temporal.protocol.wire import (
     Call,
     Packed,
     bytes_of,
-    pack_reply,
     too_new,
 )
 
@@ -121,7 +121,7 @@ class DibsBroker:
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
         """Who holds and who waits."""
-        return pack_reply(self._clerk.status())
+        return encode(self._clerk.status())
 
     def _apply_letter(self, letter: Letter) -> None:
         try:

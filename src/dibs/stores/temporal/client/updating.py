@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dibs.clock import Clock, SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
+from dibs.core.codec import decode_reply, encode
 from dibs.errors import IncompatibleVersion
 from dibs.model import Acquire, Command, Release, Reply
 from dibs.stores.temporal.client.connecting import Connection
@@ -45,7 +46,7 @@ class Update:
         self._commands = commands
         at = None if clock is None else (clock.now(), clock.stamp())
         self._at = at
-        packed = [wire.pack_command(each) for each in commands]
+        packed = [encode(each) for each in commands]
         self._call = wire.Call(packed, at=at)
         self.starts = any(map(_leaves_something, commands))
         """It needs a broker, and starts it where there is none."""
@@ -66,7 +67,7 @@ class Update:
         newer = too_new("the answer", answer.format, "this release of Dibs", wire.FORMAT)
         if newer:
             raise IncompatibleVersion(f"{self._connection.target}: {newer}")
-        return [wire.unpack_reply(each, self.key) for each in answer.replies]
+        return [decode_reply(each, self.key) for each in answer.replies]
 
     async def _with_start(self, client: "Client", seconds: timedelta) -> wire.Answer:
         """One round trip, also where there is no broker yet; two with a server that can't do that."""
