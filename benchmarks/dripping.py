@@ -19,8 +19,7 @@ from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
 from dibs.stores.http.loop_link import dial
-from dibs.stores.http.settings import Settings
-from dibs.stores.http.url import read_url
+from dibs.stores.http.url import Settings, read_url
 
 SECTION = "renewals under dripping connections"
 TTL = 1.0

@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
 from dibs.stores.http.loop_link import LoopLink, dial
-from dibs.stores.http.settings import Settings
-from dibs.stores.http.url import read_url
+from dibs.stores.http.url import Settings, read_url
 
 
 def request(settings: Settings, method: str, path: str, length: int = 0) -> bytes:

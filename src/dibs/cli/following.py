@@ -19,12 +19,11 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Status
 from dibs.server.observatory.events import Event, read
 from dibs.stores.http import wire
-from dibs.stores.http.events import Events
+from dibs.stores.http.errors import broken, check_format, explain, is_ours, unreachable
 from dibs.stores.http.names import MARK, encoded
-from dibs.stores.http.settings import Key, Settings
+from dibs.stores.http.reading import Events
 from dibs.stores.http.stream import MISSED, SLACK
-from dibs.stores.http.trouble import broken, check_format, explain, is_ours, unreachable
-from dibs.stores.http.url import read_url
+from dibs.stores.http.url import Key, Settings, read_url
 from dibs.stores.http.wire import to_model
 
 BEAT = 15.0

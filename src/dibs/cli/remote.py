@@ -9,16 +9,15 @@ from typing import Any, cast
 import click
 
 from dibs.errors import DibsError, InvalidRequest
-from dibs.stores.http.reading import Answer
-from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.trouble import (
+from dibs.stores.http.errors import (
     check_format,
     explain,
     is_ours,
     unreachable,
     unreadable,
 )
-from dibs.stores.http.url import read_url
+from dibs.stores.http.reading import Answer
+from dibs.stores.http.url import Key, Settings, read_url
 
 MAX_ANSWER = 64 << 20
 

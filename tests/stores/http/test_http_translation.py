@@ -26,10 +26,9 @@ from dibs.errors import (
 )
 from dibs.model import Failed, Granted, Inspect, Released, Status
 from dibs.stores.http import wire
-from dibs.stores.http.events import MAX_EVENT, Events
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import MAX_HEAD, Answer, NotHttp, Reader
-from dibs.stores.http.settings import IDLE
+from dibs.stores.http.reading import MAX_EVENT, MAX_HEAD, Answer, AnswerReader, Events, NotHttp
+from dibs.stores.http.url import IDLE
 from dibs.stores.registry import store_for
 from tests.stores.http.peers import Peer, about, answer, batch, problem, service
 from tests.stores.redis.both_worlds import Side, acquire
@@ -154,7 +153,7 @@ def cuts(data: bytes) -> st.SearchStrategy[list[bytes]]:
 
 @given(cuts(TWO))
 def test_answers_in_pieces(pieces: list[bytes]) -> None:
-    reader = Reader()
+    reader = AnswerReader()
     found = [answer for piece in pieces for answer in reader.feed(piece)]
     assert found == [
         Answer(200, {"content-length": "3", "x-a": "b"}, b"abc", True),
@@ -173,19 +172,19 @@ def test_answers_in_pieces(pieces: list[bytes]) -> None:
 )
 def test_what_is_no_http(data: bytes) -> None:
     with pytest.raises(NotHttp):
-        Reader().feed(data)
+        AnswerReader().feed(data)
 
 
 def test_a_body_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.stores.http.reading.MAX_BODY", 10)
-    reader = Reader()
+    reader = AnswerReader()
     reader.feed(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
     with pytest.raises(NotHttp, match="too large"):
         reader.feed(b"x")
 
 
 def test_who_takes_the_pieces_gets_them() -> None:
-    reader, taken, heads = Reader(), list[bytes](), list[int]()
+    reader, taken, heads = AnswerReader(), list[bytes](), list[int]()
 
     def heed(answer: Answer) -> object:
         heads.append(answer.status)
@@ -379,7 +378,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert IDLE < 60  # what many a balancer waits
-    for world in ("loop_link", "socket_link"):
+    for world in ("loop_link", "threads"):
         monkeypatch.setattr(f"dibs.stores.http.{world}.IDLE", 0.2)
 
     async def case() -> None:

@@ -2,20 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
-from dibs.stores.http import examining
-from dibs.stores.http.following import Following, Spread
+from dibs.stores.http.errors import broken
 from dibs.stores.http.loop_link import LoopLink, LoopStream, dial
 from dibs.stores.http.reading import Answer
-from dibs.stores.http.settings import LARGEST, Promises, Settings
-from dibs.stores.http.stream import MISSED_SOME, nowhere
-from dibs.stores.http.trouble import broken
+from dibs.stores.http.requests import findings
+from dibs.stores.http.stream import MISSED_SOME, ReconnectDelay, ServerAffinity, nowhere
+from dibs.stores.http.url import LARGEST, Settings
 from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
 
@@ -27,9 +26,9 @@ class AsyncHttpConnection:
 
     parallel = 2
 
-    def __init__(self, settings: Settings, promises: Promises) -> None:
+    def __init__(self, settings: Settings, learn: Callable[[About], None]) -> None:
         self._settings = settings
-        self._promises = promises
+        self._learn = learn
         self._reset()
         on_fork(self)
 
@@ -39,8 +38,8 @@ class AsyncHttpConnection:
         self._stream: LoopStream | None = None
         self._loop_end: LoopEnd | None = None
         self._deliver: Deliver = _to_nobody
-        self._spread = Spread()
-        self._following = Following()
+        self._reconnect = ReconnectDelay()
+        self._affinity = ServerAffinity()
 
     async def open(self) -> None:
         self._links.part(parting=False)
@@ -61,7 +60,7 @@ class AsyncHttpConnection:
         link = self._links.idle()
         if link is None:
             return submit_in_task(self._apply(commands), done)
-        request = link.dialogue.batch(commands)
+        request = link.requests.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             return submit_in_task(self._apply(commands), done)
         link.launch(request, partial(self._landed, link, commands, done))
@@ -72,7 +71,7 @@ class AsyncHttpConnection:
         if not commands:
             return ()
         link = await self._links.take()
-        request = link.dialogue.batch(commands)
+        request = link.requests.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
             return [*await self._apply(commands[:middle]), *await self._apply(commands[middle:])]
@@ -95,36 +94,36 @@ class AsyncHttpConnection:
     def _replies(
         self, link: LoopLink, answer: Answer, commands: Sequence[Command]
     ) -> Sequence[Reply]:
-        if self._following.astray(commands, answer):
+        if self._affinity.is_elsewhere(commands, answer):
             link.close()
         try:
-            return link.dialogue.replies(answer, len(commands))
+            return link.requests.replies(answer, len(commands))
         except Forbidden:
             link.close()  # the next one looks for the key again
             raise
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         link = await self._links.take()
-        request = link.dialogue.scan(prefix, cursor, limit)
-        return link.dialogue.page(await self._links.ask(link, request, self._settings.timeout))
+        request = link.requests.scan(prefix, cursor, limit)
+        return link.requests.page(await self._links.ask(link, request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
         """Who the service is, what this key may do there, and for how long."""
         about = await self._about()
         link = await self._links.take()
-        answer = await self._links.ask(link, link.dialogue.limits(), self._settings.timeout)
-        return examining.findings(about, link.dialogue.ttls(answer), self._settings)
+        answer = await self._links.ask(link, link.requests.limits(), self._settings.timeout)
+        return findings(about, link.requests.ttls(answer), self._settings)
 
     async def _about(self) -> About:
         """Ask who is there, which also shows whether the key is good."""
         link = await self._links.take()
-        answer = await self._links.ask(link, link.dialogue.about(), self._settings.timeout)
+        answer = await self._links.ask(link, link.requests.about(), self._settings.timeout)
         try:
-            about = link.dialogue.who(answer)
+            about = link.requests.who(answer)
         except BaseException:
             link.close()
             raise
-        self._promises.learn(about)
+        self._learn(about)
         return about
 
     # -- notifications ------------------------------------------------------------------------------
@@ -136,21 +135,21 @@ class AsyncHttpConnection:
             return
         if self._stream is not None:
             self._end_stream()
-            self._spread.put_off()
+            self._reconnect.failed()
         self._links.part(parting=False)
-        await asyncio.sleep(self._spread.left)
+        await asyncio.sleep(self._reconnect.left)
         stream = LoopStream(self._settings, self._hear)
         try:
             await stream.begin()
         except BackendUnavailable as error:
             log.debug("no stream of %s: %s", self._settings.shown, error)
-            self._spread.put_off()
+            self._reconnect.failed()
             self.inbox = self.inbox or nowhere()
             deliver(error)
         else:
-            self._spread.succeed()
+            self._reconnect.succeeded()
             self._stream = stream
-            self.inbox = stream.ear.inbox
+            self.inbox = stream.reader.inbox
 
     def _hear(self, notifications: list[Notification]) -> None:
         """Notifications; or none, when there will be no more or some were missed."""
@@ -159,8 +158,8 @@ class AsyncHttpConnection:
         stream = self._stream
         if stream is not None and stream.error is not None:
             self._deliver(stream.error)
-        elif stream is not None and stream.ear.missed:
-            stream.ear.missed = False
+        elif stream is not None and stream.reader.missed:
+            stream.reader.missed = False
             self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _part(self) -> None:

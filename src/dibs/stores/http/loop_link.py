@@ -8,11 +8,11 @@ from typing import cast
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Notification
 from dibs.stores.aio import BufferedLink, resolve
-from dibs.stores.http.dialogue import Dialogue, keep_alive
-from dibs.stores.http.reading import Answer, Reader
-from dibs.stores.http.settings import IDLE, Settings
-from dibs.stores.http.stream import Ear
-from dibs.stores.http.trouble import broken, unreachable
+from dibs.stores.http.errors import broken, unreachable
+from dibs.stores.http.reading import Answer, AnswerReader
+from dibs.stores.http.requests import Requests, keep_alive
+from dibs.stores.http.stream import StreamReader
+from dibs.stores.http.url import IDLE, Settings
 
 type Land = Callable[[Answer | Exception], None]
 """Who is told of the answer, or of what went wrong."""
@@ -21,12 +21,12 @@ type Land = Callable[[Answer | Exception], None]
 class LoopLink(BufferedLink):
     """One request at a time. After any failure it is of no use any more."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dialogue: Dialogue) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
         super().__init__(loop)
-        self.dialogue = dialogue
+        self.requests = requests
         self.silent = True
         """Nothing was ever heard over it."""
-        self.reader = Reader()
+        self.reader = AnswerReader()
         self._land: Land | None = None
         self._used = loop.time()
 
@@ -109,7 +109,7 @@ class LoopLink(BufferedLink):
 async def dial(settings: Settings) -> LoopLink:
     """Make a link in the running loop. Raises what keeps us from it, in our own words."""
     loop = asyncio.get_running_loop()
-    link = LoopLink(loop, Dialogue(settings))
+    link = LoopLink(loop, Requests(settings))
     tls = settings.tls
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -144,9 +144,9 @@ class LoopStream:
     async def begin(self) -> None:
         """Connect, ask for the stream, and wait until it stands. Raises what is in the way."""
         self.link = link = await dial(self._settings)
-        self.ear = Ear(link.dialogue)
+        self.reader = StreamReader(link.requests)
         link.reader.heed = self._heed
-        link.launch(link.dialogue.stream(), self._over)
+        link.launch(link.requests.stream(), self._over)
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
                 await self._stands
@@ -161,15 +161,15 @@ class LoopStream:
         self._look()
 
     def _heed(self, answer: Answer) -> Callable[[bytes], None] | None:
-        return None if self.ear.heed(answer) is None else self._hear_piece
+        return None if self.reader.heed(answer) is None else self._hear_piece
 
     def _hear_piece(self, piece: bytes) -> None:
         self._heard_at = self._loop.time()
-        self.ear(piece)
-        if self.ear.hello is not None and not self._stands.done():
+        self.reader(piece)
+        if self.reader.hello is not None and not self._stands.done():
             self._stands.set_result(None)
-        heard = self.ear.take()
-        if heard or self.ear.missed:
+        heard = self.reader.take()
+        if heard or self.reader.missed:
             self._hear(heard)
 
     def _over(self, found: Answer | Exception) -> None:
@@ -177,7 +177,7 @@ class LoopStream:
         if self.error is not None:
             return
         try:
-            self.ear.ended(found)
+            self.reader.ended(found)
         except Exception as error:  # noqa: BLE001  # whoever listens is told in our own words
             self.error = broken(error, self._settings)
         self._stop()
@@ -188,7 +188,7 @@ class LoopStream:
 
     def _look(self) -> None:
         """Since the last look something should have come, at least a comment."""
-        due = self._heard_at + self.ear.longest
+        due = self._heard_at + self.reader.longest
         if self._loop.time() >= due:
             self._over(TimeoutError())
             self.link.close()

@@ -2,10 +2,15 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.http.settings import Promises
 from dibs.stores.http.threads import BlockingHttpConnection
 from dibs.stores.http.url import read_url
+from dibs.stores.http.wire import About
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store
+
+UNASKED = Capabilities(
+    scope="cluster", clock=False, fenced=False, notifies=False, asked=False, circles=False
+)
+"""Until the service has been asked: as little as can be."""
 
 
 class HttpStore(Store):
@@ -29,17 +34,33 @@ class HttpStore(Store):
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._settings = read_url(url)
         self.url = self._settings.shown
-        self._promises = Promises()
+        self._capabilities = UNASKED
 
     @property
     def capabilities(self) -> Capabilities:
         """What the service said when it was last asked."""
-        return self._promises.known
+        return self._capabilities
+
+    def _learn(self, about: About) -> None:
+        """Take over what the service promises.
+
+        Whoever reaches the service shares its stores, so that even a single host's is a cluster's.
+        """
+        promises = about.promises
+        self._capabilities = Capabilities(
+            scope="cluster",
+            clock=promises.clock,
+            durable=promises.durable,
+            fenced=promises.fenced,
+            notifies=promises.notifies,
+            survives=frozenset(promises.survives),
+            circles=False,
+        )
 
     def async_connection(self) -> AsyncConnection:
         from dibs.stores.http.aio import AsyncHttpConnection  # asyncio takes time to import
 
-        return AsyncHttpConnection(self._settings, self._promises)
+        return AsyncHttpConnection(self._settings, self._learn)
 
     def blocking_connection(self) -> BlockingConnection:
-        return BlockingHttpConnection(self._settings, self._promises)
+        return BlockingHttpConnection(self._settings, self._learn)

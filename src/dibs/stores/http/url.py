@@ -1,19 +1,68 @@
-"""What a URL of the service says, and where its API key is: see `HttpStore` for how one is written."""
+"""Where the service is and how it is reached: its URL (see `HttpStore`), its settings and its API key."""
 
 import ipaddress
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dibs.errors import NotConfigured
-from dibs.stores.http.settings import FindKey, Key, Settings
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that connecting may take, with TLS."""
+
+TIMEOUT = 10.0
+"""Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
+
+IDLE = 50.0
+"""Seconds after which an idle connection is not used again. Proxies drop one, most of them after a minute."""
+
+
+LARGEST = 1 << 19
+"""Bytes of a request above which its commands are sent in two. Services and proxies limit the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key, and where it was found, for error messages."""
+
+    secret: str = field(repr=False)
+    place: str
+
+
+type FindKey = Callable[[], Key | None]
+"""Called for each connection, so that a new key in a file is used soon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a connection needs to know."""
+
+    shown: str
+    """The store's URL, without any key."""
+    host: str
+    port: int
+    base: str = ""
+    """The path in front of `/v1`, without a slash at its end."""
+    find_key: FindKey = field(default=lambda: None, repr=False)
+    tls: "Callable[[], ssl.SSLContext] | None" = None
+    """Makes the context for TLS; None without TLS. A function, as reading certificates takes time."""
+    connect_timeout: float = CONNECT_TIMEOUT
+    timeout: float = TIMEOUT
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a request names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (80 if self.tls is None else 443) else f"{host}:{self.port}"
+
 
 VARIABLE = "DIBS_API_KEY"
 FILE_VARIABLE = "DIBS_API_KEY_FILE"

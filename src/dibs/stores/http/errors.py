@@ -8,8 +8,7 @@ import msgspec
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.stores.http import wire
 from dibs.stores.http.reading import Answer, NotHttp
-from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.url import HOW
+from dibs.stores.http.url import HOW, Key, Settings
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
 """What may be over soon, whoever says so."""
