@@ -1,4 +1,4 @@
-"""An event loop's way to the service."""
+"""The asyncio connection to a service."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("dibs")
 
 
 class AsyncHttpConnection:
-    """See `AsyncConnection`: one connection for each request under way, and one for notifications."""
+    """See `AsyncConnection`: one TCP connection for each request under way, and one for notifications."""
 
     parallel = 2
 
@@ -86,7 +86,7 @@ class AsyncHttpConnection:
             replies = self._replies(link, found, commands)
         except DibsError as error:
             done(error)
-        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+        except Exception as error:  # noqa: BLE001  # else the callers would wait until their timeout
             done(BackendUnavailable(f"{self._settings.shown}: what came can't be read: {error!r}"))
         else:
             done(replies)
@@ -108,14 +108,14 @@ class AsyncHttpConnection:
         return link.requests.page(await self._links.ask(link, request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
-        """Who the service is, what this key may do there, and for how long."""
+        """See `findings`."""
         about = await self._about()
         link = await self._links.take()
         answer = await self._links.ask(link, link.requests.limits(), self._settings.timeout)
         return findings(about, link.requests.ttls(answer), self._settings)
 
     async def _about(self) -> About:
-        """Ask who is there, which also shows whether the key is good."""
+        """Ask what the service is. This also checks the API key."""
         link = await self._links.take()
         answer = await self._links.ask(link, link.requests.about(), self._settings.timeout)
         try:
@@ -129,7 +129,7 @@ class AsyncHttpConnection:
     # -- notifications ------------------------------------------------------------------------------
 
     async def subscribe(self, deliver: Deliver) -> None:
-        """See `AsyncConnection`. Without a stream nothing is pushed, and all else goes on."""
+        """See `AsyncConnection`. Without a stream there are no notifications, and everything else works."""
         self._deliver = deliver
         if self._stream is not None and self._stream.error is None:
             return
@@ -152,7 +152,7 @@ class AsyncHttpConnection:
             self.inbox = stream.reader.inbox
 
     def _hear(self, notifications: list[Notification]) -> None:
-        """Notifications; or none, when there will be no more or some were missed."""
+        """Deliver notifications; an empty list says that the stream ended or missed some."""
         if notifications:
             self._deliver(notifications)
         stream = self._stream
@@ -163,7 +163,7 @@ class AsyncHttpConnection:
             self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _part(self) -> None:
-        """The loop ends, or we do: leave no socket open behind it."""
+        """Close what is idle: the loop or this connection ends, and no socket may stay open."""
         self._end_stream()
         self._links.part()
 
@@ -173,7 +173,7 @@ class AsyncHttpConnection:
             stream.end()
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """Forget the parent's connections, in the child."""
         self._links.close_in_child()
         if self._stream is not None:
             self._stream.link.close_in_child()
@@ -185,11 +185,11 @@ def _to_nobody(_: object) -> None:
 
 
 MAX_IDLE = 4
-"""So many are kept for the next request."""
+"""Connections that are kept for the next requests, at most."""
 
 
 class LoopLinks:
-    """Made when they are needed."""
+    """The connections of one loop for requests, made when they are needed."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -197,14 +197,14 @@ class LoopLinks:
         self._parting = False
 
     def idle(self) -> LoopLink | None:
-        """One that can be used at once."""
+        """Return a connection that is open and idle, if there is one."""
         for link in self._links:
             if link.idle:
                 return link
         return None
 
     async def take(self) -> LoopLink:
-        """One that can be used, until the caller awaits something else. Raises what is in the way."""
+        """Return an idle connection, to be used before the caller awaits anything. Raises `DibsError`."""
         link = self.idle()
         if link is None:
             link = await dial(self._settings)
@@ -214,7 +214,7 @@ class LoopLinks:
         return link
 
     async def ask(self, link: LoopLink, request: bytes, timeout: float | None = None) -> Answer:
-        """The answer to a request. Raises what went wrong, in our own words."""
+        """Send a request and return its answer. Raises `DibsError`."""
         try:
             async with asyncio.timeout(timeout):
                 return await link.ask(request)
@@ -222,13 +222,13 @@ class LoopLinks:
             link.close()
             raise broken(error, self._settings, silent=link.silent) from error
         except BaseException:
-            link.close()  # whoever asked has left, and the answer is nobody's
+            link.close()  # cancelled: the next request must not get this answer
             raise
 
     def part(self, *, parting: bool = True) -> None:
-        """From now on hang up wherever nobody waits for an answer; or not any more.
+        """Close connections as soon as they are idle, from now on; or no longer.
 
-        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        A loop that ends leaves no time to close them later, and asyncio warns about sockets that stay open.
         """
         self._parting = parting
         for link in self._links:
@@ -237,7 +237,7 @@ class LoopLinks:
                 link.close_if_idle()
 
     def close_in_child(self) -> None:
-        """Let go of what a fork has copied, without a word to the service."""
+        """Close the sockets that a fork has copied, and send nothing."""
         links, self._links = self._links, []
         for link in links:
             link.close_in_child()

@@ -1,4 +1,4 @@
-"""What goes wrong with the service or on the way to it, and what to do: never with a key in it."""
+"""Errors of the service and of the connection to it, and what to do. None shows an API key."""
 
 import ssl
 from contextlib import suppress
@@ -11,19 +11,19 @@ from dibs.stores.http.reading import Answer, NotHttp
 from dibs.stores.http.url import HOW, Key, Settings
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
-"""What may be over soon, whoever says so."""
+"""Statuses of passing trouble, whether the service or a proxy answers with them."""
 
 _BEGINS = "dibs_"
-"""So does every key."""
+"""How every API key begins."""
 
 
 def is_ours(answer: Answer) -> bool:
-    """It is the service that answered, not something on the way to it."""
+    """Whether the service itself answered, not a proxy."""
     return wire.SERVER_HEADER in answer.headers
 
 
 def check_format(answer: Answer, settings: Settings) -> None:
-    """Raises `IncompatibleVersion` for a service that speaks what we don't understand yet."""
+    """Raises `IncompatibleVersion` for a service with another format."""
     theirs = answer.headers.get(wire.FORMAT_HEADER, str(wire.FORMAT))
     if theirs != str(wire.FORMAT):
         raise IncompatibleVersion(
@@ -33,7 +33,7 @@ def check_format(answer: Answer, settings: Settings) -> None:
 
 
 def explain(answer: Answer, settings: Settings, key: Key | None) -> DibsError:
-    """The error that callers see, for an answer that is none of those we hoped for."""
+    """Return the error that callers see for an answer other than 200."""
     if not is_ours(answer):
         return _stranger(answer, settings)
     problem = _problem(answer)
@@ -63,7 +63,7 @@ def _not_let_in(told: str, settings: Settings, key: Key | None) -> DibsError:
 
 
 def _may_be_key(secret: str) -> bool:
-    """It looks like a key, or like a token, which has two dots in it."""
+    """Whether it looks like an API key, or like a token, which has two dots."""
     return secret.startswith(_BEGINS) or secret.count(".") == 2
 
 
@@ -81,7 +81,7 @@ def _retry_after(answer: Answer, problem: wire.Problem) -> float | None:
 
 
 def _stranger(answer: Answer, settings: Settings) -> DibsError:
-    """It was something else that answered: a proxy, or a server of another kind."""
+    """A proxy answered, or a server of another kind."""
     status = answer.status
     if status in _BUSY:
         return BackendUnavailable(
@@ -101,7 +101,7 @@ def _stranger(answer: Answer, settings: Settings) -> DibsError:
 
 
 def unreadable(settings: Settings, error: Exception) -> DibsError:
-    """The service's own answer makes no sense."""
+    """The service sent an answer that makes no sense."""
     failure = BackendUnavailable(f"{settings.shown} answered what can't be read: {error}")
     failure.__cause__ = error
     return failure
@@ -133,15 +133,15 @@ def _words(error: Exception) -> str:
 
 
 def _is_hang_up(error: Exception) -> bool:
-    """Somebody was there, and closed the connection instead of answering."""
+    """The other side closed the connection without an answer."""
     silent = isinstance(error, ConnectionError | EOFError)
     return silent and not isinstance(error, ConnectionRefusedError)
 
 
 def broken(error: Exception, settings: Settings, *, silent: bool = False) -> DibsError:
-    """A connection broke in the middle of a call: whether it was applied is unknown.
+    """A connection broke during a call, so that the commands may have been applied or not.
 
-    `silent`: nothing was ever heard over it.
+    `silent`: nothing had ever arrived on it.
     """
     if isinstance(error, DibsError):
         return error

@@ -1,4 +1,4 @@
-"""A connection in an event loop: a protocol of our own, since a whole HTTP client costs many times more."""
+"""A connection in an event loop: an asyncio protocol of our own, since HTTP clients cost many times more."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,36 +15,36 @@ from dibs.stores.http.stream import StreamReader
 from dibs.stores.http.url import IDLE, Settings
 
 type Land = Callable[[Answer | Exception], None]
-"""Who is told of the answer, or of what went wrong."""
+"""Called with the answer, or with an error."""
 
 
 class LoopLink(BufferedLink):
-    """One request at a time. After any failure it is of no use any more."""
+    """One TCP connection: one request at a time. It cannot be used again after an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
         super().__init__(loop)
         self.requests = requests
         self.silent = True
-        """Nothing was ever heard over it."""
+        """Nothing has ever arrived on it."""
         self.reader = AnswerReader()
         self._land: Land | None = None
         self._used = loop.time()
 
     @property
     def idle(self) -> bool:
-        """It can be used, and nobody does."""
+        """Whether it is open, and no request is under way."""
         if self.usable and self._land is None and self._loop.time() - self._used > IDLE:
             self.close()
         return self.usable and self._land is None
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send a request at once; to be awaited: its answer. Raises `OSError` or `NotHttp`."""
+        """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self.launch(request, partial(resolve, future))
         return future
 
     def launch(self, request: bytes, land: Land) -> None:
-        """Send a request at once, and have `land` called with its answer as soon as that is there."""
+        """Send a request at once, and call `land` with its answer."""
         if self.idle and self._transport is not None:
             self._land = land
             self._transport.write(request)
@@ -90,12 +90,12 @@ class LoopLink(BufferedLink):
             self._hang_up(error)
 
     def close_if_idle(self) -> None:
-        """Hang up, unless somebody waits for an answer."""
+        """Close it, unless a request is under way."""
         if self._land is None:
             self.close()
 
     def close(self) -> None:
-        """Hang up; whoever waits for an answer gets an `OSError`."""
+        """Close it. A request under way fails with an `OSError`."""
         if self.usable:
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
@@ -107,7 +107,7 @@ class LoopLink(BufferedLink):
 
 
 async def dial(settings: Settings) -> LoopLink:
-    """Make a link in the running loop. Raises what keeps us from it, in our own words."""
+    """Connect, in the running loop. Raises `DibsError`."""
     loop = asyncio.get_running_loop()
     link = LoopLink(loop, Requests(settings))
     tls = settings.tls
@@ -129,11 +129,11 @@ async def dial(settings: Settings) -> LoopLink:
 
 
 class LoopStream:
-    """A connection on which pushes arrive, and whose silence is noticed."""
+    """A connection on which notifications arrive, and whose silence is noticed."""
 
     def __init__(self, settings: Settings, hear: Callable[[list[Notification]], None]) -> None:
         self.error: DibsError | None = None
-        """Why nothing comes any more."""
+        """Why the stream ended."""
         self._settings = settings
         self._hear = hear
         self._loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class LoopStream:
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Connect, ask for the stream, and wait until it stands. Raises what is in the way."""
+        """Connect, ask for the stream, and wait until it works. Raises `DibsError`."""
         self.link = link = await dial(self._settings)
         self.reader = StreamReader(link.requests)
         link.reader.heed = self._heed
@@ -173,7 +173,7 @@ class LoopStream:
             self._hear(heard)
 
     def _over(self, found: Answer | Exception) -> None:
-        """The stream has ended, or never was one."""
+        """The stream has ended, or the answer was none."""
         if self.error is not None:
             return
         try:
@@ -187,7 +187,7 @@ class LoopStream:
             self._stands.set_exception(self.error)
 
     def _look(self) -> None:
-        """Since the last look something should have come, at least a comment."""
+        """Check that something arrived since the last check, at least a comment."""
         due = self._heard_at + self.reader.longest
         if self._loop.time() >= due:
             self._over(TimeoutError())
@@ -200,7 +200,7 @@ class LoopStream:
             self._timer.cancel()
 
     def end(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._stop()
         if self.error is None:
             self.error = BackendUnavailable("the stream was closed")

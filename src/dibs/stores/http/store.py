@@ -1,4 +1,4 @@
-"""The store: a URL, and what it can promise."""
+"""The store, and what it promises."""
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
@@ -10,11 +10,11 @@ from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 UNASKED = Capabilities(
     scope="cluster", clock=False, fenced=False, notifies=False, asked=False, circles=False
 )
-"""Until the service has been asked: as little as can be."""
+"""What is promised before the service has been asked."""
 
 
 class HttpStore(Store):
-    """Leases in a service of Dibs's own (`dibs serve`), for whoever may not reach its store.
+    """Leases in a lock service (`dibs serve`), for clients that cannot reach its store.
 
     | URL | |
     |---|---|
@@ -27,8 +27,8 @@ class HttpStore(Store):
     `key_file` names; or before the `@` of the URL. `cafile` is a file with the certificates to trust,
     instead of those that the system trusts.
 
-    What the service's stores promise is asked when it is first used: until then `capabilities` promises
-    nothing. The time is the service's: a `clock` is not used.
+    The first use asks the service what its stores promise: before that, `capabilities` promises nothing.
+    The service tells the time: a `clock` is not used.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -44,7 +44,7 @@ class HttpStore(Store):
     def _learn(self, about: About) -> None:
         """Take over what the service promises.
 
-        Whoever reaches the service shares its stores, so that even a single host's is a cluster's.
+        Every client of the service shares its stores, so even the store of one host serves a cluster.
         """
         promises = about.promises
         self._capabilities = Capabilities(

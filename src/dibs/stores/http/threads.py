@@ -1,4 +1,4 @@
-"""Threads' way to the service: everything is done in the caller's own thread."""
+"""The connection of a thread to a service. Everything happens in the caller's thread."""
 
 import logging
 import select
@@ -28,11 +28,11 @@ _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 BUFFER = 65536
-"""So many bytes are read at a time."""
+"""Bytes that are read at a time, at most."""
 
 
 class SocketLink:
-    """One request at a time. After any failure it is of no use any more."""
+    """One TCP connection: one request at a time. It cannot be used again after an error."""
 
     def __init__(self, sock: socket.socket, requests: Requests, settings: Settings) -> None:
         self.socket = sock
@@ -47,7 +47,7 @@ class SocketLink:
 
     @property
     def usable(self) -> bool:
-        """A service that has hung up meanwhile is found out before anything is sent to it."""
+        """Whether it is open. A connection that the service has closed is noticed before anything is sent."""
         if self._open:
             poll = select.poll()
             poll.register(self.socket, select.POLLIN)
@@ -56,7 +56,7 @@ class SocketLink:
         return self._open
 
     def ask(self, request: bytes, timeout: float) -> Answer:
-        """Send a request and wait for its answer. Raises what went wrong, in our own words."""
+        """Send a request and wait for its answer. Raises `DibsError`."""
         until = time.monotonic() + timeout
         try:
             self.send(request, timeout)
@@ -70,16 +70,16 @@ class SocketLink:
             self.close()
             raise broken(error, self._settings, silent=self._silent) from error
         except BaseException:
-            self.close()  # interrupted: the answer must not be taken for that to another request
+            self.close()  # interrupted: the next request must not get this answer
             raise
 
     def send(self, request: bytes, timeout: float) -> None:
-        """Send a request, whose answer is waited for at most that long at a time. Raises `OSError`."""
+        """Send a request. Later reads wait for at most `timeout` seconds each. Raises `OSError`."""
         self._wait_at_most(timeout)
         self.socket.sendall(request)
 
     def read(self) -> list[Answer]:
-        """What is complete after waiting for something to come. Raises `OSError` or `NotHttp`."""
+        """Wait for bytes, and return the answers that are complete. Raises `OSError` or `NotHttp`."""
         count = self.socket.recv_into(self._buffer)
         if not count:
             raise ConnectionResetError("the service closed the connection")
@@ -99,13 +99,13 @@ class SocketLink:
             self._timeout = seconds
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._open = False
         self.socket.close()
 
 
 def dial(settings: Settings, timeout: float) -> SocketLink:
-    """Make a link. Raises what keeps us from it, in our own words."""
+    """Connect. Raises `DibsError`."""
     requests = Requests(settings)
     try:
         sock = _connect(settings, min(timeout, settings.connect_timeout))
@@ -127,9 +127,9 @@ def _connect(settings: Settings, timeout: float) -> socket.socket:
 
 
 class SocketStream:
-    """A connection on which pushes arrive, and whose silence is noticed.
+    """A connection on which notifications arrive, and whose silence is noticed.
 
-    Made when it stands. After any error it is of no use any more.
+    The constructor returns when the stream works. It cannot be used again after an error.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -162,7 +162,7 @@ class SocketStream:
         self._heard_at = time.monotonic()
 
     def receive(self) -> list[Notification]:
-        """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
+        """Return what has arrived, without waiting. Raises `BackendUnavailable` if the stream ended."""
         try:
             self._read_all()
             if time.monotonic() >= self._heard_at + self.reader.longest:
@@ -179,11 +179,11 @@ class SocketStream:
             pass
 
     def due_in(self) -> float:
-        """How long to wait for something to come before it is dead, in seconds."""
+        """Seconds to wait for the next bytes before the stream counts as dead."""
         return max(self._heard_at + self.reader.longest - time.monotonic(), 0.0) + 0.01
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._link.close()
 
 
@@ -244,14 +244,14 @@ class BlockingHttpConnection:
         return link.requests.page(link.ask(request, self._settings.timeout))
 
     def examine(self) -> Sequence[Finding]:
-        """Who the service is, what this key may do there, and for how long."""
+        """See `findings`."""
         about = self._about(self._settings.timeout)
         link = self._connected(self._settings.timeout)
         answer = link.ask(link.requests.limits(), self._settings.timeout)
         return findings(about, link.requests.ttls(answer), self._settings)
 
     def _about(self, timeout: float) -> About:
-        """Ask who is there, which also shows whether the key is good."""
+        """Ask what the service is. This also checks the API key."""
         link = self._connected(timeout)
         answer = link.ask(link.requests.about(), timeout)
         try:
@@ -276,7 +276,7 @@ class BlockingHttpConnection:
             self._bell = Bell()
 
     def _listen(self) -> None:
-        """Let there be a stream, and with it an inbox; without, nothing is pushed, and all else goes on."""
+        """Open a stream, and with it an inbox. Without one only notifications are missing."""
         try:
             self._stream = SocketStream(self._settings)
         except BackendUnavailable as error:
@@ -311,7 +311,7 @@ class BlockingHttpConnection:
         return found
 
     def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Notification]:
-        """Wait until it is time to try for a stream once more, and do."""
+        """Wait until a stream may be opened again, and open it."""
         left = self._reconnect.left
         rang = bell.wait(left if timeout is None else min(left, timeout))
         if not rang and not self._reconnect.left:
@@ -340,7 +340,7 @@ class BlockingHttpConnection:
             bell.ring()
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """Forget the parent's connections, in the child."""
         link, stream, bell = self._link, self._stream, self._bell
         self._link = self._stream = self._bell = None
         self.inbox = ""

@@ -71,9 +71,9 @@ HOW = f"set {VARIABLE}, or {FILE_VARIABLE} to a file that has it"
 
 
 def key_finder(in_url: str, file: str | None) -> FindKey:
-    """What finds the key: the URL's own comes first, then its file, then the environment's two.
+    """Return a function that finds the API key: in the URL, in its `key_file`, or by an environment variable.
 
-    The function raises `NotConfigured` for a file that can't be read, or a key that can't be one.
+    The function raises `NotConfigured` if a file cannot be read, or if what it finds cannot be a key.
     """
 
     def find() -> Key | None:
@@ -102,7 +102,7 @@ def _read(path: str, said_by: str) -> Key:
 
 
 def _checked(secret: str, place: str) -> Key:
-    """It travels in a header, so it is one word. Never shown, as half a key is a secret too."""
+    """A key is one word, as it travels in a header. It is never shown, as half a key is a secret too."""
     if not (secret.isascii() and secret.isprintable()) or " " in secret:
         raise NotConfigured(f"what {place} has is no API key: a key is one word, such as dibs_…")
     return Key(secret, place)
@@ -115,17 +115,17 @@ _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
 def shown(url: str) -> str:
-    """The URL as it may be shown: what stands before the `@` is a key."""
+    """Return the URL without the API key before its `@`."""
     return _USER.sub("***@", url)
 
 
 def read_url(url: str) -> Settings:
-    """Take a URL apart. Raises `NotConfigured`, with what is wrong, and never with a key."""
+    """Read a URL. Raises `NotConfigured` with what is wrong, and never with the API key."""
     return _Reading(url).settings()
 
 
 class _Reading:
-    """One URL on its way to settings."""
+    """Reads one URL."""
 
     def __init__(self, url: str) -> None:
         self.shown = shown(url)
@@ -178,7 +178,7 @@ class _Reading:
         return found
 
     def _safe_in_clear(self, host: str) -> None:
-        """Raises where the key would go over a network unencrypted."""
+        """Raise if the API key would cross a network unencrypted."""
         said = self.options.get("insecure", "false").lower()
         if said not in _FLAGS:
             raise self.wrong("insecure= is true or false")
@@ -214,7 +214,7 @@ class _Reading:
 
 
 def is_here(host: str) -> bool:
-    """It is this machine, so that nothing goes over a network."""
+    """Whether a host is this machine, so that nothing goes over a network."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

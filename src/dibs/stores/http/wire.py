@@ -28,11 +28,11 @@ from dibs.core.codec import COMMANDS, ENTRIES, REPLIES
 from dibs.stores.http.names import decoded, encoded
 
 FORMAT = 1
-"""Of what is written here. A service that speaks a newer one says so in `Dibs-Format`."""
+"""The format of what is written here. Each side names its own in the header `Dibs-Format`."""
 
 FORMAT_HEADER = "dibs-format"
 SERVER_HEADER = "dibs-server"
-"""Which of several servers answered: pushes come through that one only."""
+"""Names the server that answered: notifications come from that one only."""
 
 
 # ---- messages -------------------------------------------------------------------------------------
@@ -43,7 +43,10 @@ _UNSENT: dict[type, frozenset[str]] = {
     model.Notification: frozenset({"inbox"}),
     **{cls: frozenset({"address", "trace"}) for cls in ENTRIES},
 }
-"""Fields that stay on their side: the service sets addresses itself, and shows nobody a holder's trace."""
+"""Fields that are not sent: the service sets addresses itself, and shows no traces.
+
+Those of commands and replies are the last ones of their records.
+"""
 
 
 class _Op(Struct, tag_field="op", tag=str.lower, omit_defaults=True, frozen=True):
@@ -59,7 +62,7 @@ class _Entry(Struct, omit_defaults=True, frozen=True):
 
 
 def _struct(record: type, base: type[Struct]) -> Any:
-    """The struct of the same name, with the fields that are sent."""
+    """Make the struct of a record, with the same name and the fields that are sent."""
     listed = [each for each in fields(record) if each.name not in _UNSENT.get(record, ())]
     members = [
         (each.name, _type_of(each.type), *(() if each.default is MISSING else (each.default,)))
@@ -75,7 +78,7 @@ def _struct(record: type, base: type[Struct]) -> Any:
 
 
 def _type_of(declared: Any) -> Any:
-    """What stands for the type of a record's field: texts for keys, and for words that may grow more."""
+    """The type of a record's field over HTTP: keys are texts, and a word may be one of a later release."""
     if get_origin(declared) is tuple and get_args(declared)[0] in ENTRIES:
         return tuple[_STRUCTS[get_args(declared)[0]], ...]  # type: ignore[misc]
     plain = getattr(declared, "__value__", declared)
@@ -135,7 +138,7 @@ def holders_to_wire(holders: Sequence[model.Holder]) -> "tuple[Holder, ...]":
 
 
 def push_to_model(push: Any, inbox: str) -> model.Notification:
-    """A notification that came in the stream of `inbox`. Raises `ValueError` as `to_model` does."""
+    """The notification that a struct brings in the stream of `inbox`. Raises `ValueError` like `to_model`."""
     key, lease, *more = _of_push(push)
     return model.Notification(decoded(key), lease, inbox, *more)
 
@@ -146,7 +149,7 @@ type _Translator = Callable[[Any], Any]
 def _translator(
     new: _Translator, names: Sequence[str], changes: dict[str, _Translator]
 ) -> _Translator:
-    """What makes one from the other: the same fields in the same order, some of them changed."""
+    """Return a function that makes `new` from the fields in `names`; `changes` converts some."""
     changed = [(names.index(each), how) for each, how in changes.items() if each in names]
 
     def take_few(it: Any) -> list[Any]:  # `attrgetter` of one name gives no tuple
@@ -197,11 +200,11 @@ class Hello(Struct, frozen=True):
     """The first event of a stream."""
 
     inbox: str
-    """Begins with the server's name and a dot."""
+    """The address of the stream: the server's name, a dot, and more."""
     server: str
     format: int = FORMAT
     beat: float = 15.0
-    """So often something comes, if only a comment, in seconds."""
+    """Seconds between two signs of life, at most: notifications or comments."""
 
 
 class StatusPage(Struct, frozen=True):
