@@ -21,58 +21,40 @@ from dibs.model import (
     MANY,
     Acquire,
     Command,
-    Failed,
-    Gone,
-    Granted,
     Holder,
-    Inspect,
-    Lost,
     Notification,
-    Queued,
-    Refused,
     Release,
-    Released,
     Renew,
-    Renewed,
     Reply,
     Resize,
-    Revoke,
-    Revoked,
-    Status,
-    Unknown,
     Waiter,
 )
-
-_TOO_MANY = f"units and capacity must be at most {MANY}"
 
 type Fields = list[Any]
 """One message: its name, then its fields."""
 
-COMMANDS = {cls.__name__.lower(): cls for cls in (Acquire, Renew, Release, Resize, Inspect, Revoke)}
+COMMANDS: dict[str, type] = {cls.__name__.lower(): cls for cls in get_args(Command.__value__)}
 """Every command, by its name."""
 
-REPLIES = {
-    cls.__name__.lower(): cls
-    for cls in (
-        *(Granted, Queued, Refused, Gone, Renewed, Lost, Released, Unknown, Revoked),
-        *(Status, Failed),
-    )
-}
+REPLIES: dict[str, type] = {cls.__name__.lower(): cls for cls in get_args(Reply.__value__)}
 """Every reply, by its name."""
 
 ENTRIES = (Holder, Waiter)
 """What replies list."""
 
 BESIDE = frozenset({"key", "inbox", "mine"})
-"""Fields that replies and notifications leave out: see above; `mine` is for the client only."""
+"""Fields that replies and notifications leave out, as described above; only clients know `mine`."""
 
 INTEGER_LIMIT = 2**53
-"""Every integer in a message is smaller, so that a double holds it exactly."""
+"""Integers in a message are smaller, so that a double holds them exactly."""
 
 
 def encode(message: Command | Reply | Notification) -> Fields:
-    """A message as a list. Values of any type are written as they are: `flaw_of` checks commands."""
+    """Write a message as a list. Values of any type are written as they are: `flaw_of` checks commands."""
     return _SHAPES[type(message)].encode(message)
+
+
+_TOO_MANY = f"units and capacity must be at most {MANY}"
 
 
 def flaw_of(command: Command) -> str | None:
@@ -104,19 +86,19 @@ def flaw_of(command: Command) -> str | None:
 
 
 def decode_command(data: Sequence[Any], key: bytes) -> Command:
-    """The command that a list holds. Raises `ValueError`."""
+    """Read a command about this key. Raises `ValueError`."""
     command: Command = _decode(_COMMANDS, data, {"key": key})
     return command
 
 
 def decode_reply(data: Sequence[Any], key: bytes) -> Reply:
-    """The reply that a list holds, to a command on this key. Raises `ValueError`."""
-    reply: Reply = _decode(_REPLIES, data, {"key": key})
+    """Read a reply to a command about this key. Raises `ValueError`."""
+    reply: Reply = _decode(_REPLIES, data, {"key": key, "mine": ()})
     return reply
 
 
 def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Notification:
-    """The notification that a list holds, as it arrived in this inbox. Raises `ValueError`."""
+    """Read a notification that arrived in this inbox. Raises `ValueError`."""
     notification: Notification = _decode(_NOTIFICATIONS, data, {"key": key, "inbox": inbox})
     if notification.token < 0 or any(slot < 0 for slot in notification.slots):
         raise ValueError("tokens and slots are no negative numbers")
@@ -141,9 +123,7 @@ class _Shape:
         self._readers = [_reader(field.type) for field in listed]
         self._defaults = [field.default for field in listed]
         self._beside = [
-            (number, field.name)
-            for number, field in enumerate(fields(cls))
-            if field.name in beside - {"mine"}
+            (number, field.name) for number, field in enumerate(fields(cls)) if field.name in beside
         ]
         self._lists = [
             (number, shape)
@@ -235,15 +215,13 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def _reader(declared: Any) -> Callable[[Any], Any]:
-    """What reads a field, by its declared type."""
+    """Return what reads a field of this type."""
     entry = _ENTRIES.get(_item(declared))
     if entry is not None:
         return lambda value: tuple(entry.decode(_list(item), {}) for item in _list(value))
-    if (
-        get_origin(declared) is Literal
-        or get_origin(getattr(declared, "__value__", None)) is Literal
-    ):
-        return _one_of(frozenset(get_args(getattr(declared, "__value__", declared))))
+    plain = getattr(declared, "__value__", declared)
+    if get_origin(plain) is Literal:
+        return _one_of(frozenset(get_args(plain)))
     return _READERS[declared]
 
 
