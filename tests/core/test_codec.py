@@ -103,6 +103,14 @@ def test_numbers_may_come_as_either_sort() -> None:
     assert decode_reply(["failed", "busy", "x"], KEY) == Failed("busy", "x")
 
 
+def test_an_error_does_not_repeat_what_was_sent() -> None:
+    """A broker answers with it, and a long answer would fail its workflow task."""
+    for wrong in (["granted", "x" * 100_000, [], 1.0], ["x" * 100_000], ["lost", "x" * 100_000]):
+        with pytest.raises(ValueError, match=r"kind|no |none") as raised:
+            decode_reply(wrong, KEY)
+        assert len(str(raised.value)) < 200
+
+
 def test_fields_may_be_appended_later() -> None:
     """What an older release leaves out has its default, and what a newer one adds is left out."""
     assert decode_command(["acquire", "i", "me", 1.0], KEY) == Acquire(KEY, "i", "me", 1.0)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from math import inf
 from operator import attrgetter
+from reprlib import repr as brief
 from typing import Any, Literal, get_args, get_origin
 
 from dibs.model import (
@@ -155,7 +156,7 @@ class _Shape:
 def _decode(shapes: dict[str, _Shape], data: Sequence[Any], beside: dict[str, Any]) -> Any:
     shape = shapes.get(data[0]) if data and type(data[0]) is str else None
     if shape is None:
-        raise ValueError(f"no message of this kind: {data[:1]!r}")
+        raise ValueError(f"no message of this kind: {brief(data[:1])}")
     return shape.decode(data[1:], beside)
 
 
@@ -167,7 +168,7 @@ def _integer(value: Any) -> int:
         return value
     if type(value) is float and value.is_integer() and abs(value) < INTEGER_LIMIT:
         return int(value)
-    raise ValueError(f"no integer: {value!r}")
+    raise ValueError(f"no integer: {brief(value)}")
 
 
 def _number(value: Any) -> float:
@@ -175,13 +176,13 @@ def _number(value: Any) -> float:
         return value
     if type(value) is int:
         return float(_integer(value))
-    raise ValueError(f"no number: {value!r}")
+    raise ValueError(f"no number: {brief(value)}")
 
 
 def _text(value: Any) -> str:
     if type(value) is str:
         return value
-    raise ValueError(f"no text: {value!r}")
+    raise ValueError(f"no text: {brief(value)}")
 
 
 def _optional_text(value: Any) -> str | None:
@@ -191,7 +192,7 @@ def _optional_text(value: Any) -> str | None:
 def _flag(value: Any) -> bool:
     if type(value) is bool:
         return value
-    raise ValueError(f"neither true nor false: {value!r}")
+    raise ValueError(f"neither true nor false: {brief(value)}")
 
 
 def _integers(value: Any) -> tuple[int, ...]:
@@ -201,7 +202,7 @@ def _integers(value: Any) -> tuple[int, ...]:
 def _list(value: Any) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
-    raise ValueError(f"no list: {value!r}")
+    raise ValueError(f"no list: {brief(value)}")
 
 
 _READERS: dict[Any, Callable[[Any], Any]] = {
@@ -229,7 +230,7 @@ def _one_of(words: frozenset[str]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if isinstance(value, str) and value in words:
             return value
-        raise ValueError(f"none of {', '.join(sorted(words))}: {value!r}")
+        raise ValueError(f"none of {', '.join(sorted(words))}: {brief(value)}")
 
     return read
 

@@ -16,7 +16,7 @@ and `GET /v1/limits` among others the `Ttls`. A `Problem` is the answer to any r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from functools import reduce
 from operator import attrgetter, or_
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -43,10 +43,7 @@ _UNSENT: dict[type, frozenset[str]] = {
     model.Notification: frozenset({"inbox"}),
     **{cls: frozenset({"address", "trace"}) for cls in ENTRIES},
 }
-"""Fields that are not sent: the service sets addresses itself, and shows no traces.
-
-Those of commands and replies are the last ones of their records.
-"""
+"""Fields that are not sent: the service sets addresses itself, and shows no traces."""
 
 
 class _Op(Struct, tag_field="op", tag=str.lower, omit_defaults=True, frozen=True):
@@ -139,30 +136,38 @@ def holders_to_wire(holders: Sequence[model.Holder]) -> "tuple[Holder, ...]":
 
 def push_to_model(push: Any, inbox: str) -> model.Notification:
     """The notification that a struct brings in the stream of `inbox`. Raises `ValueError` like `to_model`."""
-    key, lease, *more = _of_push(push)
-    return model.Notification(decoded(key), lease, inbox, *more)
+    notification: model.Notification = to_model(push)
+    return replace(notification, inbox=inbox)
 
 
 type _Translator = Callable[[Any], Any]
 
 
 def _translator(
-    new: _Translator, names: Sequence[str], changes: dict[str, _Translator]
+    new: _Translator,
+    names: Sequence[str],
+    changes: dict[str, _Translator],
+    unsent: Sequence[tuple[int, Any]] = (),
 ) -> _Translator:
-    """Return a function that makes `new` from the fields in `names`; `changes` converts some."""
+    """Return a function that makes `new` from the fields in `names`.
+
+    `changes` converts some of them. `unsent` has the places of others, in front of these, and their values.
+    """
     changed = [(names.index(each), how) for each, how in changes.items() if each in names]
 
     def take_few(it: Any) -> list[Any]:  # `attrgetter` of one name gives no tuple
         return [getattr(it, name) for name in names]
 
     take = attrgetter(*names) if len(names) > 1 else take_few
-    if not changed:
+    if not (changed or unsent):
         return lambda it: new(*take(it))
 
     def translate(it: Any) -> Any:
         values = list(take(it))
         for index, change in changed:
             values[index] = change(values[index])
+        for index, value in unsent:
+            values.insert(index, value)
         return new(*values)
 
     return translate
@@ -170,6 +175,17 @@ def _translator(
 
 def _each(table: dict[Any, _Translator], kind: Any) -> _Translator:
     return lambda entries: tuple(map(table[kind], entries))
+
+
+def _unsent(record: type, names: Sequence[str]) -> list[tuple[int, Any]]:
+    """Places and values of the fields that are not sent, up to the last one that is."""
+    listed = fields(record)
+    last = max((n for n, each in enumerate(listed) if each.name in names), default=0)
+    return [
+        (n, "" if each.default is MISSING else each.default)
+        for n, each in enumerate(listed[:last])
+        if each.name not in names
+    ]
 
 
 _TO_WIRE: dict[Any, _Translator] = {}
@@ -189,8 +205,8 @@ for _cls, _made in _STRUCTS.items():
             "holders": _each(_TO_MODEL, Holder),
             "waiters": _each(_TO_MODEL, _STRUCTS[model.Waiter]),
         },
+        _unsent(_cls, _names),
     )
-_of_push = attrgetter(*_STRUCTS[model.Notification].__struct_fields__)
 
 
 # ---- what else the service answers ----------------------------------------------------------------

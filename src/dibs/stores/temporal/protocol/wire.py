@@ -13,24 +13,24 @@ from dibs.model import Command
 from dibs.stores.temporal.protocol.owners import is_unicode
 
 AGES = 3e8
-"""No patience with a workflow that waits is longer: the broker looks after it when it comes first."""
+"""Seconds of the longest waiter ttl of a workflow: the broker looks after it when it comes first."""
 
 MOST_SLOTS = 1_000
-"""Of a pool in slot mode, where each slot is a workflow ID."""
+"""Slots of a pool in slot mode, at most. Each is a workflow ID."""
 
 
 def too_new(what: str, given: int, whose: str, known: int) -> str | None:
-    """Why what is of a later release's format is refused, and whose is older; None if it is known."""
+    """Return why a later format is refused, and what has to be updated; None if the format is known."""
     if given <= known:
         return None
     return f"{what} is of format {given}, and {whose} knows {known}: update that first"
 
 
 FORMAT = 2
-"""Of what is said to brokers, and of what they carry over to their next run."""
+"""Format of what is sent to and by brokers, and of what they carry over to their next run."""
 
 WITH_BACKLOG = 3
-"""Of what a broker carries over where calls are left that it has not applied."""
+"""Format of what a broker carries over if calls are left that it has not applied."""
 
 Packed = list[Any]  # no `type` statement: Temporal's converter would not see through it
 """A message as `core.codec` writes it."""
@@ -126,7 +126,7 @@ def bytes_of(text: str) -> bytes:
 def unpack_command(packed: Any, key: bytes) -> Command:
     """A command that was sent to a broker. Raises `ValueError` for what might do harm in its book."""
     if not isinstance(packed, list):
-        raise ValueError(f"no list: {packed!r}")
+        raise ValueError(f"no list: {type(packed).__name__}")
     command = decode_command(packed, key)
     for each in fields(command):
         value = getattr(command, each.name)
