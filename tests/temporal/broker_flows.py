@@ -10,7 +10,7 @@ from dibs.model import Acquire, Notification, Release, Reply
 from dibs.stores.temporal.broker.mailbox import DibsMailbox, MailboxInput
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import BrokerInput, Call, News
+from dibs.stores.temporal.protocol.wire import BrokerCall, BrokerInput, News
 
 
 @workflow.defn(name=ids.BROKER)
@@ -90,7 +90,7 @@ class Waiter:
         fast = bool(more.pop("fast", False))
         more.setdefault("waiter_ttl", 3e8)
         ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
-        call = Call([encode(ask)], 1, info.workflow_id, info.run_id, fast)
+        call = BrokerCall([encode(ask)], 1, info.workflow_id, info.run_id, fast)
         await broker.signal(ids.APPLY, call)
         await workflow.wait_condition(lambda: 1 in self._answers)
         token = getattr(self._answers[1], "token", 0)
@@ -102,7 +102,7 @@ class Waiter:
         elif hold < 0:
             await workflow.wait_condition(lambda: self._leave)
         end = Release(key.encode(), entry_id)
-        await broker.signal(ids.APPLY, Call([encode(end)], 2, info.workflow_id, info.run_id))
+        await broker.signal(ids.APPLY, BrokerCall([encode(end)], 2, info.workflow_id, info.run_id))
         await workflow.wait_condition(lambda: 2 in self._answers)
         return token
 
@@ -128,7 +128,7 @@ class Crowd:
 
         async def ask(number: int) -> None:
             wish = Acquire(key.encode(), f"c{number}", "crowd", 60.0, queue=True, waiter_ttl=3e8)
-            call = Call([encode(wish)], number, info.workflow_id, info.run_id)
+            call = BrokerCall([encode(wish)], number, info.workflow_id, info.run_id)
             await broker.signal(ids.APPLY, call)
 
         await asyncio.gather(*(ask(number) for number in range(many)))

@@ -20,7 +20,7 @@ from dibs.stores.temporal.broker.mailbox import DibsMailbox
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import Answer, BrokerInput, Call, text_of
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, BrokerCall, BrokerInput, text_of
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
 from tests.temporal.workers import connected, unique, worker
@@ -38,11 +38,11 @@ class Brokered:
     def handle(self) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(ids.broker_id(self.key))
 
-    async def call(self, *commands: Command, **about: Any) -> Answer:
+    async def call(self, *commands: Command, **about: Any) -> BrokerAnswer:
         """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
         by_hand = about.get("at") is not None
         started = BrokerInput(text_of(self.key), by_hand=by_hand, **about.pop("start", {}))
-        call = Call([encode(command) for command in commands], **about)
+        call = BrokerCall([encode(command) for command in commands], **about)
         while True:
             try:
                 return await self._call_once(started, call)
@@ -50,7 +50,7 @@ class Brokered:
                 if error.status not in PASSING:
                     raise
 
-    async def _call_once(self, started: BrokerInput, call: Call) -> Answer:
+    async def _call_once(self, started: BrokerInput, call: BrokerCall) -> BrokerAnswer:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             ids.BROKER,
             started,
@@ -58,8 +58,8 @@ class Brokered:
             task_queue=self.queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
-        answer: Answer = await self.client.execute_update_with_start_workflow(
-            ids.APPLY, call, start_workflow_operation=start, result_type=Answer
+        answer: BrokerAnswer = await self.client.execute_update_with_start_workflow(
+            ids.APPLY, call, start_workflow_operation=start, result_type=BrokerAnswer
         )
         return answer
 
@@ -159,7 +159,7 @@ async def asked_at_once(here: Brokered, many: int) -> WorkflowHandle[Any, Any]:
     await here.client.start_workflow(
         ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
     )
-    holds = Call([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
+    holds = BrokerCall([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
     await here.handle.signal(ids.APPLY, holds)
     crowd = await here.client.start_workflow(
         Crowd.run,

@@ -32,7 +32,13 @@ from dibs.stores.temporal.broker.mailbox import MailboxInput
 from dibs.stores.temporal.broker.watch import WAITS, Watch
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import FORMAT, WITH_BACKLOG, BrokerInput, Call, text_of
+from dibs.stores.temporal.protocol.wire import (
+    FORMAT,
+    WITH_BACKLOG,
+    BrokerCall,
+    BrokerInput,
+    text_of,
+)
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK, HastyBroker, Waiter, serving
@@ -170,7 +176,7 @@ async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: Temp
         assert isinstance(cause, ApplicationError)
         assert cause.type == "IncompatibleVersion"
         assert str(FORMAT + 1) in str(cause)
-        newer = Call([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
+        newer = BrokerCall([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
         await here.handle.signal(ids.APPLY, newer)
         assert not (await here.status()).waiting
 
@@ -214,9 +220,9 @@ async def test_what_nobody_of_ours_would_send_does_no_harm(temporal_server: Temp
             ("x", NOBODY),
             ("\ud800", NOBODY),
         ):
-            await here.handle.signal(ids.APPLY, Call(odd, 1, workflow_id, run_id))
+            await here.handle.signal(ids.APPLY, BrokerCall(odd, 1, workflow_id, run_id))
         await here.handle.signal(ids.APPLY, "no call at all")
-        answer = await here.handle.execute_update(ids.APPLY, Call(odd))
+        answer = await here.handle.execute_update(ids.APPLY, BrokerCall(odd))
         assert [reply[0] for reply in answer["replies"]] == ["failed"] * 6
         assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
 
@@ -292,7 +298,7 @@ class Quitter:
         if key:
             info = workflow.info()
             ask = Acquire(key.encode(), "q", "quitter", 60.0, units=units, capacity=2, queue=True)
-            call = Call([encode(ask)], 1, info.workflow_id, info.run_id)
+            call = BrokerCall([encode(ask)], 1, info.workflow_id, info.run_id)
             broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
             await broker.signal(ids.APPLY, call)
         await workflow.wait_condition(lambda: self._quit)

@@ -19,7 +19,7 @@ from dibs.stores.temporal.broker.desk import Desk
 from dibs.stores.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
 from dibs.stores.temporal.broker.post import AT_ONCE, Post, Telling
 from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import Answer, Call, News
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, BrokerCall, News
 
 KEY = b"lock:a"
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
@@ -36,7 +36,7 @@ class Office:
 
     def ask(self, workflow_id: str, run_id: str, **more: Any) -> list[Any]:
         command = encode(Acquire(KEY, "a", "me", 30.0))
-        call = Call([command], 1, workflow_id, run_id, at=(1_000.0, 10**15), **more)
+        call = BrokerCall([command], 1, workflow_id, run_id, at=(1_000.0, 10**15), **more)
         inbox = inbox_of(workflow_id, run_id) if workflow_id else ""
         return self.clerk.answer(call, inbox, []).replies
 
@@ -93,7 +93,7 @@ async def test_a_letter_too_large_goes_in_parts_and_in_order(addressee: Addresse
     bundle = post.to(inbox_of("w", RUN))
     for number in range(1_000):
         bundle.notifications.append([number, LONG])
-        bundle.answers.append(Answer([[LONG]], number))
+        bundle.answers.append(BrokerAnswer([[LONG]], number))
     bundle.granted.append("a")
     addressee.open.set()
     await all_sent(post)
@@ -108,7 +108,7 @@ async def test_a_letter_too_large_goes_in_parts_and_in_order(addressee: Addresse
 async def test_no_task_sends_more_than_one_message_holds(addressee: Addressee) -> None:
     post = Post("", lambda inbox, bundle, there: None)
     for number in range(20):
-        post.to(inbox_of(f"w{number}", RUN)).answers.append(Answer([[LONG * 100]]))
+        post.to(inbox_of(f"w{number}", RUN)).answers.append(BrokerAnswer([[LONG * 100]]))
     post.send()
     await asyncio.sleep(0)
     assert 1 < len(addressee.news) <= AT_ONCE / 100_000
@@ -118,7 +118,7 @@ async def test_no_task_sends_more_than_one_message_holds(addressee: Addressee) -
 
 
 def test_one_piece_goes_however_large_it_is() -> None:
-    huge = Bundle([[LONG], []], [Answer([[LONG]])], ["a"])
+    huge = Bundle([[LONG], []], [BrokerAnswer([[LONG]])], ["a"])
     parts: list[Bundle] = []
     rest: Bundle | None = huge
     while rest is not None:
@@ -131,8 +131,8 @@ def test_one_piece_goes_however_large_it_is() -> None:
     ]
 
 
-def answer_to(office: Office, *commands: Any, inbox: str = "") -> Answer:
-    call = Call([encode(each) for each in commands], at=(1_000.0, 10**15))
+def answer_to(office: Office, *commands: Any, inbox: str = "") -> BrokerAnswer:
+    call = BrokerCall([encode(each) for each in commands], at=(1_000.0, 10**15))
     return office.clerk.answer(call, inbox, [])
 
 

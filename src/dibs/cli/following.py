@@ -23,7 +23,7 @@ from dibs.stores.http.errors import broken, check_format, explain, is_ours, unre
 from dibs.stores.http.names import MARK, encoded
 from dibs.stores.http.reading import Events
 from dibs.stores.http.stream import MISSED, SLACK
-from dibs.stores.http.url import Key, Settings, read_url
+from dibs.stores.http.url import ApiKey, HttpSettings, read_url
 from dibs.stores.http.wire import to_model
 
 BEAT = 15.0
@@ -127,7 +127,7 @@ class Tail:
                 raise unreachable(error, settings) from error
             raise broken(error, settings) from error
 
-    def _headers(self, key: Key | None) -> dict[str, str]:
+    def _headers(self, key: ApiKey | None) -> dict[str, str]:
         last = {"Last-Event-ID": self._last} if self._last else {}
         return headers("text/event-stream", key) | last
 
@@ -151,7 +151,7 @@ class Tail:
             self._last = events.last_id or self._last
 
 
-def _check(answer: HTTPResponse, settings: Settings, key: Key | None) -> None:
+def _check(answer: HTTPResponse, settings: HttpSettings, key: ApiKey | None) -> None:
     """Raises what it says, unless a stream of the service's follows."""
     head = head_of(answer)
     if answer.status != 200 or not is_ours(head):

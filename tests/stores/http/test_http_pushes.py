@@ -10,7 +10,7 @@ import pytest
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Notification, Released
 from dibs.stores.http import wire
-from dibs.stores.http.reading import Answer
+from dibs.stores.http.reading import Response
 from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay, ServerAffinity
 from dibs.stores.registry import store_for
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
@@ -192,8 +192,8 @@ def test_commands_follow_the_stream(side: Side) -> None:
 def test_tries_to_follow_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tried = 1000.0, list[float]()
     monkeypatch.setattr("dibs.stores.http.stream.time.monotonic", lambda: now)
-    elsewhere = Answer(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
-    here = Answer(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
+    elsewhere = Response(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
+    here = Response(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
     follows, waits = ServerAffinity(), (release(), acquire(inbox="s1.x"))
     assert not follows.is_elsewhere([acquire(), release()], elsewhere)  # these want no pushes
     for now in range(1000, 1200):

@@ -27,7 +27,7 @@ from dibs.errors import (
 from dibs.model import Failed, Granted, Inspect, Released, Status
 from dibs.stores.http import wire
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import MAX_EVENT, MAX_HEAD, Answer, AnswerReader, Events, NotHttp
+from dibs.stores.http.reading import MAX_EVENT, MAX_HEAD, Events, NotHttp, Response, ResponseReader
 from dibs.stores.http.url import IDLE
 from dibs.stores.registry import store_for
 from tests.stores.http.peers import Peer, about, answer, batch, problem, service
@@ -153,11 +153,11 @@ def cuts(data: bytes) -> st.SearchStrategy[list[bytes]]:
 
 @given(cuts(TWO))
 def test_answers_in_pieces(pieces: list[bytes]) -> None:
-    reader = AnswerReader()
+    reader = ResponseReader()
     found = [answer for piece in pieces for answer in reader.feed(piece)]
     assert found == [
-        Answer(200, {"content-length": "3", "x-a": "b"}, b"abc", True),
-        Answer(503, {"transfer-encoding": "chunked", "connection": "close"}, b"def", False),
+        Response(200, {"content-length": "3", "x-a": "b"}, b"abc", True),
+        Response(503, {"transfer-encoding": "chunked", "connection": "close"}, b"def", False),
     ]
 
 
@@ -172,21 +172,21 @@ def test_answers_in_pieces(pieces: list[bytes]) -> None:
 )
 def test_what_is_no_http(data: bytes) -> None:
     with pytest.raises(NotHttp):
-        AnswerReader().feed(data)
+        ResponseReader().feed(data)
 
 
 def test_a_body_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.stores.http.reading.MAX_BODY", 10)
-    reader = AnswerReader()
+    reader = ResponseReader()
     reader.feed(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
     with pytest.raises(NotHttp, match="too large"):
         reader.feed(b"x")
 
 
 def test_who_takes_the_pieces_gets_them() -> None:
-    reader, taken, heads = AnswerReader(), list[bytes](), list[int]()
+    reader, taken, heads = ResponseReader(), list[bytes](), list[int]()
 
-    def heed(answer: Answer) -> object:
+    def heed(answer: Response) -> object:
         heads.append(answer.status)
         return taken.append
 

@@ -195,7 +195,7 @@ def test_many_who_ask_at_once_share_calls(url: str, side: Side) -> None:
 def test_a_client_that_is_newer_than_the_workers_is_told(
     url: str, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "Call", partial(wire.Call, format=wire.FORMAT + 1))
+    monkeypatch.setattr(wire, "BrokerCall", partial(wire.BrokerCall, format=wire.FORMAT + 1))
 
     async def case() -> None:
         backend = await side.open(store_for(url))

@@ -10,11 +10,11 @@ from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.http.errors import broken
-from dibs.stores.http.loop_link import LoopLink, LoopStream, dial
-from dibs.stores.http.reading import Answer
+from dibs.stores.http.loop_link import AsyncHttpLink, AsyncHttpStream, dial
+from dibs.stores.http.reading import Response
 from dibs.stores.http.requests import findings
 from dibs.stores.http.stream import MISSED_SOME, ReconnectDelay, ServerAffinity, nowhere
-from dibs.stores.http.url import LARGEST, Settings
+from dibs.stores.http.url import LARGEST, HttpSettings
 from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
 
@@ -26,7 +26,7 @@ class AsyncHttpConnection:
 
     parallel = 2
 
-    def __init__(self, settings: Settings, learn: Callable[[About], None]) -> None:
+    def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
         self._settings = settings
         self._learn = learn
         self._reset()
@@ -34,8 +34,8 @@ class AsyncHttpConnection:
 
     def _reset(self) -> None:
         self.inbox = ""
-        self._links = LoopLinks(self._settings)
-        self._stream: LoopStream | None = None
+        self._links = AsyncHttpLinks(self._settings)
+        self._stream: AsyncHttpStream | None = None
         self._loop_end: LoopEnd | None = None
         self._deliver: Deliver = _to_nobody
         self._reconnect = ReconnectDelay()
@@ -78,7 +78,11 @@ class AsyncHttpConnection:
         return self._replies(link, await self._links.ask(link, request), commands)
 
     def _landed(
-        self, link: LoopLink, commands: Sequence[Command], done: Done, found: Answer | Exception
+        self,
+        link: AsyncHttpLink,
+        commands: Sequence[Command],
+        done: Done,
+        found: Response | Exception,
     ) -> None:
         try:
             if isinstance(found, Exception):
@@ -92,7 +96,7 @@ class AsyncHttpConnection:
             done(replies)
 
     def _replies(
-        self, link: LoopLink, answer: Answer, commands: Sequence[Command]
+        self, link: AsyncHttpLink, answer: Response, commands: Sequence[Command]
     ) -> Sequence[Reply]:
         if self._affinity.is_elsewhere(commands, answer):
             link.close()
@@ -138,7 +142,7 @@ class AsyncHttpConnection:
             self._reconnect.failed()
         self._links.part(parting=False)
         await asyncio.sleep(self._reconnect.left)
-        stream = LoopStream(self._settings, self._hear)
+        stream = AsyncHttpStream(self._settings, self._hear)
         try:
             await stream.begin()
         except BackendUnavailable as error:
@@ -188,22 +192,22 @@ MAX_IDLE = 4
 """Connections that are kept for the next requests, at most."""
 
 
-class LoopLinks:
+class AsyncHttpLinks:
     """The connections of one loop for requests, made when they are needed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._links: list[LoopLink] = []
+        self._links: list[AsyncHttpLink] = []
         self._parting = False
 
-    def idle(self) -> LoopLink | None:
+    def idle(self) -> AsyncHttpLink | None:
         """Return a connection that is open and idle, if there is one."""
         for link in self._links:
             if link.idle:
                 return link
         return None
 
-    async def take(self) -> LoopLink:
+    async def take(self) -> AsyncHttpLink:
         """Return an idle connection, to be used before the caller awaits anything. Raises `DibsError`."""
         link = self.idle()
         if link is None:
@@ -213,7 +217,9 @@ class LoopLinks:
             link.parting = self._parting or len(self._links) > MAX_IDLE
         return link
 
-    async def ask(self, link: LoopLink, request: bytes, timeout: float | None = None) -> Answer:
+    async def ask(
+        self, link: AsyncHttpLink, request: bytes, timeout: float | None = None
+    ) -> Response:
         """Send a request and return its answer. Raises `DibsError`."""
         try:
             async with asyncio.timeout(timeout):

@@ -9,16 +9,16 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Notification
 from dibs.stores.aio import BufferedLink, resolve
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.reading import Answer, AnswerReader
+from dibs.stores.http.reading import Response, ResponseReader
 from dibs.stores.http.requests import Requests, keep_alive
 from dibs.stores.http.stream import StreamReader
-from dibs.stores.http.url import IDLE, Settings
+from dibs.stores.http.url import IDLE, HttpSettings
 
-type Land = Callable[[Answer | Exception], None]
+type Land = Callable[[Response | Exception], None]
 """Called with the answer, or with an error."""
 
 
-class LoopLink(BufferedLink):
+class AsyncHttpLink(BufferedLink):
     """One TCP connection: one request at a time. It cannot be used again after an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
@@ -26,7 +26,7 @@ class LoopLink(BufferedLink):
         self.requests = requests
         self.silent = True
         """Nothing has ever arrived on it."""
-        self.reader = AnswerReader()
+        self.reader = ResponseReader()
         self._land: Land | None = None
         self._used = loop.time()
 
@@ -37,9 +37,9 @@ class LoopLink(BufferedLink):
             self.close()
         return self.usable and self._land is None
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
+    def ask(self, request: bytes) -> asyncio.Future[Response]:
         """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[Response] = self._loop.create_future()
         self.launch(request, partial(resolve, future))
         return future
 
@@ -69,7 +69,7 @@ class LoopLink(BufferedLink):
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
             self._break(error)
 
-    def _landed(self, answer: Answer) -> None:
+    def _landed(self, answer: Response) -> None:
         land, self._land = self._land, None
         self._used = self._loop.time()
         if land is None or self.parting or not answer.lasts:
@@ -106,10 +106,10 @@ class LoopLink(BufferedLink):
             land(error)
 
 
-async def dial(settings: Settings) -> LoopLink:
+async def dial(settings: HttpSettings) -> AsyncHttpLink:
     """Connect, in the running loop. Raises `DibsError`."""
     loop = asyncio.get_running_loop()
-    link = LoopLink(loop, Requests(settings))
+    link = AsyncHttpLink(loop, Requests(settings))
     tls = settings.tls
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -128,10 +128,10 @@ async def dial(settings: Settings) -> LoopLink:
     return link
 
 
-class LoopStream:
+class AsyncHttpStream:
     """A connection on which notifications arrive, and whose silence is noticed."""
 
-    def __init__(self, settings: Settings, hear: Callable[[list[Notification]], None]) -> None:
+    def __init__(self, settings: HttpSettings, hear: Callable[[list[Notification]], None]) -> None:
         self.error: DibsError | None = None
         """Why the stream ended."""
         self._settings = settings
@@ -160,7 +160,7 @@ class LoopStream:
             raise
         self._look()
 
-    def _heed(self, answer: Answer) -> Callable[[bytes], None] | None:
+    def _heed(self, answer: Response) -> Callable[[bytes], None] | None:
         return None if self.reader.heed(answer) is None else self._hear_piece
 
     def _hear_piece(self, piece: bytes) -> None:
@@ -172,7 +172,7 @@ class LoopStream:
         if heard or self.reader.missed:
             self._hear(heard)
 
-    def _over(self, found: Answer | Exception) -> None:
+    def _over(self, found: Response | Exception) -> None:
         """The stream has ended, or the answer was none."""
         if self.error is not None:
             return

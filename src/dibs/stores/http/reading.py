@@ -12,7 +12,7 @@ MAX_EVENT = 1 << 20
 """Bytes that an event of the service has at most."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A complete answer, or the head of a stream."""
 
     status: int
@@ -26,7 +26,7 @@ class NotHttp(Exception):
     """What came is not HTTP, or is too large."""
 
 
-class AnswerReader:
+class ResponseReader:
     """Parses answers from bytes. It cannot be used again after an error.
 
     `heed` is called with the head of an answer. It may return a function that gets the pieces of the body
@@ -34,9 +34,9 @@ class AnswerReader:
     """
 
     def __init__(self) -> None:
-        self.heed: Callable[[Answer], Callable[[bytes], None] | None] | None = None
+        self.heed: Callable[[Response], Callable[[bytes], None] | None] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._found: list[Answer] = []
+        self._found: list[Response] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -45,7 +45,7 @@ class AnswerReader:
         self._size = 0
         self._take: Callable[[bytes], None] | None = None
 
-    def feed(self, data: bytes | memoryview) -> list[Answer]:
+    def feed(self, data: bytes | memoryview) -> list[Response]:
         """Return the answers that are complete now. Raises `NotHttp`, or what the taker of a piece raises."""
         try:
             self._parser.feed_data(data)
@@ -81,8 +81,8 @@ class AnswerReader:
         if self._parser.get_status_code() >= 200:  # else it only says that an answer will come
             self._found.append(self._answer())
 
-    def _answer(self) -> Answer:
-        return Answer(
+    def _answer(self) -> Response:
+        return Response(
             self._parser.get_status_code(),
             self._headers,
             self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces),

@@ -14,8 +14,8 @@ from dibs.model import Command, Finding, Page, Reply
 from dibs.stores.http import wire
 from dibs.stores.http.errors import check_format, explain, is_ours, unreadable
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import Answer
-from dibs.stores.http.url import Key, Settings, is_here
+from dibs.stores.http.reading import Response
+from dibs.stores.http.url import ApiKey, HttpSettings, is_here
 from dibs.stores.http.wire import to_model, to_wire
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def _agent() -> str:
 class Requests:
     """The requests of one connection. Each connection looks up its API key again, which may have changed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._key: Key | None = settings.find_key()
+        self._key: ApiKey | None = settings.find_key()
         base = settings.base
         common = f"host: {settings.authority}\r\nuser-agent: {_agent()}\r\n"
         common += f"{wire.FORMAT_HEADER}: {wire.FORMAT}\r\n"
@@ -87,7 +87,7 @@ class Requests:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def replies(self, answer: Answer, count: int) -> Sequence[Reply]:
+    def replies(self, answer: Response, count: int) -> Sequence[Reply]:
         """Read the replies to `count` commands. Raises the error that the answer has instead."""
         replies: tuple[wire.Reply, ...] = self._read(answer, _read_batch).replies
         if len(replies) != count:
@@ -97,7 +97,7 @@ class Requests:
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def page(self, answer: Answer) -> Page:
+    def page(self, answer: Response) -> Page:
         """Read a page of keys. Raises like `replies`."""
         page: wire.StatusPage = self._read(answer, _read_page)
         try:
@@ -106,30 +106,30 @@ class Requests:
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def who(self, answer: Answer) -> wire.About:
+    def who(self, answer: Response) -> wire.About:
         """Read what the service is. Raises like `replies`."""
         about: wire.About = self._read(answer, _read_about)
         return about
 
-    def ttls(self, answer: Answer) -> wire.Ttls:
+    def ttls(self, answer: Response) -> wire.Ttls:
         """Read which ttls are allowed. Raises like `replies`."""
         ttls: wire.Ttls = self._read(answer, _read_ttls)
         return ttls
 
-    def check_stream(self, answer: Answer) -> None:
+    def check_stream(self, answer: Response) -> None:
         """Raise the error of an answer whose head does not begin a stream."""
         self._check(answer)
         if not answer.headers.get("content-type", "").startswith(EVENTS):
             raise self._nonsense("a stream that is none")
 
-    def _read(self, answer: Answer, read: Callable[[bytes], Any]) -> Any:
+    def _read(self, answer: Response, read: Callable[[bytes], Any]) -> Any:
         self._check(answer)
         try:
             return read(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise unreadable(self._settings, error) from error
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Response) -> None:
         if is_ours(answer):
             check_format(answer, self._settings)
             if answer.status == 200:
@@ -172,7 +172,7 @@ def keep_alive(sock: "socket.socket | TransportSocket") -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def findings(about: wire.About, ttls: wire.Ttls, settings: Settings) -> Sequence[Finding]:
+def findings(about: wire.About, ttls: wire.Ttls, settings: HttpSettings) -> Sequence[Finding]:
     """For `dibs doctor`: the service, what this API key may do there, its ttls, and the encryption."""
     told = f"Dibs {about.version}, server {about.server}, format {about.format}"
     return [Finding("server", "ok", told), _key(about), _ttl(ttls), _way(settings)]
@@ -199,7 +199,7 @@ def _where(directories: Sequence[str]) -> str:
     return f"below {', '.join(names)}"
 
 
-def _way(settings: Settings) -> Finding:
+def _way(settings: HttpSettings) -> Finding:
     if settings.tls is not None:
         return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
     told = "none: anyone on the network path can read the traffic"

@@ -10,7 +10,7 @@ import msgspec
 
 from dibs.model import Command, Notification
 from dibs.stores.http import wire
-from dibs.stores.http.reading import Answer, Events, NotHttp
+from dibs.stores.http.reading import Events, NotHttp, Response
 from dibs.stores.http.requests import Requests
 from dibs.stores.http.wire import push_to_model
 
@@ -54,7 +54,7 @@ class StreamReader:
         """Seconds of silence after which a stream is dead."""
         return MISSED * (5.0 if self.hello is None else self.hello.beat) + SLACK
 
-    def heed(self, answer: Answer) -> "StreamReader | None":
+    def heed(self, answer: Response) -> "StreamReader | None":
         """Read the head of the answer. Raises the error in it if no stream follows."""
         if answer.status == 200:
             self._requests.check_stream(answer)
@@ -79,7 +79,7 @@ class StreamReader:
         heard, self._heard = self._heard, []
         return heard
 
-    def ended(self, found: Answer | Exception) -> NoReturn:
+    def ended(self, found: Response | Exception) -> NoReturn:
         """Raise what ended the stream: an error answer, its end, or a broken connection."""
         if isinstance(found, Exception):
             raise found
@@ -135,7 +135,7 @@ class ServerAffinity:
         self._pause = SOON
         self._not_before = 0.0
 
-    def is_elsewhere(self, commands: Sequence[Command], answer: Answer) -> bool:
+    def is_elsewhere(self, commands: Sequence[Command], answer: Response) -> bool:
         """Whether to close the connection: another server has answered commands that name our stream."""
         wanted = _server_of(commands)
         if not wanted or answer.headers.get(wire.SERVER_HEADER, wanted) == wanted:

@@ -12,7 +12,7 @@ from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.reading import Answer, AnswerReader
+from dibs.stores.http.reading import Response, ResponseReader
 from dibs.stores.http.requests import Requests, findings, keep_alive
 from dibs.stores.http.stream import (
     MISSED_SOME,
@@ -21,7 +21,7 @@ from dibs.stores.http.stream import (
     StreamReader,
     nowhere,
 )
-from dibs.stores.http.url import IDLE, LARGEST, Settings
+from dibs.stores.http.url import IDLE, LARGEST, HttpSettings
 from dibs.stores.http.wire import About
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -31,13 +31,13 @@ BUFFER = 65536
 """Bytes that are read at a time, at most."""
 
 
-class SocketLink:
+class BlockingHttpLink:
     """One TCP connection: one request at a time. It cannot be used again after an error."""
 
-    def __init__(self, sock: socket.socket, requests: Requests, settings: Settings) -> None:
+    def __init__(self, sock: socket.socket, requests: Requests, settings: HttpSettings) -> None:
         self.socket = sock
         self.requests = requests
-        self.reader = AnswerReader()
+        self.reader = ResponseReader()
         self._silent = True
         self._settings = settings
         self._open = True
@@ -55,7 +55,7 @@ class SocketLink:
                 self.close()
         return self._open
 
-    def ask(self, request: bytes, timeout: float) -> Answer:
+    def ask(self, request: bytes, timeout: float) -> Response:
         """Send a request and wait for its answer. Raises `DibsError`."""
         until = time.monotonic() + timeout
         try:
@@ -78,7 +78,7 @@ class SocketLink:
         self._wait_at_most(timeout)
         self.socket.sendall(request)
 
-    def read(self) -> list[Answer]:
+    def read(self) -> list[Response]:
         """Wait for bytes, and return the answers that are complete. Raises `OSError` or `NotHttp`."""
         count = self.socket.recv_into(self._buffer)
         if not count:
@@ -86,7 +86,7 @@ class SocketLink:
         self._silent = False
         return self.reader.feed(self._buffer[:count])
 
-    def _last_of(self, answers: list[Answer]) -> Answer:
+    def _last_of(self, answers: list[Response]) -> Response:
         if len(answers) > 1 or not answers[0].lasts:
             self.close()
         return answers[0]
@@ -104,17 +104,17 @@ class SocketLink:
         self.socket.close()
 
 
-def dial(settings: Settings, timeout: float) -> SocketLink:
+def dial(settings: HttpSettings, timeout: float) -> BlockingHttpLink:
     """Connect. Raises `DibsError`."""
     requests = Requests(settings)
     try:
         sock = _connect(settings, min(timeout, settings.connect_timeout))
     except OSError as error:
         raise unreachable(error, settings) from error
-    return SocketLink(sock, requests, settings)
+    return BlockingHttpLink(sock, requests, settings)
 
 
-def _connect(settings: Settings, timeout: float) -> socket.socket:
+def _connect(settings: HttpSettings, timeout: float) -> socket.socket:
     sock = socket.create_connection((settings.host, settings.port), timeout)
     try:
         keep_alive(sock)
@@ -126,13 +126,13 @@ def _connect(settings: Settings, timeout: float) -> socket.socket:
     return sock
 
 
-class SocketStream:
+class BlockingHttpStream:
     """A connection on which notifications arrive, and whose silence is noticed.
 
     The constructor returns when the stream works. It cannot be used again after an error.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._link = link = dial(settings, settings.connect_timeout)
         self.socket: socket.socket = link.socket
@@ -193,14 +193,14 @@ log = logging.getLogger("dibs")
 class BlockingHttpConnection:
     """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
-    def __init__(self, settings: Settings, learn: Callable[[About], None]) -> None:
+    def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
         self.inbox = ""
         self._settings = settings
         self._learn = learn
         self._affinity = ServerAffinity()
         self._reconnect = ReconnectDelay()
-        self._link: SocketLink | None = None
-        self._stream: SocketStream | None = None
+        self._link: BlockingHttpLink | None = None
+        self._stream: BlockingHttpStream | None = None
         self._bell: Bell | None = None
         on_fork(self)
 
@@ -262,7 +262,7 @@ class BlockingHttpConnection:
         self._learn(about)
         return about
 
-    def _connected(self, timeout: float) -> SocketLink:
+    def _connected(self, timeout: float) -> BlockingHttpLink:
         link = self._link
         if link is None or not link.usable:
             link = self._link = dial(self._settings, timeout)
@@ -278,7 +278,7 @@ class BlockingHttpConnection:
     def _listen(self) -> None:
         """Open a stream, and with it an inbox. Without one only notifications are missing."""
         try:
-            self._stream = SocketStream(self._settings)
+            self._stream = BlockingHttpStream(self._settings)
         except BackendUnavailable as error:
             log.debug("no stream of %s: %s", self._settings.shown, error)
             self._reconnect.failed()
@@ -321,7 +321,7 @@ class BlockingHttpConnection:
         return ()
 
     def _wait(
-        self, stream: SocketStream, bell: Bell, timeout: float | None
+        self, stream: BlockingHttpStream, bell: Bell, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -30,19 +30,19 @@ LARGEST = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """An API key, and where it was found, for error messages."""
 
     secret: str = field(repr=False)
     place: str
 
 
-type FindKey = Callable[[], Key | None]
+type FindKey = Callable[[], ApiKey | None]
 """Called for each connection, so that a new key in a file is used soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class HttpSettings:
     """What a connection needs to know."""
 
     shown: str
@@ -76,7 +76,7 @@ def key_finder(in_url: str, file: str | None) -> FindKey:
     The function raises `NotConfigured` if a file cannot be read, or if what it finds cannot be a key.
     """
 
-    def find() -> Key | None:
+    def find() -> ApiKey | None:
         if in_url:
             return _checked(in_url, "the URL")
         if file is not None:
@@ -90,7 +90,7 @@ def key_finder(in_url: str, file: str | None) -> FindKey:
     return find
 
 
-def _read(path: str, said_by: str) -> Key:
+def _read(path: str, said_by: str) -> ApiKey:
     try:
         text = Path(path).expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,11 +101,11 @@ def _read(path: str, said_by: str) -> Key:
     return _checked(text, f"the file {path}")
 
 
-def _checked(secret: str, place: str) -> Key:
+def _checked(secret: str, place: str) -> ApiKey:
     """A key is one word, as it travels in a header. It is never shown, as half a key is a secret too."""
     if not (secret.isascii() and secret.isprintable()) or " " in secret:
         raise NotConfigured(f"what {place} has is no API key: a key is one word, such as dibs_…")
-    return Key(secret, place)
+    return ApiKey(secret, place)
 
 
 PORTS = {"http": 80, "https": 443}
@@ -119,7 +119,7 @@ def shown(url: str) -> str:
     return _USER.sub("***@", url)
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> HttpSettings:
     """Read a URL. Raises `NotConfigured` with what is wrong, and never with the API key."""
     return _Reading(url).settings()
 
@@ -143,14 +143,14 @@ class _Reading:
     def wrong(self, what: str) -> NotConfigured:
         return NotConfigured(f"{self.shown}: {what}")
 
-    def settings(self) -> Settings:
+    def settings(self) -> HttpSettings:
         parts = self.parts
         assert parts.hostname is not None
         self._safe_in_clear(parts.hostname)
         key = unquote(parts.password or parts.username or "")
         if key and "key_file" in self.options:
             raise self.wrong("the API key is given twice, before the @ and by key_file=")
-        return Settings(
+        return HttpSettings(
             shown=self.shown,
             host=parts.hostname,
             port=PORTS[parts.scheme] if self.port is None else self.port,

@@ -39,7 +39,7 @@ class Broker:
         return shown(self.key)
 
     async def deliver(
-        self, call: wire.Call, wanted: Callable[[], bool], started: Callable[[], None] | None
+        self, call: wire.BrokerCall, wanted: Callable[[], bool], started: Callable[[], None] | None
     ) -> bool:
         """Bring the call to it; tell whether it is in its history.
 
@@ -238,7 +238,7 @@ class Line:
 
     async def _deliver(self, calling: Calling, number: int) -> None:
         info = workflow.info()
-        call = wire.Call(
+        call = wire.BrokerCall(
             [encode(command) for command in calling.commands],
             number=number,
             workflow_id=info.workflow_id,
@@ -292,7 +292,7 @@ class Line:
             if listener is not None:
                 listener(notification)
 
-    def _hear_answer(self, key: bytes, answer: wire.Answer) -> None:
+    def _hear_answer(self, key: bytes, answer: wire.BrokerAnswer) -> None:
         calling = self._callings.get(answer.number)
         if calling is None or calling.broker.key != key:
             return  # of a call that nobody waits for any more

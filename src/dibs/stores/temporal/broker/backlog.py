@@ -14,13 +14,13 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from dibs.stores.temporal.protocol.wire import Call, unpack_call
+from dibs.stores.temporal.protocol.wire import BrokerCall, unpack_call
 
 type Letter = RawValue | dict[str, Any]
 """A call as it came, or as the run before has opened it. Opened only at its turn, as that takes longest."""
 
 
-def call_in(letter: Letter) -> Call:
+def call_in(letter: Letter) -> BrokerCall:
     """What a workflow asks. Raises `ValueError` for what is no call of ours."""
     return unpack_call(opened(letter))
 

@@ -15,8 +15,8 @@ from dibs.stores.temporal.broker.post import Telling
 from dibs.stores.temporal.protocol.owners import owner_of
 from dibs.stores.temporal.protocol.wire import (
     FORMAT,
-    Answer,
-    Call,
+    BrokerAnswer,
+    BrokerCall,
     Packed,
     too_new,
     unpack_command,
@@ -32,7 +32,7 @@ class Clerk:
         self._telling = telling
         self._by_hand = by_hand
 
-    def answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+    def answer(self, call: BrokerCall, inbox: str, granted: list[str]) -> BrokerAnswer:
         """`granted` gets the ids whose owners first hear of their grant by this."""
         commands = [self._command(packed, call) for packed in call.commands]
         replies: list[Packed] = []
@@ -43,14 +43,14 @@ class Clerk:
                 reply = in_brief(reply, _leases(commands))
             replies.append(encode(curt(reply) if size > AN_ANSWER else reply))
             size += size_of(replies[-1]) if len(call.commands) > 1 else 0
-        return Answer(replies, call.number, self._clock.now())
+        return BrokerAnswer(replies, call.number, self._clock.now())
 
     def status(self) -> Reply:
         """Who holds and who waits, as a query asks."""
         return self._desk.status(*self._clock.of_query())
 
     def _reply(
-        self, command: Command | Failed, call: Call, inbox: str, granted: list[str]
+        self, command: Command | Failed, call: BrokerCall, inbox: str, granted: list[str]
     ) -> Reply:
         """No error of ours may get out, as one may end a workflow: all that is held would be lost."""
         if isinstance(command, Failed):
@@ -62,7 +62,7 @@ class Clerk:
         except DibsError as error:
             return Failed("invalid", str(error))
 
-    def _applied(self, command: Command, call: Call, inbox: str, granted: list[str]) -> Reply:
+    def _applied(self, command: Command, call: BrokerCall, inbox: str, granted: list[str]) -> Reply:
         now, stamp = self._clock.read()
         if isinstance(command, Acquire) and inbox and not command.inbox:
             command = replace(command, inbox=inbox)
@@ -75,7 +75,7 @@ class Clerk:
         self._telling.push(notifications)
         return reply
 
-    def _command(self, packed: Any, call: Call) -> Command | Failed:
+    def _command(self, packed: Any, call: BrokerCall) -> Command | Failed:
         newer = newer_call(call)
         if newer:
             return Failed("invalid", newer)
@@ -101,6 +101,6 @@ def _leases(commands: Iterable[Command | Failed]) -> set[str]:
 _WITHOUT_ID = (Inspect, Revoke, Failed)
 
 
-def newer_call(call: Call) -> str | None:
+def newer_call(call: BrokerCall) -> str | None:
     """Why a call of a later release is refused; None for one that is not."""
     return too_new("the call", call.format, "the worker of this broker", FORMAT)

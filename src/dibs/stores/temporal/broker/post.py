@@ -17,7 +17,7 @@ from dibs.stores.temporal.broker.desk import Desk
 from dibs.stores.temporal.broker.parts import A_PART, Bundle
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import Answer, News
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, News
 
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
@@ -117,7 +117,7 @@ def _can_be_reached(inbox: str) -> bool:
 
 
 def _bundle(packed: dict[str, Any]) -> Bundle:
-    answers = [Answer(**answer) for answer in packed["answers"]]
+    answers = [BrokerAnswer(**answer) for answer in packed["answers"]]
     return Bundle(packed["notifications"], answers, packed["granted"])
 
 
@@ -142,7 +142,7 @@ class Telling:
         """Inboxes of workflows that have closed, and the grants that they never learnt of."""
         self.post = Post(key, self._landed, state)
 
-    def answer(self, inbox: str, answer: Answer, granted: Sequence[str]) -> None:
+    def answer(self, inbox: str, answer: BrokerAnswer, granted: Sequence[str]) -> None:
         """Tell a workflow what came of its call; of these grants it learns by that."""
         bundle = self.post.to(inbox)
         bundle.answers.append(answer)

@@ -37,7 +37,7 @@ Packed = list[Any]  # no `type` statement: Temporal's converter would not see th
 
 
 @dataclass
-class Call:
+class BrokerCall:
     """A batch of commands about one key."""
 
     commands: list[Any]
@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass
-class Answer:
+class BrokerAnswer:
     """What came of a call."""
 
     replies: list[Packed]
@@ -72,7 +72,7 @@ class News:
     key: str
     """Base64: any bytes."""
     notifications: list[Packed] = field(default_factory=list[Packed])
-    answers: list[Answer] = field(default_factory=list[Answer])
+    answers: list[BrokerAnswer] = field(default_factory=list[BrokerAnswer])
     format: int = FORMAT
 
 
@@ -89,7 +89,7 @@ class BrokerInput:
     format: int = FORMAT
 
 
-def unpack_call(packed: dict[str, Any]) -> Call:
+def unpack_call(packed: dict[str, Any]) -> BrokerCall:
     """A call that came by a signal. Raises `ValueError` for what is none of ours."""
     known = {name: packed[name] for name in _CALL if name in packed}
     if not isinstance(known.get("commands"), list):
@@ -97,7 +97,7 @@ def unpack_call(packed: dict[str, Any]) -> Call:
     for name, kind in _CALL.items():
         if name in known and (type(known[name]) not in kind):
             raise ValueError(f"{name} of a call is {type(known[name]).__name__}")
-    call = Call(**known)
+    call = BrokerCall(**known)
     call.at = (call.at[0], call.at[1]) if call.at is not None else None
     return call
 
