@@ -19,8 +19,7 @@ from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
 from dibs.stores.http.loop_link import dial
-from dibs.stores.http.settings import Settings
-from dibs.stores.http.url import read_url
+from dibs.stores.http.url import HttpSettings, read_url
 
 SECTION = "renewals under dripping connections"
 TTL = 1.0
@@ -73,7 +72,7 @@ def work(line: Line, role: str, folder: str, count: int) -> None:
     asyncio.run(_work(line, settings, role, count))
 
 
-async def _work(line: Line, settings: Settings, role: str, count: int) -> None:
+async def _work(line: Line, settings: HttpSettings, role: str, count: int) -> None:
     line.say(ready=True)
     while order := await asyncio.to_thread(line.hear):
         wait_for(order["at"])
@@ -86,7 +85,7 @@ async def _work(line: Line, settings: Settings, role: str, count: int) -> None:
 
 
 async def _renew_all(
-    settings: Settings, count: int, end: float, seconds: float
+    settings: HttpSettings, count: int, end: float, seconds: float
 ) -> dict[str, float]:
     took: list[float] = []
     renewing = (_renew(settings, number, end, seconds, took) for number in range(count))
@@ -96,7 +95,7 @@ async def _renew_all(
 
 
 async def _renew(
-    settings: Settings, number: int, end: float, seconds: float, took: list[float]
+    settings: HttpSettings, number: int, end: float, seconds: float, took: list[float]
 ) -> bool:
     """One lease until then, and how long each renewal took; whether it was lost."""
     name = urlsafe_b64encode(f"dripped-on/{number}-{token_urlsafe(6)}".encode()).decode()
@@ -119,7 +118,7 @@ async def _renew(
     return lost
 
 
-async def _drip(settings: Settings, number: int, end: float) -> None:
+async def _drip(settings: HttpSettings, number: int, end: float) -> None:
     """One connection that never comes to the end of its request."""
     _, writer = await asyncio.open_connection(settings.host, settings.port)
     drops = request(settings, "POST", "/v1/batch", length=BODY)

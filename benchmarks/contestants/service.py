@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
-from dibs.stores.http.loop_link import LoopLink, dial
-from dibs.stores.http.settings import Settings
-from dibs.stores.http.url import read_url
+from dibs.stores.http.loop_link import AsyncHttpLink, dial
+from dibs.stores.http.url import HttpSettings, read_url
 
 
-def request(settings: Settings, method: str, path: str, length: int = 0) -> bytes:
+def request(settings: HttpSettings, method: str, path: str, length: int = 0) -> bytes:
     """What is sent, with the key; a body of `length` bytes has to follow."""
     key = settings.find_key()
     login = f"authorization: Bearer {key.secret}\r\n" if key else ""
@@ -26,7 +25,7 @@ def request(settings: Settings, method: str, path: str, length: int = 0) -> byte
     return f"{head}content-length: {length}\r\n\r\n".encode()
 
 
-def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
+def _pairs(settings: HttpSettings) -> Callable[[str], AsyncRun]:
     """Acquire and release by the locks' own routes."""
 
     def on(key: str) -> AsyncRun:
@@ -34,7 +33,7 @@ def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
         path = f"/v1/locks/base64:{urlsafe_b64encode(name).decode().rstrip('=')}"
         acquire = request(settings, "POST", f"{path}?client-id=bench&ttl=30")
         before, after = request(settings, "DELETE", f"{path}?id=*").split(b"*")
-        link: LoopLink | None = None
+        link: AsyncHttpLink | None = None
 
         async def run(n: int) -> None:
             nonlocal link

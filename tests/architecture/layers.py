@@ -41,7 +41,7 @@ BELOW = BASE | names("config clock process core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
     "session settings stores.registry stores.port stores.redact stores.http.wire stores.http.names"
-    " stores.http.wire_service stores.http.translation runtime.port runtime.aio runtime.notifications"
+    " runtime.port runtime.aio runtime.notifications"
     " locks.acquire locks.requests locks.messages"
 )
 HTTP = names("msgspec starlette")

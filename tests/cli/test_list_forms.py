@@ -13,6 +13,7 @@ import dibs.sync
 from dibs.cli import main
 from dibs.cli.exits import FORBIDDEN, FREE, USAGE
 from dibs.core.names import fingerprint
+from dibs.model import Acquire
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
 from tests.server.world import World, b64
@@ -127,7 +128,7 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
         client = world.client()
         many = [f"dir/{number:03}" for number in range(230)]
         acquires = [
-            wire.Acquire(encoded(b"lock:" + name.encode()), f"{name:x>22}", "me", 60.0)
+            wire.to_wire(Acquire(b"lock:" + name.encode(), f"{name:x>22}", "me", 60.0))
             for name in many
         ]
         answer = client.post("/v1/batch", content=msgspec.json.encode(wire.Batch(tuple(acquires))))

@@ -18,14 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dibs.cli import main
 from dibs.errors import NotConfigured
-from dibs.model import Command
+from dibs.model import Command, Inspect
 from dibs.runtime.port import TimedReply
 from dibs.server import keys_known
 from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
 from dibs.stores.http import wire
-from dibs.stores.http.names import encoded
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -203,7 +202,7 @@ def test_what_is_counted(world: World, anybody: httpx2.Client) -> None:
 
 def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client) -> None:
     client, path = world.client(), f"/v1/locks/{b64('x')}"
-    looks = wire.Batch(tuple(wire.Inspect(encoded(b"lock:%d" % n)) for n in range(3)))
+    looks = wire.Batch(tuple(wire.to_wire(Inspect(b"lock:%d" % n)) for n in range(3)))
     answer = client.post("/v1/batch", content=msgspec.json.encode(looks))
     assert answer.status_code == 200, answer.text
     found = Measured(anybody)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.model import Notification
+from dibs.model import Acquire, Notification, Queued, Release, Renew, Revoke
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
 from tests.server.test_batch import ID, key, post
@@ -54,26 +54,26 @@ def test_grants_and_revocations_are_pushed(world: World) -> None:
         assert name == "hello"
         assert hello["server"] == world.server.service.server_id
         inbox, k = hello["inbox"], key("pushed")
-        post(client, wire.Acquire(k, ID + "1", "first", 30.0))
-        (queued,) = post(client, wire.Acquire(k, ID + "2", "second", 30.0, queue=True, inbox=inbox))
-        assert type(queued) is wire.Queued
-        post(client, wire.Release(k, ID + "1"))
+        post(client, Acquire(k, ID + "1", "first", 30.0))
+        (queued,) = post(client, Acquire(k, ID + "2", "second", 30.0, queue=True, inbox=inbox))
+        assert type(queued) is Queued
+        post(client, Release(k, ID + "1"))
         pushes = [push_of(next(news))]
         while pushes[-1].event != "granted":
             pushes.append(push_of(next(news)))
         assert pushes[-1].lease == fingerprint(ID + "2")
         assert pushes[-1].granted_at >= queued.now
         assert ID not in str(pushes)
-        post(client, wire.Renew(k, ID + "2", 30.0))
-        post(client, wire.Revoke(k, None, "a test"))
+        post(client, Renew(k, ID + "2", 30.0))
+        post(client, Revoke(k, None, "a test"))
         told = push_of(next(news))
         assert (told.event, told.detail) == ("revoked", "a test")
 
 
-def push_of(event: tuple[str, Any]) -> wire.Push:
+def push_of(event: tuple[str, Any]) -> Notification:
     name, data = event
     assert name == "notification", event
-    return msgspec.convert(data, wire.Push)
+    return wire.push_to_model(msgspec.convert(data, wire.Notification), "")
 
 
 def test_only_its_owners_commands_may_name_it(world: World) -> None:
@@ -81,12 +81,12 @@ def test_only_its_owners_commands_may_name_it(world: World) -> None:
     with listening(client) as news:
         _, hello = next(news)
         k = key("mine")
-        post(client, wire.Acquire(k, ID + "1", "first", 30.0, inbox=hello["inbox"]))
-        post(other, wire.Acquire(k, ID + "2", "x", 30.0, queue=True, inbox=hello["inbox"]))
-        post(client, wire.Release(k, ID + "1"))
-        post(client, wire.Revoke(k, None, "of the other"))
-        post(client, wire.Acquire(key("own"), ID + "3", "x", 30.0, inbox=hello["inbox"]))
-        post(client, wire.Revoke(key("own"), None, "our own"))
+        post(client, Acquire(k, ID + "1", "first", 30.0, inbox=hello["inbox"]))
+        post(other, Acquire(k, ID + "2", "x", 30.0, queue=True, inbox=hello["inbox"]))
+        post(client, Release(k, ID + "1"))
+        post(client, Revoke(k, None, "of the other"))
+        post(client, Acquire(key("own"), ID + "3", "x", 30.0, inbox=hello["inbox"]))
+        post(client, Revoke(key("own"), None, "our own"))
         assert push_of(next(news)).detail == "our own"
 
 

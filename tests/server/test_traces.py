@@ -12,8 +12,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
+from dibs.model import Acquire, Command
 from dibs.stores.http import wire
-from dibs.stores.http.names import encoded
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
@@ -154,16 +154,14 @@ def test_a_holder_that_nobody_keeps_the_trace_of_is_linked_to_by_nobody(
 def test_a_batch(traces: Traces, client: httpx2.Client) -> None:
     """Each of its acquires may say whose trace it is in; of several nobody else knows."""
 
-    def asked(*acquires: wire.Command) -> list[str]:
-        body = msgspec.json.encode(wire.Batch(acquires))
+    def asked(*acquires: Command) -> list[str]:
+        body = msgspec.json.encode(wire.Batch(tuple(map(wire.to_wire, acquires))))
         answer = client.post("/v1/batch", content=body)
         assert answer.status_code == 200, answer.text
         return [each["is"] for each in answer.json()["replies"]]
 
-    def one(name: bytes, lease: str, trace: str = "", *, queue: bool = False) -> wire.Acquire:
-        return wire.Acquire(
-            encoded(b"lock:" + name), lease * 22, "me", 60.0, trace=trace, queue=queue
-        )
+    def one(name: bytes, lease: str, trace: str = "", *, queue: bool = False) -> Acquire:
+        return Acquire(b"lock:" + name, lease * 22, "me", 60.0, trace=trace, queue=queue)
 
     caller = f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"
     assert asked(one(b"b1", "a", caller), one(b"b2", "b", "no trace")) == ["granted"] * 2

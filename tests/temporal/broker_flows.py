@@ -5,18 +5,12 @@ from typing import Any
 
 from temporalio import workflow
 
+from dibs.core.codec import decode_notification, decode_reply, encode
 from dibs.model import Acquire, Notification, Release, Reply
 from dibs.stores.temporal.broker.mailbox import DibsMailbox, MailboxInput
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import (
-    BrokerInput,
-    Call,
-    News,
-    pack_command,
-    unpack_notification,
-    unpack_reply,
-)
+from dibs.stores.temporal.protocol.wire import BrokerCall, BrokerInput, News
 
 
 @workflow.defn(name=ids.BROKER)
@@ -79,8 +73,8 @@ class Waiter:
     def news(self, news: News) -> None:
         key = b"lock:x"
         for answer in news.answers:
-            self._answers[answer.number] = unpack_reply(answer.replies[0], key)
-        self._pushes += [unpack_notification(packed, key) for packed in news.notifications]
+            self._answers[answer.number] = decode_reply(answer.replies[0], key)
+        self._pushes += [decode_notification(packed, key, "") for packed in news.notifications]
 
     @workflow.signal
     def leave(self) -> None:
@@ -96,7 +90,7 @@ class Waiter:
         fast = bool(more.pop("fast", False))
         more.setdefault("waiter_ttl", 3e8)
         ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
-        call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id, fast)
+        call = BrokerCall([encode(ask)], 1, info.workflow_id, info.run_id, fast)
         await broker.signal(ids.APPLY, call)
         await workflow.wait_condition(lambda: 1 in self._answers)
         token = getattr(self._answers[1], "token", 0)
@@ -108,7 +102,7 @@ class Waiter:
         elif hold < 0:
             await workflow.wait_condition(lambda: self._leave)
         end = Release(key.encode(), entry_id)
-        await broker.signal(ids.APPLY, Call([pack_command(end)], 2, info.workflow_id, info.run_id))
+        await broker.signal(ids.APPLY, BrokerCall([encode(end)], 2, info.workflow_id, info.run_id))
         await workflow.wait_condition(lambda: 2 in self._answers)
         return token
 
@@ -124,7 +118,7 @@ class Crowd:
     def news(self, news: News) -> None:
         for answer in news.answers:
             heard = self._answers.setdefault(answer.number, [])
-            heard += [unpack_reply(packed, b"") for packed in answer.replies]
+            heard += [decode_reply(packed, b"") for packed in answer.replies]
 
     @workflow.run
     async def run(self, key: str, many: int) -> list[int]:
@@ -134,7 +128,7 @@ class Crowd:
 
         async def ask(number: int) -> None:
             wish = Acquire(key.encode(), f"c{number}", "crowd", 60.0, queue=True, waiter_ttl=3e8)
-            call = Call([pack_command(wish)], number, info.workflow_id, info.run_id)
+            call = BrokerCall([encode(wish)], number, info.workflow_id, info.run_id)
             await broker.signal(ids.APPLY, call)
 
         await asyncio.gather(*(ask(number) for number in range(many)))

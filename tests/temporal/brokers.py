@@ -14,19 +14,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from dibs.core.codec import decode_reply, encode
 from dibs.model import Acquire, Command, Reply, Status
 from dibs.stores.temporal.broker.mailbox import DibsMailbox
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import (
-    Answer,
-    BrokerInput,
-    Call,
-    pack_command,
-    text_of,
-    unpack_reply,
-)
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, BrokerCall, BrokerInput, text_of
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
 from tests.temporal.workers import connected, unique, worker
@@ -44,11 +38,11 @@ class Brokered:
     def handle(self) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(ids.broker_id(self.key))
 
-    async def call(self, *commands: Command, **about: Any) -> Answer:
+    async def call(self, *commands: Command, **about: Any) -> BrokerAnswer:
         """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
         by_hand = about.get("at") is not None
         started = BrokerInput(text_of(self.key), by_hand=by_hand, **about.pop("start", {}))
-        call = Call([pack_command(command) for command in commands], **about)
+        call = BrokerCall([encode(command) for command in commands], **about)
         while True:
             try:
                 return await self._call_once(started, call)
@@ -56,7 +50,7 @@ class Brokered:
                 if error.status not in PASSING:
                     raise
 
-    async def _call_once(self, started: BrokerInput, call: Call) -> Answer:
+    async def _call_once(self, started: BrokerInput, call: BrokerCall) -> BrokerAnswer:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             ids.BROKER,
             started,
@@ -64,20 +58,20 @@ class Brokered:
             task_queue=self.queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
-        answer: Answer = await self.client.execute_update_with_start_workflow(
-            ids.APPLY, call, start_workflow_operation=start, result_type=Answer
+        answer: BrokerAnswer = await self.client.execute_update_with_start_workflow(
+            ids.APPLY, call, start_workflow_operation=start, result_type=BrokerAnswer
         )
         return answer
 
     async def apply(self, *commands: Command, **about: Any) -> list[Reply]:
         answer = await self.call(*commands, **about)
-        return [unpack_reply(packed, self.key) for packed in answer.replies]
+        return [decode_reply(packed, self.key) for packed in answer.replies]
 
     async def ask(self, command: Command, **about: Any) -> Reply:
         return (await self.apply(command, **about))[0]
 
     async def status(self) -> Status:
-        found = unpack_reply(await self.handle.query(ids.STATUS), self.key)
+        found = decode_reply(await self.handle.query(ids.STATUS), self.key)
         assert isinstance(found, Status)
         return found
 
@@ -165,7 +159,7 @@ async def asked_at_once(here: Brokered, many: int) -> WorkflowHandle[Any, Any]:
     await here.client.start_workflow(
         ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
     )
-    holds = Call([pack_command(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
+    holds = BrokerCall([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
     await here.handle.signal(ids.APPLY, holds)
     crowd = await here.client.start_workflow(
         Crowd.run,

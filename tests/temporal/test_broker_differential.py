@@ -9,6 +9,7 @@ import pytest
 
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
+from dibs.core.codec import decode_reply, encode
 from dibs.core.names import fingerprint
 from dibs.model import (
     MANY,
@@ -23,7 +24,6 @@ from dibs.model import (
     Revoke,
 )
 from dibs.stores.temporal.broker.desk import QUEUE_LIMIT
-from dibs.stores.temporal.protocol.wire import pack_reply, unpack_reply
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import BriskBroker, serving
 
@@ -72,7 +72,7 @@ def any_command(random: Random, key: bytes) -> Command:
 
 def comparable(reply: Reply, key: bytes) -> Reply:
     """As it arrives; what ends at once ends in any order."""
-    found = unpack_reply(json.loads(json.dumps(pack_reply(reply))), key)
+    found = decode_reply(json.loads(json.dumps(encode(reply))), key)
     if isinstance(found, Refused):
         return replace(found, holders=tuple(sorted(found.holders, key=lambda each: each.token)))
     return found

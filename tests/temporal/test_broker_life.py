@@ -12,6 +12,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from dibs.core.codec import encode
 from dibs.errors import DibsError
 from dibs.model import (
     Acquire,
@@ -34,9 +35,8 @@ from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.wire import (
     FORMAT,
     WITH_BACKLOG,
+    BrokerCall,
     BrokerInput,
-    Call,
-    pack_command,
     text_of,
 )
 from dibs.temporal.worker.served import owner_closed
@@ -176,7 +176,7 @@ async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: Temp
         assert isinstance(cause, ApplicationError)
         assert cause.type == "IncompatibleVersion"
         assert str(FORMAT + 1) in str(cause)
-        newer = Call([pack_command(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
+        newer = BrokerCall([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
         await here.handle.signal(ids.APPLY, newer)
         assert not (await here.status()).waiting
 
@@ -213,17 +213,17 @@ async def test_what_nobody_of_ours_would_send_does_no_harm(temporal_server: Temp
         await here.ask(here.acquire("a", ttl=1e300, capacity=3))
         huge = here.acquire("b", ttl=1e300, waiter_ttl=1e300, units=3, capacity=3, inbox="x")
         assert isinstance(await here.ask(huge), Queued)
-        odd = [{"is": "Acquire"}, {"is": "Nothing"}, {}, {**pack_command(huge), "ttl": None}]
+        odd = [["acquire"], ["nothing"], [], {}, "x", encode(huge)[:3]]
         for workflow_id, run_id in (
             ("nobody", "no-run"),
             ("", ""),
             ("x", NOBODY),
             ("\ud800", NOBODY),
         ):
-            await here.handle.signal(ids.APPLY, Call(odd, 1, workflow_id, run_id))
+            await here.handle.signal(ids.APPLY, BrokerCall(odd, 1, workflow_id, run_id))
         await here.handle.signal(ids.APPLY, "no call at all")
-        answer = await here.handle.execute_update(ids.APPLY, Call(odd))
-        assert [reply["is"] for reply in answer["replies"]] == ["Failed"] * 4
+        answer = await here.handle.execute_update(ids.APPLY, BrokerCall(odd))
+        assert [reply[0] for reply in answer["replies"]] == ["failed"] * 6
         assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
 
 
@@ -298,7 +298,7 @@ class Quitter:
         if key:
             info = workflow.info()
             ask = Acquire(key.encode(), "q", "quitter", 60.0, units=units, capacity=2, queue=True)
-            call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id)
+            call = BrokerCall([encode(ask)], 1, info.workflow_id, info.run_id)
             broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
             await broker.signal(ids.APPLY, call)
         await workflow.wait_condition(lambda: self._quit)

@@ -10,6 +10,7 @@ from temporalio.client import WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
+from dibs.core.codec import decode_notification
 from dibs.core.names import fingerprint
 from dibs.model import Queued, Release
 from dibs.stores.temporal.broker.mailbox import DibsMailbox
@@ -102,8 +103,9 @@ async def test_a_broker_pushes_to_it(here: Brokered) -> None:
     await here.ask(Release(here.key, "a"))
     (news,) = await box.take()
     assert news["key"] == text_of(here.key)
-    (push,) = news["notifications"]
-    assert (push["event"], push["lease"]) == ("granted", fingerprint("b"))
+    (packed,) = news["notifications"]
+    push = decode_notification(packed, here.key, box.inbox)
+    assert (push.event, push.lease) == ("granted", fingerprint("b"))
 
 
 async def test_a_broker_whose_push_finds_no_mailbox_goes_on(here: Brokered) -> None:

@@ -19,13 +19,12 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Status
 from dibs.server.observatory.events import Event, read
 from dibs.stores.http import wire
-from dibs.stores.http.events import Events
+from dibs.stores.http.errors import broken, check_format, explain, is_ours, unreachable
 from dibs.stores.http.names import MARK, encoded
-from dibs.stores.http.settings import Key, Settings
+from dibs.stores.http.reading import Events
 from dibs.stores.http.stream import MISSED, SLACK
-from dibs.stores.http.translation import status_to_model
-from dibs.stores.http.trouble import broken, check_format, explain, is_ours, unreachable
-from dibs.stores.http.url import read_url
+from dibs.stores.http.url import ApiKey, HttpSettings, read_url
+from dibs.stores.http.wire import to_model
 
 BEAT = 15.0
 """So often something comes, until the service has said how often."""
@@ -128,7 +127,7 @@ class Tail:
                 raise unreachable(error, settings) from error
             raise broken(error, settings) from error
 
-    def _headers(self, key: Key | None) -> dict[str, str]:
+    def _headers(self, key: ApiKey | None) -> dict[str, str]:
         last = {"Last-Event-ID": self._last} if self._last else {}
         return headers("text/event-stream", key) | last
 
@@ -152,7 +151,7 @@ class Tail:
             self._last = events.last_id or self._last
 
 
-def _check(answer: HTTPResponse, settings: Settings, key: Key | None) -> None:
+def _check(answer: HTTPResponse, settings: HttpSettings, key: ApiKey | None) -> None:
     """Raises what it says, unless a stream of the service's follows."""
     head = head_of(answer)
     if answer.status != 200 or not is_ours(head):
@@ -194,7 +193,8 @@ class Watch:
             return None
         _say_how_it_stands(told, self._voice)
         if told.kind == "status":
-            return status_to_model(msgspec.convert(told.data, wire.Status))
+            status: Status = to_model(msgspec.convert(told.data, wire.Status))
+            return status
         return None
 
 

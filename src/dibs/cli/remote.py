@@ -9,16 +9,15 @@ from typing import Any, cast
 import click
 
 from dibs.errors import DibsError, InvalidRequest
-from dibs.stores.http.reading import Answer
-from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.trouble import (
+from dibs.stores.http.errors import (
     check_format,
     explain,
     is_ours,
     unreachable,
     unreadable,
 )
-from dibs.stores.http.url import read_url
+from dibs.stores.http.reading import Response
+from dibs.stores.http.url import ApiKey, HttpSettings, read_url
 
 MAX_ANSWER = 64 << 20
 
@@ -60,8 +59,8 @@ class Remote:
                 raise explain(answer, self._settings, key)
 
     def _exchange(
-        self, method: str, path: str, body: Mapping[str, Any] | None, key: Key | None
-    ) -> Answer:
+        self, method: str, path: str, body: Mapping[str, Any] | None, key: ApiKey | None
+    ) -> Response:
         settings = self._settings
         named = headers("application/json", key) | {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
@@ -84,7 +83,7 @@ class Remote:
         return cast("dict[str, Any]", found)
 
 
-def connection(settings: Settings) -> HTTPConnection:
+def connection(settings: HttpSettings) -> HTTPConnection:
     """A connection of its own, which is made with the first request."""
     host, port, timeout = settings.host, settings.port, settings.timeout
     if settings.tls is None:
@@ -92,13 +91,13 @@ def connection(settings: Settings) -> HTTPConnection:
     return HTTPSConnection(host, port, timeout=timeout, context=settings.tls())
 
 
-def headers(accept: str, key: Key | None) -> dict[str, str]:
+def headers(accept: str, key: ApiKey | None) -> dict[str, str]:
     """What is wanted, and who wants it."""
     named = {} if key is None else {"Authorization": f"Bearer {key.secret}"}
     return {"Accept": accept} | named
 
 
-def head_of(response: HTTPResponse) -> Answer:
+def head_of(response: HTTPResponse) -> Response:
     """An answer whose body was not read yet."""
     found = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, found, b"", lasts=False)
+    return Response(response.status, found, b"", lasts=False)

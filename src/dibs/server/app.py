@@ -23,7 +23,7 @@ from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, Router
 from dibs.server.service import Service
 from dibs.server.ui.files import POLICY
-from dibs.stores.http.translation import holders_to_wire
+from dibs.stores.http.wire import holders_to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

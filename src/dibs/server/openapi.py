@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dibs.server.routing import Needs, Route
-from dibs.stores.http.wire_service import Problem
+from dibs.stores.http.wire import Problem
 
 type Node = dict[str, Any]
 

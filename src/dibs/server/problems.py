@@ -8,7 +8,7 @@ import msgspec
 
 from dibs.core.names import shown
 from dibs.server.answers import Answer, Header
-from dibs.stores.http import wire, wire_service
+from dibs.stores.http import wire
 
 
 class Kind(NamedTuple):
@@ -111,10 +111,10 @@ class Problem(Exception):
         """Its HTTP status."""
         return KINDS[self.kind].status
 
-    def shape(self) -> wire_service.Problem:
+    def shape(self) -> wire.Problem:
         """The response body."""
         known = KINDS[self.kind]
-        return wire_service.Problem(
+        return wire.Problem(
             f"/problems/{self.kind}",
             known.title,
             known.status,

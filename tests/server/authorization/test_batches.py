@@ -4,25 +4,25 @@ from typing import Any, get_args
 
 import pytest
 
+from dibs.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 from dibs.server.principal import Scope
-from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_tells_nothing_secret
 from tests.server.authorization.matrix import DIRECTORIES, NAME, UNUSED, Matrix, Someone
 
 COMMANDS: dict[type, tuple[Scope, dict[str, Any]]] = {
-    wire.Acquire: (Scope.ACQUIRE, {"id": "x" * 22, "owner": "me", "ttl": 10.0}),
-    wire.Renew: (Scope.ACQUIRE, {"id": "x" * 22, "ttl": 10.0}),
-    wire.Release: (Scope.ACQUIRE, {"id": "x" * 22}),
-    wire.Resize: (Scope.ACQUIRE, {"id": "x" * 22, "units": 1, "seq": 1}),
-    wire.Inspect: (Scope.READ, {}),
-    wire.Revoke: (Scope.FORCE, {"lease": "0" * 24, "reason": "a test"}),
+    Acquire: (Scope.ACQUIRE, {"id": "x" * 22, "owner": "me", "ttl": 10.0}),
+    Renew: (Scope.ACQUIRE, {"id": "x" * 22, "ttl": 10.0}),
+    Release: (Scope.ACQUIRE, {"id": "x" * 22}),
+    Resize: (Scope.ACQUIRE, {"id": "x" * 22, "units": 1, "seq": 1}),
+    Inspect: (Scope.READ, {}),
+    Revoke: (Scope.FORCE, {"lease": "0" * 24, "reason": "a test"}),
 }
 """What each command of a batch needs, and how one is made."""
 
 
 def test_every_command_of_a_batch_is_in_this_matrix() -> None:
-    assert set(get_args(wire.Command.__value__)) == set(COMMANDS)
+    assert set(get_args(Command.__value__)) == set(COMMANDS)
 
 
 def send(who: Someone, *commands: dict[str, Any]) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def test_each_command_needs_its_scope_for_its_name(matrix: Matrix, kind: type) -
             check_tells_nothing_secret(matrix, who, told, where)
             if who.may(scope, name):
                 assert reply.get("reason") != "forbidden", f"{where}: {reply}"
-            elif kind is wire.Inspect:
+            elif kind is Inspect:
                 (unused,) = send(who, command(kind, b"lock:" + name + b"-never-used"))
                 assert reply | {"key": ""} == unused | {"key": ""}, where
             else:
@@ -79,7 +79,7 @@ def _release_all(matrix: Matrix) -> None:
         b"matrix/in",
         b"\xff/x",
     )
-    send(admin, *(command(wire.Release, k + b":" + n) for k in kinds for n in names))
+    send(admin, *(command(Release, k + b":" + n) for k in kinds for n in names))
 
 
 def test_what_a_key_may_not_inspect_looks_never_used_to_an_administrator_too(
@@ -87,8 +87,8 @@ def test_what_a_key_may_not_inspect_looks_never_used_to_an_administrator_too(
 ) -> None:
     admin = matrix.everybody[-len(DIRECTORIES)]
     outsider = next(who for who in matrix.everybody if who.directories == (b"matrix/other/",))
-    (truth,) = send(admin, command(wire.Inspect, b"lock:" + UNUSED))
-    (told,) = send(outsider, command(wire.Inspect, b"lock:" + UNUSED))
+    (truth,) = send(admin, command(Inspect, b"lock:" + UNUSED))
+    (told,) = send(outsider, command(Inspect, b"lock:" + UNUSED))
     assert told == truth
 
 

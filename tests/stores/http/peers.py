@@ -7,12 +7,13 @@ from typing import Self
 
 import msgspec
 
-from dibs.stores.http import wire, wire_service
+from dibs.model import Reply
+from dibs.stores.http import wire
 
-ABOUT = wire_service.About(
+ABOUT = wire.About(
     server="s1",
     version="9",
-    promises=wire_service.Promises("cluster", True, True, True, True, ("crash",)),
+    promises=wire.Promises("cluster", True, True, True, True, ("crash",)),
     key="k",
     name="n",
     scopes=("acquire", "read"),
@@ -41,7 +42,7 @@ def answer(
 
 def problem(status: int, detail: str = "so it is", **more: str) -> bytes:
     """A problem, as the service tells it."""
-    told = wire_service.Problem("/problems/x", "X", status, detail)
+    told = wire.Problem("/problems/x", "X", status, detail)
     body = msgspec.json.encode(told)
     return answer(status, body, kind="application/problem+json", server="s1", **more)
 
@@ -52,9 +53,9 @@ def about(server: str = "s1") -> bytes:
     return answer(body=body, server=server)
 
 
-def batch(*replies: wire.Reply, server: str = "s1", **headers: str) -> bytes:
+def batch(*replies: Reply, server: str = "s1", **headers: str) -> bytes:
     """Replies to a batch."""
-    body = msgspec.msgpack.encode(wire.BatchAnswer(replies))
+    body = msgspec.msgpack.encode(wire.BatchAnswer(tuple(map(wire.to_wire, replies))))
     return answer(200, body, kind="application/msgpack", server=server, **headers)
 
 

@@ -8,25 +8,24 @@ import msgspec
 import pytest
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
-from dibs.model import Notification
+from dibs.model import Notification, Released
 from dibs.stores.http import wire
-from dibs.stores.http.following import MOST_SPREAD, SPREAD, Following, Spread
-from dibs.stores.http.names import encoded
-from dibs.stores.http.reading import Answer
+from dibs.stores.http.reading import Response
+from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay, ServerAffinity
 from dibs.stores.registry import store_for
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
 from tests.stores.redis.both_worlds import Side, acquire, release
 
-PUSH = wire.Push(encoded(b"lock:a"), "print", "granted", 7, (0,), 1.5, 5.0)
-RELEASED = batch(wire.Released())
+PUSH = Notification(b"lock:a", "print", "", "granted", 7, (0,), 1.5, 5.0)
+RELEASED = batch(Released())
 
 
 def event(kind: str, data: bytes = b"{}") -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-def pushed(push: wire.Push = PUSH) -> bytes:
-    return event("notification", msgspec.json.encode(push))
+def pushed(push: Notification = PUSH) -> bytes:
+    return event("notification", msgspec.json.encode(wire.to_wire(push)))
 
 
 def test_what_was_pushed_arrives(side: Side) -> None:
@@ -127,7 +126,7 @@ def test_without_a_stream_all_else_goes_on(
     said: bytes | None, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing depends on pushes, least of all a renewal."""
-    monkeypatch.setattr("dibs.stores.http.following.SPREAD", 0.05)
+    monkeypatch.setattr("dibs.stores.http.stream.SPREAD", 0.05)
 
     async def case() -> None:
         with Peer(service(stream=said, batch=RELEASED)) as peer:
@@ -148,9 +147,9 @@ def test_without_a_stream_all_else_goes_on(
 def test_pauses_grow_and_differ() -> None:
     pauses = []
     for _ in range(50):
-        spread = Spread()
+        spread = ReconnectDelay()
         for _ in range(20):
-            spread.put_off()
+            spread.failed()
         pauses.append(spread.left)
     assert max(pauses) <= MOST_SPREAD
     assert max(pauses) > 2 * SPREAD
@@ -176,7 +175,7 @@ def test_commands_follow_the_stream(side: Side) -> None:
     """A balancer spreads connections over two servers: ours end up where the stream is."""
 
     async def case() -> None:
-        with Peer(service(batch=batch(wire.Released(), wire.Released(), server="s2"))) as peer:
+        with Peer(service(batch=batch(Released(), Released(), server="s2"))) as peer:
             backend = await side.open(store_for(peer.url))
             command = acquire(inbox=backend.inbox)
             links = len(peer.links)
@@ -192,17 +191,17 @@ def test_commands_follow_the_stream(side: Side) -> None:
 
 def test_tries_to_follow_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tried = 1000.0, list[float]()
-    monkeypatch.setattr("dibs.stores.http.following.time.monotonic", lambda: now)
-    elsewhere = Answer(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
-    here = Answer(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
-    follows, waits = Following(), (release(), acquire(inbox="s1.x"))
-    assert not follows.astray([acquire(), release()], elsewhere)  # these want no pushes
+    monkeypatch.setattr("dibs.stores.http.stream.time.monotonic", lambda: now)
+    elsewhere = Response(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
+    here = Response(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
+    follows, waits = ServerAffinity(), (release(), acquire(inbox="s1.x"))
+    assert not follows.is_elsewhere([acquire(), release()], elsewhere)  # these want no pushes
     for now in range(1000, 1200):
-        if follows.astray(waits, elsewhere):
+        if follows.is_elsewhere(waits, elsewhere):
             tried.append(now - 1000)
     assert tried == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-    assert not follows.astray(waits, here)
+    assert not follows.is_elsewhere(waits, here)
     now = 2000.0
-    assert follows.astray(waits, elsewhere)
+    assert follows.is_elsewhere(waits, elsewhere)
     now = 2001.0
-    assert follows.astray(waits, elsewhere)
+    assert follows.is_elsewhere(waits, elsewhere)

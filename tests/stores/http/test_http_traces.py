@@ -15,7 +15,7 @@ import dibs
 import dibs.sync
 from dibs.contrib import otel
 from dibs.errors import AcquireTimeout
-from dibs.stores.http.dialogue import trace_lines
+from dibs.stores.http.requests import trace_lines
 from tests.stores.http.serving import Served
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 

@@ -108,7 +108,7 @@ def test_a_push_that_can_not_be_read_is_told_and_the_next_is_heard(
 ) -> None:
     key = new_key()
 
-    def fail(news: object) -> None:
+    def fail(*news: object) -> None:
         monkeypatch.undo()
         raise TypeError("no such thing")
 
@@ -195,12 +195,12 @@ def test_many_who_ask_at_once_share_calls(url: str, side: Side) -> None:
 def test_a_client_that_is_newer_than_the_workers_is_told(
     url: str, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "Call", partial(wire.Call, format=wire.FORMAT + 1))
+    monkeypatch.setattr(wire, "BrokerCall", partial(wire.BrokerCall, format=wire.FORMAT + 1))
 
     async def case() -> None:
         backend = await side.open(store_for(url))
         with pytest.raises(
-            IncompatibleVersion, match="the worker of this broker knows 1: update that first"
+            IncompatibleVersion, match="the worker of this broker knows 2: update that first"
         ):
             await backend.apply([acquire("a", new_key())])
 

@@ -101,9 +101,9 @@ class Mute:
         await workflow.wait_condition(lambda: False)
 
     @workflow.update(name=ids.APPLY)
-    async def take(self, call: wire.Call) -> wire.Answer:
+    async def take(self, call: wire.BrokerCall) -> wire.BrokerAnswer:
         await workflow.wait_condition(lambda: False)
-        return wire.Answer([])
+        return wire.BrokerAnswer([])
 
 
 async def test_a_call_that_was_taken_and_is_not_answered_has_an_end(

@@ -184,7 +184,7 @@ def _arrived(events: Sequence[HistoryEvent]) -> float | None:
         signal = event.signal_external_workflow_execution_initiated_event_attributes
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             break
-        if any(b'"is":"Acquire"' in each.data for each in signal.input.payloads):
+        if any(b'["acquire",' in each.data for each in signal.input.payloads):
             asked.add(event.event_id)
         told = event.external_workflow_execution_signaled_event_attributes
         if told.initiated_event_id in asked:

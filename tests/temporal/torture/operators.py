@@ -16,9 +16,9 @@ from temporalio.client import (
     WorkflowHandle,
 )
 
+from dibs.core.codec import decode_reply
 from dibs.model import Status
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import unpack_reply
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
 from tests.temporal.torture.pace import found, steady
@@ -113,8 +113,8 @@ async def _book(client: Client, described: WorkflowExecutionDescription) -> str:
     if described.workflow_type != ids.BROKER:
         return ""
     handle = client.get_workflow_handle(described.id)
-    packed = await steady(lambda: handle.query(ids.STATUS, result_type=dict[str, Any]))
-    status = unpack_reply(packed, b"")
+    packed = await steady(lambda: handle.query(ids.STATUS, result_type=list[Any]))
+    status = decode_reply(packed, b"")
     assert isinstance(status, Status)
     if not status.holders and not status.waiting:
         return ""

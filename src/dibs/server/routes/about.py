@@ -13,7 +13,7 @@ from dibs.server.limits import Limits
 from dibs.server.problems import KINDS, Problem
 from dibs.server.routing import PUBLIC, SIGNED_IN, Route
 from dibs.stores.http.names import encoded
-from dibs.stores.http.wire_service import About, Promises
+from dibs.stores.http.wire import About, Promises
 
 RELEASE = version("dibs")
 """The one that runs, also when another has been installed meanwhile."""

@@ -18,7 +18,7 @@ from dibs.server.limits import MAX_OWNER
 from dibs.server.problems import Problem, unauthenticated
 from dibs.server.routes.shapes import AcquireQuery, Held
 from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
-from dibs.stores.http.translation import holders_to_wire
+from dibs.stores.http.wire import holders_to_wire
 
 
 class Had(NamedTuple):

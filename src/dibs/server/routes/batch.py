@@ -10,6 +10,7 @@ from dibs.model import (
     MAX_SLOTS,
     Acquire,
     Command,
+    Failed,
     Gone,
     Inspect,
     Lost,
@@ -17,6 +18,7 @@ from dibs.model import (
     Release,
     Released,
     Renew,
+    Reply,
     Resize,
     Revoke,
     Revoked,
@@ -32,14 +34,7 @@ from dibs.server.problems import Problem, too_often
 from dibs.server.reach import ask_in_parts, bounded
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
-from dibs.stores.http import wire
-from dibs.stores.http.names import decoded
-from dibs.stores.http.translation import (
-    holders_to_wire,
-    reply_to_wire,
-    status_to_wire,
-    to_model,
-)
+from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
@@ -50,9 +45,9 @@ MAX_REVOKES = 1
 MOST_SLOTS = 8_192
 """In a batch. Numbered slots are what makes an acquire or a resize expensive."""
 
-_decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
-    JSON: msgspec.json.Decoder(wire.Batch).decode,
-    MSGPACK: msgspec.msgpack.Decoder(wire.Batch).decode,
+_decoders: dict[bytes, Callable[[bytes], Batch]] = {
+    JSON: msgspec.json.Decoder(Batch).decode,
+    MSGPACK: msgspec.msgpack.Decoder(Batch).decode,
 }
 _encoders: dict[bytes, Callable[[object], bytes]] = {
     JSON: msgspec.json.Encoder().encode,
@@ -80,26 +75,26 @@ async def batch(call: Call) -> Answer:
 
 def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
     """Where a batch of these commands waits for its turn."""
-    if kinds & {wire.Acquire, wire.Resize}:
+    if kinds & {Acquire, Resize}:
         return accounts.acquiring
     return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
 
 
-async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
+async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Answer:
     """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
     account = service.accounts.of(call.principal.key_id)
     before = account.reserved
-    vetted: list[Command | wire.Reply] = []
+    vetted: list[Command | Reply] = []
     slots = 0
     for op in ops:
-        if isinstance(op, wire.Acquire | wire.Resize) and 1 < op.units <= MAX_SLOTS:
+        if isinstance(op, Acquire | Resize) and 1 < op.units <= MAX_SLOTS:
             slots += op.units
         if busy and type(op) in _PUT_OFF:
-            vetted.append(wire.Failed("busy", busy))
+            vetted.append(Failed("busy", busy))
         elif slots > MOST_SLOTS and type(op) in _PUT_OFF:
-            vetted.append(wire.Failed("busy", f"at most {MOST_SLOTS:,} slots fit into a batch"))
+            vetted.append(Failed("busy", f"at most {MOST_SLOTS:,} slots fit into a batch"))
         else:
             vetted.append(_vetted(call, op, trace))
     reserved = account.reserved - before
@@ -110,11 +105,11 @@ async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
 
 
 async def _apply_vetted(
-    call: Call, ops: Sequence[wire.Command], vetted: list[Command | wire.Reply]
+    call: Call, ops: Sequence[Command | Failed], vetted: list[Command | Reply]
 ) -> Answer:
     service = call.service
     for n in [n for n, each in enumerate(vetted) if type(each) is Revoke][MAX_REVOKES:]:
-        vetted[n] = wire.Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
+        vetted[n] = Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
     _audit_refusals(call, ops, vetted)
     await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
@@ -148,8 +143,8 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[CallResult]:
     return bounded(told[place] for place in places)
 
 
-async def _ops(call: Call) -> Sequence[wire.Command]:
-    """The commands of the body. Raises `Problem`: 400, 413, 415."""
+async def _ops(call: Call) -> Sequence[Command | Failed]:
+    """The commands of the body, or what is wrong with a key. Raises `Problem`: 400, 413, 415."""
     kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
     decoder = _decoders.get(kind)
     if decoder is None:
@@ -161,26 +156,32 @@ async def _ops(call: Call) -> Sequence[wire.Command]:
         raise Problem("malformed", f"the batch: {error}") from None
     if len(commands) > MAX_BATCH:
         raise Problem("malformed", f"a batch can have at most {MAX_BATCH} commands")
-    return commands
+    return list(map(_op, commands))
 
 
-def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
-    """A command as the store gets it, or the reply to one that is not let through."""
-    service, who = call.service, call.principal
+def _op(struct: object) -> Command | Failed:
     try:
-        command = to_model(op)
+        command: Command = to_model(struct)
     except ValueError as error:
-        return wire.Failed("invalid", f"key: {error}")
+        return Failed("invalid", f"key: {error}")
+    return command
+
+
+def _vetted(call: Call, command: Command | Failed, trace: str) -> Command | Reply:
+    """A command as the store gets it, or the reply to one that is not let through."""
+    if isinstance(command, Failed):
+        return command
+    service, who = call.service, call.principal
     reply = refused(service.limits, who, command, service.runtime.stamp)
     if reply is not None:
-        return reply_to_wire(reply)
+        return reply
     try:
         if type(command) is Acquire:
             service.accounts.reserve(who.key_id, command)
         elif type(command) is Release and command.retain:
             service.accounts.check_lease(who.key_id, (command.key, command.id))
     except Problem as problem:
-        return wire.Failed("busy", problem.detail)
+        return Failed("busy", problem.detail)
     if type(command) is Acquire:
         command.address = call.ip  # type: ignore[misc]
         command.trace = command.trace or trace  # type: ignore[misc]
@@ -194,16 +195,16 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
 
 
 def _audit_refusals(
-    call: Call, ops: Sequence[wire.Command], vetted: Sequence[Command | wire.Reply]
+    call: Call, ops: Sequence[Command | Failed], vetted: Sequence[Command | Reply]
 ) -> None:
     """Whoever would end other people's leases, and may not, is remembered too."""
     for op, reply in zip(ops, vetted, strict=True):
-        if type(op) is wire.Revoke and type(reply) is wire.Failed and reply.reason == "forbidden":
-            name = decoded(op.key).partition(b":")[2]
+        if type(op) is Revoke and type(reply) is Failed and reply.reason == "forbidden":
+            name = op.key.partition(b":")[2]
             call.service.audit.deny(call.principal, "revoke in POST /v1/batch", name)
 
 
-async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:
+async def _write_down(call: Call, vetted: list[Command | Reply]) -> None:
     """Write down who ends other people's leases, before it is done; where nobody holds, nothing is done."""
     service, seen = call.service, set[bytes]()
     revokes: dict[int, Revoke] = {}
@@ -224,9 +225,9 @@ async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:
     for number, command in revokes.items():
         kind, _, name = command.key.partition(b":")
         if command.key in free:
-            vetted[number] = reply_to_wire(Revoked(0, 0.0))
+            vetted[number] = Revoked(0, 0.0)
         elif not service.audit.may_force(call.principal):
-            vetted[number] = wire.Failed("busy", too_often().detail)
+            vetted[number] = Failed("busy", too_often().detail)
         else:
             detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
             detail["lease"] = command.lease
@@ -240,34 +241,27 @@ def _check_any(told: Sequence[CallResult]) -> None:
         raise first
 
 
-def _said(call: Call, command: Command, told: CallResult) -> wire.Reply:
+def _said(call: Call, command: Command, told: CallResult) -> Reply:
     """What a client is told of what came of its command."""
     if isinstance(told, DibsError):
-        return wire.Failed("away", str(told))
+        return Failed("away", str(told))
     reply, post = told.reply, call.service.post
-    kind = type(reply)
-    if kind is Status:
-        return status_to_wire(reply)  # type: ignore[arg-type]
-    if kind is Refused:
-        if type(command) is Acquire:
-            post.forget(fingerprint(command.id))
-        return wire.Refused(reply.reason, holders_to_wire(reply.holders), reply.recheck_in)  # type: ignore[union-attr]
-    if kind in _ENDS and type(command) in _BY_ID:
-        post.forget(fingerprint(command.id))  # type: ignore[union-attr]
-    return reply_to_wire(reply)
+    if isinstance(command, Acquire) and isinstance(reply, Refused):
+        post.forget(fingerprint(command.id))
+    if type(reply) in _ENDS and isinstance(command, Acquire | Renew | Release | Resize):
+        post.forget(fingerprint(command.id))
+    return reply
 
 
-def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
+def _answer(call: Call, replies: Sequence[Reply]) -> Answer:
     wanted = MSGPACK if MSGPACK in call.headers.get(b"accept", b"") else JSON
-    body = _encoders[wanted](wire.BatchAnswer(tuple(replies)))
+    body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
     return Answer(200, body, [(b"content-type", wanted)])
 
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
 
-_PUT_OFF = frozenset({wire.Acquire, wire.Resize, wire.Inspect, wire.Revoke})
-
-_BY_ID = frozenset({Acquire, Renew, Release, Resize})
+_PUT_OFF = frozenset({Acquire, Resize, Inspect, Revoke})
 
 _ENDS = frozenset({Released, Unknown, Lost, Gone})
 
@@ -278,8 +272,8 @@ ROUTES = (
         needs=EACH_COMMAND,
         handler=batch,
         summary="Many commands in one call, each with an answer of its own",
-        body=wire.Batch,
-        answers={200: wire.BatchAnswer},
+        body=Batch,
+        answers={200: BatchAnswer},
         problems=(413, 415),
     ),
 )

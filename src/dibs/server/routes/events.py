@@ -18,7 +18,7 @@ from dibs.server.reach import heads_of, names_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
 from dibs.stores.http.names import encoded
-from dibs.stores.http.translation import status_to_wire
+from dibs.stores.http.wire import to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -87,7 +87,7 @@ class _Tail:
         most = call.service.limits.max_page
         found = await read(call.service, call.principal, self._begins, None, most)
         return {
-            "items": tuple(map(status_to_wire, found.items)),
+            "items": tuple(map(to_wire, found.items)),
             "cursor": None if found.cursor is None else encoded(found.cursor),
         }
 

@@ -14,8 +14,8 @@ from dibs.server.principal import Scope
 from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
-from dibs.stores.http.translation import status_to_wire
 from dibs.stores.http.wire import Status as Shown
+from dibs.stores.http.wire import to_wire
 
 MOST = 200
 """Lines that are told at a time."""
@@ -48,7 +48,7 @@ async def queues(call: Call) -> Answer:
     found = [each.reply for each in told if isinstance(each, TimedReply)]
     now = [each for each in found if isinstance(each, Status) and each.waiting]
     now.sort(key=lambda status: (-status.waiting, status.key))
-    return json(Queues(tuple(map(status_to_wire, now)), len(lines)))
+    return json(Queues(tuple(map(to_wire, now)), len(lines)))
 
 
 async def _lines(call: Call, names: bytes) -> Sequence[bytes]:

@@ -13,8 +13,7 @@ from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.translation import status_to_wire
-from dibs.stores.http.wire_service import StatusPage
+from dibs.stores.http.wire import StatusPage, to_wire
 
 
 class ScanQuery(Strict, frozen=True):
@@ -56,7 +55,7 @@ async def scan(call: Call) -> Answer:
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
     observed = _observed(call, found.items) if asked.observed else UNSET
-    return await page_json("items", found.items, status_to_wire, _Rest(following, observed))
+    return await page_json("items", found.items, to_wire, _Rest(following, observed))
 
 
 class _Rest(Struct, frozen=True):

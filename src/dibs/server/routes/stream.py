@@ -8,8 +8,7 @@ from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse
 from dibs.server.post import Stream
 from dibs.server.routing import SIGNED_IN, Route
-from dibs.stores.http.translation import push_to_wire
-from dibs.stores.http.wire import Hello
+from dibs.stores.http.wire import Hello, to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -52,7 +51,7 @@ class _Pushes:
         if own.recheck:
             own.recheck = False
             parts.append(sse("recheck", b"{}"))
-        parts += [sse("notification", push_to_wire(each)) for each in own.take()]
+        parts += [sse("notification", to_wire(each)) for each in own.take()]
         return b"".join(parts)
 
     def alive(self) -> bytes:

@@ -14,7 +14,7 @@ from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
 from dibs.server.vetting import text_flaw
 from dibs.stores.http.names import encoded
-from dibs.stores.http.translation import holders_to_wire
+from dibs.stores.http.wire import holders_to_wire
 
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 

@@ -12,7 +12,7 @@ from dibs.server.observatory.observatory import AT_ONCE
 from dibs.server.principal import Scope
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
-from dibs.stores.http.translation import status_to_wire
+from dibs.stores.http.wire import to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -84,7 +84,7 @@ class _Changes:
         if not isinstance(answer.reply, Status):
             return b""
         service.observatory.looked(answer.reply, answer.sent)
-        return sse("status", status_to_wire(answer.reply))
+        return sse("status", to_wire(answer.reply))
 
     def alive(self) -> bytes:
         return ALIVE

@@ -1,46 +1,45 @@
-"""An event loop's way to the service."""
+"""The asyncio connection to a service."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
-from dibs.stores.http import examining
-from dibs.stores.http.following import Following, Spread
-from dibs.stores.http.loop_link import LoopLink, LoopStream, dial
-from dibs.stores.http.reading import Answer
-from dibs.stores.http.settings import LARGEST, Promises, Settings
-from dibs.stores.http.stream import MISSED_SOME, nowhere
-from dibs.stores.http.trouble import broken
-from dibs.stores.http.wire_service import About
+from dibs.stores.http.errors import broken
+from dibs.stores.http.loop_link import AsyncHttpLink, AsyncHttpStream, dial
+from dibs.stores.http.reading import Response
+from dibs.stores.http.requests import findings
+from dibs.stores.http.stream import MISSED_SOME, ReconnectDelay, ServerAffinity, nowhere
+from dibs.stores.http.url import LARGEST, HttpSettings
+from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
 
 log = logging.getLogger("dibs")
 
 
 class AsyncHttpConnection:
-    """See `AsyncConnection`: one connection for each request under way, and one for notifications."""
+    """See `AsyncConnection`: one TCP connection for each request under way, and one for notifications."""
 
     parallel = 2
 
-    def __init__(self, settings: Settings, promises: Promises) -> None:
+    def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
         self._settings = settings
-        self._promises = promises
+        self._learn = learn
         self._reset()
         on_fork(self)
 
     def _reset(self) -> None:
         self.inbox = ""
-        self._links = LoopLinks(self._settings)
-        self._stream: LoopStream | None = None
+        self._links = AsyncHttpLinks(self._settings)
+        self._stream: AsyncHttpStream | None = None
         self._loop_end: LoopEnd | None = None
         self._deliver: Deliver = _to_nobody
-        self._spread = Spread()
-        self._following = Following()
+        self._reconnect = ReconnectDelay()
+        self._affinity = ServerAffinity()
 
     async def open(self) -> None:
         self._links.part(parting=False)
@@ -61,7 +60,7 @@ class AsyncHttpConnection:
         link = self._links.idle()
         if link is None:
             return submit_in_task(self._apply(commands), done)
-        request = link.dialogue.batch(commands)
+        request = link.requests.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             return submit_in_task(self._apply(commands), done)
         link.launch(request, partial(self._landed, link, commands, done))
@@ -72,14 +71,18 @@ class AsyncHttpConnection:
         if not commands:
             return ()
         link = await self._links.take()
-        request = link.dialogue.batch(commands)
+        request = link.requests.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
             return [*await self._apply(commands[:middle]), *await self._apply(commands[middle:])]
         return self._replies(link, await self._links.ask(link, request), commands)
 
     def _landed(
-        self, link: LoopLink, commands: Sequence[Command], done: Done, found: Answer | Exception
+        self,
+        link: AsyncHttpLink,
+        commands: Sequence[Command],
+        done: Done,
+        found: Response | Exception,
     ) -> None:
         try:
             if isinstance(found, Exception):
@@ -87,84 +90,84 @@ class AsyncHttpConnection:
             replies = self._replies(link, found, commands)
         except DibsError as error:
             done(error)
-        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+        except Exception as error:  # noqa: BLE001  # else the callers would wait until their timeout
             done(BackendUnavailable(f"{self._settings.shown}: what came can't be read: {error!r}"))
         else:
             done(replies)
 
     def _replies(
-        self, link: LoopLink, answer: Answer, commands: Sequence[Command]
+        self, link: AsyncHttpLink, answer: Response, commands: Sequence[Command]
     ) -> Sequence[Reply]:
-        if self._following.astray(commands, answer):
+        if self._affinity.is_elsewhere(commands, answer):
             link.close()
         try:
-            return link.dialogue.replies(answer, len(commands))
+            return link.requests.replies(answer, len(commands))
         except Forbidden:
             link.close()  # the next one looks for the key again
             raise
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         link = await self._links.take()
-        request = link.dialogue.scan(prefix, cursor, limit)
-        return link.dialogue.page(await self._links.ask(link, request, self._settings.timeout))
+        request = link.requests.scan(prefix, cursor, limit)
+        return link.requests.page(await self._links.ask(link, request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
-        """Who the service is, what this key may do there, and for how long."""
+        """See `findings`."""
         about = await self._about()
         link = await self._links.take()
-        answer = await self._links.ask(link, link.dialogue.limits(), self._settings.timeout)
-        return examining.findings(about, link.dialogue.ttls(answer), self._settings)
+        answer = await self._links.ask(link, link.requests.limits(), self._settings.timeout)
+        return findings(about, link.requests.ttls(answer), self._settings)
 
     async def _about(self) -> About:
-        """Ask who is there, which also shows whether the key is good."""
+        """Ask what the service is. This also checks the API key."""
         link = await self._links.take()
-        answer = await self._links.ask(link, link.dialogue.about(), self._settings.timeout)
+        answer = await self._links.ask(link, link.requests.about(), self._settings.timeout)
         try:
-            about = link.dialogue.who(answer)
+            about = link.requests.who(answer)
         except BaseException:
             link.close()
             raise
-        self._promises.learn(about)
+        self._learn(about)
         return about
 
     # -- notifications ------------------------------------------------------------------------------
 
     async def subscribe(self, deliver: Deliver) -> None:
-        """See `AsyncConnection`. Without a stream nothing is pushed, and all else goes on."""
+        """See `AsyncConnection`. Without a stream there are no notifications, and everything else works."""
         self._deliver = deliver
         if self._stream is not None and self._stream.error is None:
             return
         if self._stream is not None:
             self._end_stream()
-            self._spread.put_off()
+            self._reconnect.failed()
         self._links.part(parting=False)
-        await asyncio.sleep(self._spread.left)
-        stream = LoopStream(self._settings, self._hear)
+        await asyncio.sleep(self._reconnect.left)
+        stream = AsyncHttpStream(self._settings, self._hear)
         try:
             await stream.begin()
         except BackendUnavailable as error:
             log.debug("no stream of %s: %s", self._settings.shown, error)
-            self._spread.put_off()
+            self._reconnect.failed()
             self.inbox = self.inbox or nowhere()
             deliver(error)
         else:
-            self._spread.succeed()
+            self._reconnect.succeeded()
             self._stream = stream
-            self.inbox = stream.ear.inbox
+            self.inbox = stream.reader.inbox
 
     def _hear(self, notifications: list[Notification]) -> None:
-        """Notifications; or none, when there will be no more or some were missed."""
+        """Deliver notifications; an empty list says that the stream ended or missed some."""
         if notifications:
             self._deliver(notifications)
         stream = self._stream
         if stream is not None and stream.error is not None:
             self._deliver(stream.error)
-        elif stream is not None and stream.ear.missed:
-            stream.ear.missed = False
+        elif stream is not None and stream.reader.missed:
+            stream.reader.missed = False
             self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _part(self) -> None:
-        """The loop ends, or we do: leave no socket open behind it."""
+        """Close what is idle: the loop or this connection ends, and no socket may stay open."""
         self._end_stream()
         self._links.part()
 
@@ -174,7 +177,7 @@ class AsyncHttpConnection:
             stream.end()
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """Forget the parent's connections, in the child."""
         self._links.close_in_child()
         if self._stream is not None:
             self._stream.link.close_in_child()
@@ -186,26 +189,26 @@ def _to_nobody(_: object) -> None:
 
 
 MAX_IDLE = 4
-"""So many are kept for the next request."""
+"""Connections that are kept for the next requests, at most."""
 
 
-class LoopLinks:
-    """Made when they are needed."""
+class AsyncHttpLinks:
+    """The connections of one loop for requests, made when they are needed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._links: list[LoopLink] = []
+        self._links: list[AsyncHttpLink] = []
         self._parting = False
 
-    def idle(self) -> LoopLink | None:
-        """One that can be used at once."""
+    def idle(self) -> AsyncHttpLink | None:
+        """Return a connection that is open and idle, if there is one."""
         for link in self._links:
             if link.idle:
                 return link
         return None
 
-    async def take(self) -> LoopLink:
-        """One that can be used, until the caller awaits something else. Raises what is in the way."""
+    async def take(self) -> AsyncHttpLink:
+        """Return an idle connection, to be used before the caller awaits anything. Raises `DibsError`."""
         link = self.idle()
         if link is None:
             link = await dial(self._settings)
@@ -214,8 +217,10 @@ class LoopLinks:
             link.parting = self._parting or len(self._links) > MAX_IDLE
         return link
 
-    async def ask(self, link: LoopLink, request: bytes, timeout: float | None = None) -> Answer:
-        """The answer to a request. Raises what went wrong, in our own words."""
+    async def ask(
+        self, link: AsyncHttpLink, request: bytes, timeout: float | None = None
+    ) -> Response:
+        """Send a request and return its answer. Raises `DibsError`."""
         try:
             async with asyncio.timeout(timeout):
                 return await link.ask(request)
@@ -223,13 +228,13 @@ class LoopLinks:
             link.close()
             raise broken(error, self._settings, silent=link.silent) from error
         except BaseException:
-            link.close()  # whoever asked has left, and the answer is nobody's
+            link.close()  # cancelled: the next request must not get this answer
             raise
 
     def part(self, *, parting: bool = True) -> None:
-        """From now on hang up wherever nobody waits for an answer; or not any more.
+        """Close connections as soon as they are idle, from now on; or no longer.
 
-        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        A loop that ends leaves no time to close them later, and asyncio warns about sockets that stay open.
         """
         self._parting = parting
         for link in self._links:
@@ -238,7 +243,7 @@ class LoopLinks:
                 link.close_if_idle()
 
     def close_in_child(self) -> None:
-        """Let go of what a fork has copied, without a word to the service."""
+        """Close the sockets that a fork has copied, and send nothing."""
         links, self._links = self._links, []
         for link in links:
             link.close_in_child()

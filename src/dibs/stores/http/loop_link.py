@@ -1,4 +1,4 @@
-"""A connection in an event loop: a protocol of our own, since a whole HTTP client costs many times more."""
+"""A connection in an event loop: an asyncio protocol of our own, since HTTP clients cost many times more."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,43 +8,43 @@ from typing import cast
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Notification
 from dibs.stores.aio import BufferedLink, resolve
-from dibs.stores.http.dialogue import Dialogue, keep_alive
-from dibs.stores.http.reading import Answer, Reader
-from dibs.stores.http.settings import IDLE, Settings
-from dibs.stores.http.stream import Ear
-from dibs.stores.http.trouble import broken, unreachable
+from dibs.stores.http.errors import broken, unreachable
+from dibs.stores.http.reading import Response, ResponseReader
+from dibs.stores.http.requests import Requests, keep_alive
+from dibs.stores.http.stream import StreamReader
+from dibs.stores.http.url import IDLE, HttpSettings
 
-type Land = Callable[[Answer | Exception], None]
-"""Who is told of the answer, or of what went wrong."""
+type Land = Callable[[Response | Exception], None]
+"""Called with the answer, or with an error."""
 
 
-class LoopLink(BufferedLink):
-    """One request at a time. After any failure it is of no use any more."""
+class AsyncHttpLink(BufferedLink):
+    """One TCP connection: one request at a time. It cannot be used again after an error."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dialogue: Dialogue) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
         super().__init__(loop)
-        self.dialogue = dialogue
+        self.requests = requests
         self.silent = True
-        """Nothing was ever heard over it."""
-        self.reader = Reader()
+        """Nothing has ever arrived on it."""
+        self.reader = ResponseReader()
         self._land: Land | None = None
         self._used = loop.time()
 
     @property
     def idle(self) -> bool:
-        """It can be used, and nobody does."""
+        """Whether it is open, and no request is under way."""
         if self.usable and self._land is None and self._loop.time() - self._used > IDLE:
             self.close()
         return self.usable and self._land is None
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send a request at once; to be awaited: its answer. Raises `OSError` or `NotHttp`."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    def ask(self, request: bytes) -> asyncio.Future[Response]:
+        """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
+        future: asyncio.Future[Response] = self._loop.create_future()
         self.launch(request, partial(resolve, future))
         return future
 
     def launch(self, request: bytes, land: Land) -> None:
-        """Send a request at once, and have `land` called with its answer as soon as that is there."""
+        """Send a request at once, and call `land` with its answer."""
         if self.idle and self._transport is not None:
             self._land = land
             self._transport.write(request)
@@ -69,7 +69,7 @@ class LoopLink(BufferedLink):
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
             self._break(error)
 
-    def _landed(self, answer: Answer) -> None:
+    def _landed(self, answer: Response) -> None:
         land, self._land = self._land, None
         self._used = self._loop.time()
         if land is None or self.parting or not answer.lasts:
@@ -90,12 +90,12 @@ class LoopLink(BufferedLink):
             self._hang_up(error)
 
     def close_if_idle(self) -> None:
-        """Hang up, unless somebody waits for an answer."""
+        """Close it, unless a request is under way."""
         if self._land is None:
             self.close()
 
     def close(self) -> None:
-        """Hang up; whoever waits for an answer gets an `OSError`."""
+        """Close it. A request under way fails with an `OSError`."""
         if self.usable:
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
@@ -106,10 +106,10 @@ class LoopLink(BufferedLink):
             land(error)
 
 
-async def dial(settings: Settings) -> LoopLink:
-    """Make a link in the running loop. Raises what keeps us from it, in our own words."""
+async def dial(settings: HttpSettings) -> AsyncHttpLink:
+    """Connect, in the running loop. Raises `DibsError`."""
     loop = asyncio.get_running_loop()
-    link = LoopLink(loop, Dialogue(settings))
+    link = AsyncHttpLink(loop, Requests(settings))
     tls = settings.tls
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -128,12 +128,12 @@ async def dial(settings: Settings) -> LoopLink:
     return link
 
 
-class LoopStream:
-    """A connection on which pushes arrive, and whose silence is noticed."""
+class AsyncHttpStream:
+    """A connection on which notifications arrive, and whose silence is noticed."""
 
-    def __init__(self, settings: Settings, hear: Callable[[list[Notification]], None]) -> None:
+    def __init__(self, settings: HttpSettings, hear: Callable[[list[Notification]], None]) -> None:
         self.error: DibsError | None = None
-        """Why nothing comes any more."""
+        """Why the stream ended."""
         self._settings = settings
         self._hear = hear
         self._loop = asyncio.get_running_loop()
@@ -142,11 +142,11 @@ class LoopStream:
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Connect, ask for the stream, and wait until it stands. Raises what is in the way."""
+        """Connect, ask for the stream, and wait until it works. Raises `DibsError`."""
         self.link = link = await dial(self._settings)
-        self.ear = Ear(link.dialogue)
+        self.reader = StreamReader(link.requests)
         link.reader.heed = self._heed
-        link.launch(link.dialogue.stream(), self._over)
+        link.launch(link.requests.stream(), self._over)
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
                 await self._stands
@@ -160,24 +160,24 @@ class LoopStream:
             raise
         self._look()
 
-    def _heed(self, answer: Answer) -> Callable[[bytes], None] | None:
-        return None if self.ear.heed(answer) is None else self._hear_piece
+    def _heed(self, answer: Response) -> Callable[[bytes], None] | None:
+        return None if self.reader.heed(answer) is None else self._hear_piece
 
     def _hear_piece(self, piece: bytes) -> None:
         self._heard_at = self._loop.time()
-        self.ear(piece)
-        if self.ear.hello is not None and not self._stands.done():
+        self.reader(piece)
+        if self.reader.hello is not None and not self._stands.done():
             self._stands.set_result(None)
-        heard = self.ear.take()
-        if heard or self.ear.missed:
+        heard = self.reader.take()
+        if heard or self.reader.missed:
             self._hear(heard)
 
-    def _over(self, found: Answer | Exception) -> None:
-        """The stream has ended, or never was one."""
+    def _over(self, found: Response | Exception) -> None:
+        """The stream has ended, or the answer was none."""
         if self.error is not None:
             return
         try:
-            self.ear.ended(found)
+            self.reader.ended(found)
         except Exception as error:  # noqa: BLE001  # whoever listens is told in our own words
             self.error = broken(error, self._settings)
         self._stop()
@@ -187,8 +187,8 @@ class LoopStream:
             self._stands.set_exception(self.error)
 
     def _look(self) -> None:
-        """Since the last look something should have come, at least a comment."""
-        due = self._heard_at + self.ear.longest
+        """Check that something arrived since the last check, at least a comment."""
+        due = self._heard_at + self.reader.longest
         if self._loop.time() >= due:
             self._over(TimeoutError())
             self.link.close()
@@ -200,7 +200,7 @@ class LoopStream:
             self._timer.cancel()
 
     def end(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._stop()
         if self.error is None:
             self.error = BackendUnavailable("the stream was closed")

@@ -14,10 +14,10 @@ def encoded(raw: bytes) -> str:
 
 
 def decoded(text: str) -> bytes:
-    """What `encoded` made. Raises `ValueError` for what it never makes.
+    """Decode what `encoded` returns. Raises `ValueError` for anything else.
 
-    One spelling for each name: padding, other alphabets, and bits that mean nothing are refused, so
-    that no two addresses are one lock.
+    Each name has one spelling: padding, other alphabets and unused bits are refused, so that no two
+    addresses are one lock.
     """
     raw = a2b_base64(text.encode("ascii").translate(_PLAIN) + b"=" * (-len(text) % 4))
     if encoded(raw) != text:

@@ -1,4 +1,4 @@
-"""Reads HTTP/1.1 answers as their bytes come, whoever brings them."""
+"""Reads HTTP/1.1 answers, and server-sent events in them, as their bytes come."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,11 +7,13 @@ import httptools
 
 MAX_HEAD = 1 << 16
 MAX_BODY = 1 << 26
-"""More than that is no answer of the service's, in bytes."""
+"""Bytes that an answer of the service has at most."""
+MAX_EVENT = 1 << 20
+"""Bytes that an event of the service has at most."""
 
 
-class Answer(NamedTuple):
-    """A whole answer; of a stream, its head."""
+class Response(NamedTuple):
+    """A complete answer, or the head of a stream."""
 
     status: int
     headers: dict[str, str]
@@ -21,20 +23,20 @@ class Answer(NamedTuple):
 
 
 class NotHttp(Exception):
-    """What came is not HTTP, or more than anybody should send."""
+    """What came is not HTTP, or is too large."""
 
 
-class Reader:
-    """Makes answers of bytes. After an error it is of no use any more.
+class ResponseReader:
+    """Parses answers from bytes. It cannot be used again after an error.
 
-    `heed`, if it is there when an answer's head has come, takes that head and may give what is to take
-    the pieces of the body as they come.
+    `heed` is called with the head of an answer. It may return a function that gets the pieces of the body
+    as they come.
     """
 
     def __init__(self) -> None:
-        self.heed: Callable[[Answer], Callable[[bytes], None] | None] | None = None
+        self.heed: Callable[[Response], Callable[[bytes], None] | None] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._found: list[Answer] = []
+        self._found: list[Response] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -43,8 +45,8 @@ class Reader:
         self._size = 0
         self._take: Callable[[bytes], None] | None = None
 
-    def feed(self, data: bytes | memoryview) -> list[Answer]:
-        """What is complete now. Raises `NotHttp`, or whatever the taker of a piece raises."""
+    def feed(self, data: bytes | memoryview) -> list[Response]:
+        """Return the answers that are complete now. Raises `NotHttp`, or what the taker of a piece raises."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -79,8 +81,8 @@ class Reader:
         if self._parser.get_status_code() >= 200:  # else it only says that an answer will come
             self._found.append(self._answer())
 
-    def _answer(self) -> Answer:
-        return Answer(
+    def _answer(self) -> Response:
+        return Response(
             self._parser.get_status_code(),
             self._headers,
             self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces),
@@ -91,3 +93,41 @@ class Reader:
         self._size += by
         if self._size > most:
             raise NotHttp("the answer is too large")
+
+
+class Events:
+    """Parses events from bytes, as pairs of kind and data. Comments only show that the sender is alive."""
+
+    def __init__(self) -> None:
+        self.last_id = ""
+        """The id of the last complete event that had one; the next request continues there."""
+        self._id = ""
+        self._rest = b""
+        self._kind = ""
+        self._data: list[str] = []
+
+    def feed(self, data: bytes) -> list[tuple[str, str]]:
+        """Return the events that are complete now. Raises `ValueError` if one is too large or not UTF-8."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_EVENT:
+            raise ValueError("an event is too large")
+        found = []
+        for line in lines:
+            text = line.removesuffix(b"\r").decode()
+            if text:
+                self._take(text)
+            elif self._data:
+                found.append((self._kind or "message", "\n".join(self._data)))
+            if not text:
+                self._kind, self._data, self.last_id = "", [], self._id
+        return found
+
+    def _take(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._kind = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id":
+            self._id = value

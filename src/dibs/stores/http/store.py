@@ -1,15 +1,20 @@
-"""The store: a URL, and what it can promise."""
+"""The store, and what it promises."""
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.http.settings import Promises
 from dibs.stores.http.threads import BlockingHttpConnection
 from dibs.stores.http.url import read_url
+from dibs.stores.http.wire import About
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store
+
+UNASKED = Capabilities(
+    scope="cluster", clock=False, fenced=False, notifies=False, asked=False, circles=False
+)
+"""What is promised before the service has been asked."""
 
 
 class HttpStore(Store):
-    """Leases in a service of Dibs's own (`dibs serve`), for whoever may not reach its store.
+    """Leases in a lock service (`dibs serve`), for clients that cannot reach its store.
 
     | URL | |
     |---|---|
@@ -22,24 +27,40 @@ class HttpStore(Store):
     `key_file` names; or before the `@` of the URL. `cafile` is a file with the certificates to trust,
     instead of those that the system trusts.
 
-    What the service's stores promise is asked when it is first used: until then `capabilities` promises
-    nothing. The time is the service's: a `clock` is not used.
+    The first use asks the service what its stores promise: before that, `capabilities` promises nothing.
+    The service tells the time: a `clock` is not used.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._settings = read_url(url)
         self.url = self._settings.shown
-        self._promises = Promises()
+        self._capabilities = UNASKED
 
     @property
     def capabilities(self) -> Capabilities:
         """What the service said when it was last asked."""
-        return self._promises.known
+        return self._capabilities
+
+    def _learn(self, about: About) -> None:
+        """Take over what the service promises.
+
+        Every client of the service shares its stores, so even the store of one host serves a cluster.
+        """
+        promises = about.promises
+        self._capabilities = Capabilities(
+            scope="cluster",
+            clock=promises.clock,
+            durable=promises.durable,
+            fenced=promises.fenced,
+            notifies=promises.notifies,
+            survives=frozenset(promises.survives),
+            circles=False,
+        )
 
     def async_connection(self) -> AsyncConnection:
         from dibs.stores.http.aio import AsyncHttpConnection  # asyncio takes time to import
 
-        return AsyncHttpConnection(self._settings, self._promises)
+        return AsyncHttpConnection(self._settings, self._learn)
 
     def blocking_connection(self) -> BlockingConnection:
-        return BlockingHttpConnection(self._settings, self._promises)
+        return BlockingHttpConnection(self._settings, self._learn)

@@ -1,63 +1,65 @@
-"""What is heard over a stream: that it stands, signs of life, and pushes."""
+"""The stream of notifications: reading it, connecting again after it broke, and staying with its server."""
 
+import random
+import time
+from collections.abc import Sequence
 from secrets import token_urlsafe
 from typing import NoReturn
 
 import msgspec
 
-from dibs.model import Notification
+from dibs.model import Command, Notification
 from dibs.stores.http import wire
-from dibs.stores.http.dialogue import Dialogue
-from dibs.stores.http.events import Events
-from dibs.stores.http.reading import Answer, NotHttp
-from dibs.stores.http.translation import push_to_model
+from dibs.stores.http.reading import Events, NotHttp, Response
+from dibs.stores.http.requests import Requests
+from dibs.stores.http.wire import push_to_model
 
 MISSED = 2
-"""A stream is dead once so many signs of life in a row have not come."""
+"""Beats in a row that are missing when a stream is given up."""
 
 SLACK = 1.0
-"""And a little later, in seconds, since nobody is punctual."""
+"""Seconds for which a beat may be late."""
 
 
 def nowhere() -> str:
-    """An inbox while no stream is to be had: the store pushes to somebody, and waiters ask in time."""
+    """An inbox for the time without a stream: nothing arrives in it, and waiters poll."""
     return f".{token_urlsafe(12)}"
 
 
 MISSED_SOME = "notifications resumed; some may have been missed"
 
 _read_hello = msgspec.json.Decoder(wire.Hello).decode
-_read_push = msgspec.json.Decoder(wire.Push).decode
+_read_push = msgspec.json.Decoder(wire.Notification).decode
 
 
-class Ear:
-    """Reads one stream, whoever brings its bytes."""
+class StreamReader:
+    """Reads the bytes of one stream."""
 
-    def __init__(self, dialogue: Dialogue) -> None:
+    def __init__(self, requests: Requests) -> None:
         self.hello: wire.Hello | None = None
-        """Once it is there, the stream stands."""
+        """The first event. The stream works once it has arrived."""
         self.missed = False
-        """Some pushes were lost on their way to the service."""
-        self._dialogue = dialogue
+        """Some notifications were lost on their way to the service."""
+        self._requests = requests
         self._events = Events()
         self._heard: list[Notification] = []
 
     @property
     def inbox(self) -> str:
-        """Where its pushes are sent."""
+        """The address of this stream."""
         return "" if self.hello is None else self.hello.inbox
 
     @property
     def longest(self) -> float:
-        """A stream that is silent for longer is dead, in seconds."""
+        """Seconds of silence after which a stream is dead."""
         return MISSED * (5.0 if self.hello is None else self.hello.beat) + SLACK
 
-    def heed(self, answer: Answer) -> "Ear | None":
-        """The head of the answer has come. Raises what it says, unless it is a stream's."""
+    def heed(self, answer: Response) -> "StreamReader | None":
+        """Read the head of the answer. Raises the error in it if no stream follows."""
         if answer.status == 200:
-            self._dialogue.check_stream(answer)
+            self._requests.check_stream(answer)
             return self
-        return None  # its body tells what is the matter
+        return None  # its body has the error
 
     def __call__(self, piece: bytes) -> None:
         """Take a piece of the stream."""
@@ -73,13 +75,84 @@ class Ear:
             raise NotHttp(f"its stream can't be read: {error}") from error
 
     def take(self) -> list[Notification]:
-        """What was pushed since this was asked last."""
+        """Return the notifications that arrived since the last call."""
         heard, self._heard = self._heard, []
         return heard
 
-    def ended(self, found: Answer | Exception) -> NoReturn:
-        """Raises what ended it: an answer that is no stream, its end, or what broke it."""
+    def ended(self, found: Response | Exception) -> NoReturn:
+        """Raise what ended the stream: an error answer, its end, or a broken connection."""
         if isinstance(found, Exception):
             raise found
-        self._dialogue.check_stream(found)
+        self._requests.check_stream(found)
         raise ConnectionResetError("the service ended the stream")
+
+
+SPREAD = 0.3
+MOST_SPREAD = 5.0
+"""Seconds of the longest random pause before the first attempt, and after many."""
+
+
+class ReconnectDelay:
+    """Random, growing pauses before a client opens a stream again.
+
+    Clients whose server stopped should not all come to the next one at once.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._due = 0.0
+
+    def failed(self) -> None:
+        """An attempt has failed, or the stream broke."""
+        longest = min(SPREAD * 2**self._failures, MOST_SPREAD)
+        self._due = time.monotonic() + random.uniform(0, longest)  # noqa: S311  # nobody gains by a guess
+        self._failures = min(self._failures + 1, 8)
+
+    def succeeded(self) -> None:
+        """The stream works."""
+        self._failures = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds until the next attempt."""
+        return max(self._due - time.monotonic(), 0.0)
+
+
+SOON = 1.0
+SELDOM = 60.0
+"""Seconds between two changes of the connection: at first, and after many."""
+
+
+class ServerAffinity:
+    """Keeps commands at the server that has our stream, where several stand behind one address.
+
+    A server sends notifications about the commands that it received, over its own streams only. So a
+    connection to another server is closed after use, and the next one may lead to the right server. If that
+    does not help it is tried rarely, since nothing depends on notifications.
+    """
+
+    def __init__(self) -> None:
+        self._pause = SOON
+        self._not_before = 0.0
+
+    def is_elsewhere(self, commands: Sequence[Command], answer: Response) -> bool:
+        """Whether to close the connection: another server has answered commands that name our stream."""
+        wanted = _server_of(commands)
+        if not wanted or answer.headers.get(wire.SERVER_HEADER, wanted) == wanted:
+            self._pause = SOON if wanted else self._pause
+            return False
+        now = time.monotonic()
+        if now < self._not_before:
+            return False
+        self._not_before = now + self._pause
+        self._pause = min(2 * self._pause, SELDOM)
+        return True
+
+
+def _server_of(commands: Sequence[Command]) -> str:
+    """The server of the stream that the commands name as their inbox; empty for none."""
+    for command in commands:
+        inbox: str = getattr(command, "inbox", "")
+        if inbox:
+            return inbox.partition(".")[0]
+    return ""

@@ -1,38 +1,143 @@
-"""Threads' way to the service: everything is done in the caller's own thread."""
+"""The connection of a thread to a service. Everything happens in the caller's thread."""
 
 import logging
+import select
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
-from dibs.stores.http import examining
-from dibs.stores.http.following import Following, Spread
-from dibs.stores.http.settings import LARGEST, Promises, Settings
-from dibs.stores.http.socket_link import SocketLink, dial
-from dibs.stores.http.stream import MISSED_SOME, Ear, nowhere
-from dibs.stores.http.trouble import broken
-from dibs.stores.http.wire_service import About
+from dibs.stores.http.errors import broken, unreachable
+from dibs.stores.http.reading import Response, ResponseReader
+from dibs.stores.http.requests import Requests, findings, keep_alive
+from dibs.stores.http.stream import (
+    MISSED_SOME,
+    ReconnectDelay,
+    ServerAffinity,
+    StreamReader,
+    nowhere,
+)
+from dibs.stores.http.url import IDLE, LARGEST, HttpSettings
+from dibs.stores.http.wire import About
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class SocketStream:
-    """A connection on which pushes arrive, and whose silence is noticed.
+BUFFER = 65536
+"""Bytes that are read at a time, at most."""
 
-    Made when it stands. After any error it is of no use any more.
+
+class BlockingHttpLink:
+    """One TCP connection: one request at a time. It cannot be used again after an error."""
+
+    def __init__(self, sock: socket.socket, requests: Requests, settings: HttpSettings) -> None:
+        self.socket = sock
+        self.requests = requests
+        self.reader = ResponseReader()
+        self._silent = True
+        self._settings = settings
+        self._open = True
+        self._buffer = memoryview(bytearray(BUFFER))
+        self._used = time.monotonic()
+        self._timeout = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open. A connection that the service has closed is noticed before anything is sent."""
+        if self._open:
+            poll = select.poll()
+            poll.register(self.socket, select.POLLIN)
+            if poll.poll(0) or time.monotonic() - self._used > IDLE:
+                self.close()
+        return self._open
+
+    def ask(self, request: bytes, timeout: float) -> Response:
+        """Send a request and wait for its answer. Raises `DibsError`."""
+        until = time.monotonic() + timeout
+        try:
+            self.send(request, timeout)
+            while True:
+                answers = self.read()
+                self._used = time.monotonic()
+                if answers:
+                    return self._last_of(answers)
+                self._wait_at_most(until - self._used)
+        except Exception as error:
+            self.close()
+            raise broken(error, self._settings, silent=self._silent) from error
+        except BaseException:
+            self.close()  # interrupted: the next request must not get this answer
+            raise
+
+    def send(self, request: bytes, timeout: float) -> None:
+        """Send a request. Later reads wait for at most `timeout` seconds each. Raises `OSError`."""
+        self._wait_at_most(timeout)
+        self.socket.sendall(request)
+
+    def read(self) -> list[Response]:
+        """Wait for bytes, and return the answers that are complete. Raises `OSError` or `NotHttp`."""
+        count = self.socket.recv_into(self._buffer)
+        if not count:
+            raise ConnectionResetError("the service closed the connection")
+        self._silent = False
+        return self.reader.feed(self._buffer[:count])
+
+    def _last_of(self, answers: list[Response]) -> Response:
+        if len(answers) > 1 or not answers[0].lasts:
+            self.close()
+        return answers[0]
+
+    def _wait_at_most(self, seconds: float) -> None:
+        if seconds <= 0:
+            raise TimeoutError
+        if abs(seconds - self._timeout) > 0.1 * self._timeout:  # setting it costs a system call
+            self.socket.settimeout(seconds)
+            self._timeout = seconds
+
+    def close(self) -> None:
+        """Close it."""
+        self._open = False
+        self.socket.close()
+
+
+def dial(settings: HttpSettings, timeout: float) -> BlockingHttpLink:
+    """Connect. Raises `DibsError`."""
+    requests = Requests(settings)
+    try:
+        sock = _connect(settings, min(timeout, settings.connect_timeout))
+    except OSError as error:
+        raise unreachable(error, settings) from error
+    return BlockingHttpLink(sock, requests, settings)
+
+
+def _connect(settings: HttpSettings, timeout: float) -> socket.socket:
+    sock = socket.create_connection((settings.host, settings.port), timeout)
+    try:
+        keep_alive(sock)
+        if settings.tls is not None:
+            sock = settings.tls().wrap_socket(sock, server_hostname=settings.host)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class BlockingHttpStream:
+    """A connection on which notifications arrive, and whose silence is noticed.
+
+    The constructor returns when the stream works. It cannot be used again after an error.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._link = link = dial(settings, settings.connect_timeout)
         self.socket: socket.socket = link.socket
-        self.ear = ear = Ear(link.dialogue)
-        link.reader.heed = ear.heed
+        self.reader = reader = StreamReader(link.requests)
+        link.reader.heed = reader.heed
         try:
             self._begin(time.monotonic() + settings.connect_timeout)
         except BaseException as error:
@@ -42,8 +147,8 @@ class SocketStream:
             raise
 
     def _begin(self, until: float) -> None:
-        self._link.send(self._link.dialogue.stream(), self._settings.connect_timeout)
-        while self.ear.hello is None:
+        self._link.send(self._link.requests.stream(), self._settings.connect_timeout)
+        while self.reader.hello is None:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -53,18 +158,18 @@ class SocketStream:
 
     def _read(self) -> None:
         for answer in self._link.read():
-            self.ear.ended(answer)
+            self.reader.ended(answer)
         self._heard_at = time.monotonic()
 
     def receive(self) -> list[Notification]:
-        """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
+        """Return what has arrived, without waiting. Raises `BackendUnavailable` if the stream ended."""
         try:
             self._read_all()
-            if time.monotonic() >= self._heard_at + self.ear.longest:
+            if time.monotonic() >= self._heard_at + self.reader.longest:
                 raise TimeoutError
         except Exception as error:
             raise broken(error, self._settings) from error
-        return self.ear.take()
+        return self.reader.take()
 
     def _read_all(self) -> None:
         try:
@@ -74,11 +179,11 @@ class SocketStream:
             pass
 
     def due_in(self) -> float:
-        """How long to wait for something to come before it is dead, in seconds."""
-        return max(self._heard_at + self.ear.longest - time.monotonic(), 0.0) + 0.01
+        """Seconds to wait for the next bytes before the stream counts as dead."""
+        return max(self._heard_at + self.reader.longest - time.monotonic(), 0.0) + 0.01
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._link.close()
 
 
@@ -88,14 +193,14 @@ log = logging.getLogger("dibs")
 class BlockingHttpConnection:
     """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
-    def __init__(self, settings: Settings, promises: Promises) -> None:
+    def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
         self.inbox = ""
         self._settings = settings
-        self._promises = promises
-        self._following = Following()
-        self._spread = Spread()
-        self._link: SocketLink | None = None
-        self._stream: SocketStream | None = None
+        self._learn = learn
+        self._affinity = ServerAffinity()
+        self._reconnect = ReconnectDelay()
+        self._link: BlockingHttpLink | None = None
+        self._stream: BlockingHttpStream | None = None
         self._bell: Bell | None = None
         on_fork(self)
 
@@ -119,45 +224,45 @@ class BlockingHttpConnection:
             return ()
         until = time.monotonic() + min(timeout, self._settings.timeout)
         link = self._connected(until - time.monotonic())
-        request = link.dialogue.batch(commands)
+        request = link.requests.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
             first = self.apply(commands[:middle], timeout)
             return [*first, *self.apply(commands[middle:], timeout)]
         answer = link.ask(request, until - time.monotonic())
-        if self._following.astray(commands, answer):
+        if self._affinity.is_elsewhere(commands, answer):
             link.close()
         try:
-            return link.dialogue.replies(answer, len(commands))
+            return link.requests.replies(answer, len(commands))
         except Forbidden:
             link.close()  # the next one looks for the key again
             raise
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         link = self._connected(self._settings.timeout)
-        request = link.dialogue.scan(prefix, cursor, limit)
-        return link.dialogue.page(link.ask(request, self._settings.timeout))
+        request = link.requests.scan(prefix, cursor, limit)
+        return link.requests.page(link.ask(request, self._settings.timeout))
 
     def examine(self) -> Sequence[Finding]:
-        """Who the service is, what this key may do there, and for how long."""
+        """See `findings`."""
         about = self._about(self._settings.timeout)
         link = self._connected(self._settings.timeout)
-        answer = link.ask(link.dialogue.limits(), self._settings.timeout)
-        return examining.findings(about, link.dialogue.ttls(answer), self._settings)
+        answer = link.ask(link.requests.limits(), self._settings.timeout)
+        return findings(about, link.requests.ttls(answer), self._settings)
 
     def _about(self, timeout: float) -> About:
-        """Ask who is there, which also shows whether the key is good."""
+        """Ask what the service is. This also checks the API key."""
         link = self._connected(timeout)
-        answer = link.ask(link.dialogue.about(), timeout)
+        answer = link.ask(link.requests.about(), timeout)
         try:
-            about = link.dialogue.who(answer)
+            about = link.requests.who(answer)
         except BaseException:
             link.close()
             raise
-        self._promises.learn(about)
+        self._learn(about)
         return about
 
-    def _connected(self, timeout: float) -> SocketLink:
+    def _connected(self, timeout: float) -> BlockingHttpLink:
         link = self._link
         if link is None or not link.usable:
             link = self._link = dial(self._settings, timeout)
@@ -171,16 +276,16 @@ class BlockingHttpConnection:
             self._bell = Bell()
 
     def _listen(self) -> None:
-        """Let there be a stream, and with it an inbox; without, nothing is pushed, and all else goes on."""
+        """Open a stream, and with it an inbox. Without one only notifications are missing."""
         try:
-            self._stream = SocketStream(self._settings)
+            self._stream = BlockingHttpStream(self._settings)
         except BackendUnavailable as error:
             log.debug("no stream of %s: %s", self._settings.shown, error)
-            self._spread.put_off()
+            self._reconnect.failed()
             self.inbox = self.inbox or nowhere()
         else:
-            self._spread.succeed()
-            self.inbox = self._stream.ear.inbox
+            self._reconnect.succeeded()
+            self.inbox = self._stream.reader.inbox
 
     def _end_stream(self) -> None:
         stream, self._stream = self._stream, None
@@ -197,32 +302,32 @@ class BlockingHttpConnection:
             found = self._wait(stream, self._bell, timeout)
         except DibsError:
             self._end_stream()
-            self._spread.put_off()
-            self._bell.wait(self._spread.left)
+            self._reconnect.failed()
+            self._bell.wait(self._reconnect.left)
             raise
-        if stream.ear.missed:
-            stream.ear.missed = False
+        if stream.reader.missed:
+            stream.reader.missed = False
             raise BackendUnavailable(MISSED_SOME)
         return found
 
     def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Notification]:
-        """Wait until it is time to try for a stream once more, and do."""
-        left = self._spread.left
+        """Wait until a stream may be opened again, and open it."""
+        left = self._reconnect.left
         rang = bell.wait(left if timeout is None else min(left, timeout))
-        if not rang and not self._spread.left:
+        if not rang and not self._reconnect.left:
             self._listen()
             if self._stream is not None:
                 raise BackendUnavailable(MISSED_SOME)
         return ()
 
     def _wait(
-        self, stream: SocketStream, bell: Bell, timeout: float | None
+        self, stream: BlockingHttpStream, bell: Bell, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived = stream.receive()
             left = None if end is None else end - time.monotonic()
-            if arrived or stream.ear.missed or (left is not None and left <= 0):
+            if arrived or stream.reader.missed or (left is not None and left <= 0):
                 return arrived
             due = stream.due_in()
             left = due if left is None else min(left, due)
@@ -235,7 +340,7 @@ class BlockingHttpConnection:
             bell.ring()
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """Forget the parent's connections, in the child."""
         link, stream, bell = self._link, self._stream, self._bell
         self._link = self._stream = self._bell = None
         self.inbox = ""

@@ -1,19 +1,68 @@
-"""What a URL of the service says, and where its API key is: see `HttpStore` for how one is written."""
+"""Where the service is and how it is reached: its URL (see `HttpStore`), its settings and its API key."""
 
 import ipaddress
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dibs.errors import NotConfigured
-from dibs.stores.http.settings import FindKey, Key, Settings
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that connecting may take, with TLS."""
+
+TIMEOUT = 10.0
+"""Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
+
+IDLE = 50.0
+"""Seconds after which an idle connection is not used again. Proxies drop one, most of them after a minute."""
+
+
+LARGEST = 1 << 19
+"""Bytes of a request above which its commands are sent in two. Services and proxies limit the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key, and where it was found, for error messages."""
+
+    secret: str = field(repr=False)
+    place: str
+
+
+type FindKey = Callable[[], ApiKey | None]
+"""Called for each connection, so that a new key in a file is used soon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """What a connection needs to know."""
+
+    shown: str
+    """The store's URL, without any key."""
+    host: str
+    port: int
+    base: str = ""
+    """The path in front of `/v1`, without a slash at its end."""
+    find_key: FindKey = field(default=lambda: None, repr=False)
+    tls: "Callable[[], ssl.SSLContext] | None" = None
+    """Makes the context for TLS; None without TLS. A function, as reading certificates takes time."""
+    connect_timeout: float = CONNECT_TIMEOUT
+    timeout: float = TIMEOUT
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a request names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (80 if self.tls is None else 443) else f"{host}:{self.port}"
+
 
 VARIABLE = "DIBS_API_KEY"
 FILE_VARIABLE = "DIBS_API_KEY_FILE"
@@ -22,12 +71,12 @@ HOW = f"set {VARIABLE}, or {FILE_VARIABLE} to a file that has it"
 
 
 def key_finder(in_url: str, file: str | None) -> FindKey:
-    """What finds the key: the URL's own comes first, then its file, then the environment's two.
+    """Return a function that finds the API key: in the URL, in its `key_file`, or by an environment variable.
 
-    The function raises `NotConfigured` for a file that can't be read, or a key that can't be one.
+    The function raises `NotConfigured` if a file cannot be read, or if what it finds cannot be a key.
     """
 
-    def find() -> Key | None:
+    def find() -> ApiKey | None:
         if in_url:
             return _checked(in_url, "the URL")
         if file is not None:
@@ -41,7 +90,7 @@ def key_finder(in_url: str, file: str | None) -> FindKey:
     return find
 
 
-def _read(path: str, said_by: str) -> Key:
+def _read(path: str, said_by: str) -> ApiKey:
     try:
         text = Path(path).expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -52,11 +101,11 @@ def _read(path: str, said_by: str) -> Key:
     return _checked(text, f"the file {path}")
 
 
-def _checked(secret: str, place: str) -> Key:
-    """It travels in a header, so it is one word. Never shown, as half a key is a secret too."""
+def _checked(secret: str, place: str) -> ApiKey:
+    """A key is one word, as it travels in a header. It is never shown, as half a key is a secret too."""
     if not (secret.isascii() and secret.isprintable()) or " " in secret:
         raise NotConfigured(f"what {place} has is no API key: a key is one word, such as dibs_…")
-    return Key(secret, place)
+    return ApiKey(secret, place)
 
 
 PORTS = {"http": 80, "https": 443}
@@ -66,17 +115,17 @@ _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
 def shown(url: str) -> str:
-    """The URL as it may be shown: what stands before the `@` is a key."""
+    """Return the URL without the API key before its `@`."""
     return _USER.sub("***@", url)
 
 
-def read_url(url: str) -> Settings:
-    """Take a URL apart. Raises `NotConfigured`, with what is wrong, and never with a key."""
+def read_url(url: str) -> HttpSettings:
+    """Read a URL. Raises `NotConfigured` with what is wrong, and never with the API key."""
     return _Reading(url).settings()
 
 
 class _Reading:
-    """One URL on its way to settings."""
+    """Reads one URL."""
 
     def __init__(self, url: str) -> None:
         self.shown = shown(url)
@@ -94,14 +143,14 @@ class _Reading:
     def wrong(self, what: str) -> NotConfigured:
         return NotConfigured(f"{self.shown}: {what}")
 
-    def settings(self) -> Settings:
+    def settings(self) -> HttpSettings:
         parts = self.parts
         assert parts.hostname is not None
         self._safe_in_clear(parts.hostname)
         key = unquote(parts.password or parts.username or "")
         if key and "key_file" in self.options:
             raise self.wrong("the API key is given twice, before the @ and by key_file=")
-        return Settings(
+        return HttpSettings(
             shown=self.shown,
             host=parts.hostname,
             port=PORTS[parts.scheme] if self.port is None else self.port,
@@ -129,7 +178,7 @@ class _Reading:
         return found
 
     def _safe_in_clear(self, host: str) -> None:
-        """Raises where the key would go over a network unencrypted."""
+        """Raise if the API key would cross a network unencrypted."""
         said = self.options.get("insecure", "false").lower()
         if said not in _FLAGS:
             raise self.wrong("insecure= is true or false")
@@ -165,7 +214,7 @@ class _Reading:
 
 
 def is_here(host: str) -> bool:
-    """It is this machine, so that nothing goes over a network."""
+    """Whether a host is this machine, so that nothing goes over a network."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,208 +1,107 @@
-"""What goes over HTTP between a client and the service: a batch, its answers, and pushes.
+"""What goes over HTTP between a client and the service: commands, replies, notifications and the rest.
 
 `POST /v1/batch` takes a `Batch` and answers a `BatchAnswer`, a reply for each command and in their
-order; both are JSON, or MessagePack where `Content-Type` and `Accept` say `application/msgpack`. A key
-is `names.encoded(b"{kind}:{name}")`; durations are seconds, as everywhere. The structs are the records
-of `dibs.model` with a tag each (`translation`).
+order; both are JSON, or MessagePack where `Content-Type` and `Accept` say `application/msgpack`. Each
+message is an object with the fields of its record in `dibs.model`; `op` names a command, `is` a reply.
+The structs that read and write them are made from the table of `core.codec`. A key is
+`names.encoded(b"{kind}:{name}")`; durations are seconds, as everywhere.
 
 `GET /v1/stream` (server-sent events) brings a client's notifications: first an event `hello` (`Hello`),
-then `notification` events (`Push`), and `recheck` where some may have been lost before. A command's
-`inbox` is that of the stream's `Hello`, or empty.
+then `notification` events, and `recheck` where some may have been lost before. A command's `inbox` is
+that of the stream's `Hello`, or empty.
 
-All else that the service answers is in `wire_service`.
+`GET /v1/scan?prefix=&cursor=&limit=` gives a `StatusPage`: `prefix` and `cursor` are the beginnings of keys,
+spelt as keys are (`cursor` is that of the page before, or left out). `GET /v1/about` gives an `About`,
+and `GET /v1/limits` among others the `Ttls`. A `Problem` is the answer to any request that fails.
 """
 
-from msgspec import Struct
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, replace
+from functools import reduce
+from operator import attrgetter, or_
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from msgspec import Struct, defstruct
+
+from dibs import model
+from dibs.core.codec import COMMANDS, ENTRIES, REPLIES
+from dibs.stores.http.names import decoded, encoded
 
 FORMAT = 1
-"""Of what is written here. A service that speaks a newer one says so in `Dibs-Format`."""
+"""The format of what is written here. Each side names its own in the header `Dibs-Format`."""
 
 FORMAT_HEADER = "dibs-format"
 SERVER_HEADER = "dibs-server"
-"""Which of several servers answered: pushes come through that one only."""
+"""Names the server that answered: notifications come from that one only."""
 
 
-class Op(Struct, tag_field="op", tag=str.lower, omit_defaults=True, frozen=True):
-    """A command about one key, `base64` of `{kind}:{name}`."""
+# ---- messages -------------------------------------------------------------------------------------
 
-    key: str
-
-
-class Acquire(Op, frozen=True):
-    """See `dibs.model.Acquire`."""
-
-    id: str
-    owner: str
-    ttl: float
-    units: int = 1
-    capacity: int = 1
-    queue: bool = False
-    waiter_ttl: float = 30.0
-    priority: int = 0
-    note: str = ""
-    floor: int = 0
-    lock_delay: float = 0.0
-    inbox: str = ""
-    trace: str = ""
+_UNSENT: dict[type, frozenset[str]] = {
+    model.Acquire: frozenset({"address"}),
+    model.Status: frozenset({"mine"}),
+    model.Notification: frozenset({"inbox"}),
+    **{cls: frozenset({"address", "trace"}) for cls in ENTRIES},
+}
+"""Fields that are not sent: the service sets addresses itself, and shows no traces."""
 
 
-class Renew(Op, frozen=True):
-    """See `dibs.model.Renew`."""
-
-    id: str
-    ttl: float
-    inbox: str = ""
+class _Op(Struct, tag_field="op", tag=str.lower, omit_defaults=True, frozen=True):
+    """A command."""
 
 
-class Release(Op, frozen=True):
-    """See `dibs.model.Release`."""
-
-    id: str
-    retain: float = 0.0
-    tombstone: float = 0.0
-
-
-class Resize(Op, frozen=True):
-    """See `dibs.model.Resize`."""
-
-    id: str
-    units: int
-    seq: int
-
-
-class Inspect(Op, frozen=True):
-    """See `dibs.model.Inspect`."""
-
-
-class Revoke(Op, frozen=True):
-    """See `dibs.model.Revoke`."""
-
-    lease: str | None
-    reason: str
-    now: bool = False
-
-
-type Command = Acquire | Renew | Release | Resize | Inspect | Revoke
-
-
-class Holder(Struct, omit_defaults=True, frozen=True):
-    """See `dibs.model.Holder`."""
-
-    lease: str
-    owner: str
-    token: int
-    units: int
-    slots: tuple[int, ...]
-    held_for: float
-    expires_in: float
-    note: str = ""
-    state: str = "held"
-
-
-class Waiter(Struct, omit_defaults=True, frozen=True):
-    """See `dibs.model.Waiter`."""
-
-    lease: str
-    owner: str
-    units: int
-    priority: int
-    waited: float
-    note: str = ""
-
-
-class Said(Struct, tag_field="is", tag=str.lower, omit_defaults=True, frozen=True):
+class _Said(Struct, tag_field="is", tag=str.lower, omit_defaults=True, frozen=True):
     """A reply."""
 
 
-class Granted(Said, frozen=True):
-    """See `dibs.model.Granted`."""
-
-    token: int
-    slots: tuple[int, ...]
-    ttl: float
+class _Entry(Struct, omit_defaults=True, frozen=True):
+    """Part of a reply, or a notification."""
 
 
-class Queued(Said, frozen=True):
-    """See `dibs.model.Queued`."""
-
-    position: int
-    recheck_in: float
-    now: float
-
-
-class Refused(Said, frozen=True):
-    """See `dibs.model.Refused`."""
-
-    reason: str
-    holders: tuple[Holder, ...] = ()
-    recheck_in: float = 0.0
-
-
-class Gone(Said, frozen=True):
-    """See `dibs.model.Gone`."""
+def _struct(record: type, base: type[Struct]) -> Any:
+    """Make the struct of a record, with the same name and the fields that are sent."""
+    listed = [each for each in fields(record) if each.name not in _UNSENT.get(record, ())]
+    members = [
+        (each.name, _type_of(each.type), *(() if each.default is MISSING else (each.default,)))
+        for each in listed
+    ]
+    return defstruct(
+        record.__name__,
+        members,
+        bases=(base,),
+        namespace={"__doc__": f"See `dibs.model.{record.__name__}`."},
+        module=__name__,
+    )
 
 
-class Renewed(Said, frozen=True):
-    """See `dibs.model.Renewed`."""
-
-    ttl: float
-
-
-class Lost(Said, frozen=True):
-    """See `dibs.model.Lost`."""
-
-    reason: str = "expired"
-    detail: str = ""
+def _type_of(declared: Any) -> Any:
+    """The type of a record's field over HTTP: keys are texts, and a word may be one of a later release."""
+    if get_origin(declared) is tuple and get_args(declared)[0] in ENTRIES:
+        return tuple[_STRUCTS[get_args(declared)[0]], ...]  # type: ignore[misc]
+    plain = getattr(declared, "__value__", declared)
+    return str if plain is bytes or get_origin(plain) is Literal else declared
 
 
-class Released(Said, frozen=True):
-    """See `dibs.model.Released`."""
+_STRUCTS: dict[type, Any] = {}
+for _base, _records in (
+    (_Entry, (*ENTRIES, model.Notification)),
+    (_Op, COMMANDS.values()),
+    (_Said, REPLIES.values()),
+):
+    for _record in _records:
+        _STRUCTS[_record] = _struct(_record, _base)
 
-
-class Unknown(Said, frozen=True):
-    """See `dibs.model.Unknown`."""
-
-
-class Revoked(Said, frozen=True):
-    """See `dibs.model.Revoked`."""
-
-    count: int
-    ends_in: float
-
-
-class Status(Said, frozen=True):
-    """See `dibs.model.Status`."""
-
-    key: str
-    capacity: int
-    holders: tuple[Holder, ...] = ()
-    waiters: tuple[Waiter, ...] = ()
-    waiting: int = 0
-    last_token: int = 0
-    holding: int = 0
-    used: int = 0
-
-
-class Failed(Said, frozen=True):
-    """See `dibs.model.Failed`."""
-
-    reason: str
-    detail: str
-
-
-type Reply = (
-    Granted
-    | Queued
-    | Refused
-    | Gone
-    | Renewed
-    | Lost
-    | Released
-    | Unknown
-    | Revoked
-    | Status
-    | Failed
-)
+if TYPE_CHECKING:  # the structs have the names and fields of the records
+    from dibs.model import Command as Command
+    from dibs.model import Holder as Holder
+    from dibs.model import Notification as Notification
+    from dibs.model import Reply as Reply
+    from dibs.model import Status as Status
+else:
+    Holder, Status = _STRUCTS[model.Holder], _STRUCTS[model.Status]
+    Notification = _STRUCTS[model.Notification]
+    Command = reduce(or_, (_STRUCTS[each] for each in COMMANDS.values()))
+    Reply = reduce(or_, (_STRUCTS[each] for each in REPLIES.values()))
 
 
 class Batch(Struct, frozen=True):
@@ -217,26 +116,160 @@ class BatchAnswer(Struct, frozen=True):
     replies: tuple[Reply, ...]
 
 
+# ---- between messages and structs -----------------------------------------------------------------
+
+
+def to_wire(message: model.Command | model.Reply | model.Holder | model.Notification) -> Any:
+    """The struct of a message, as it goes to the other side."""
+    return _TO_WIRE[type(message)](message)
+
+
+def to_model(struct: Any) -> Any:
+    """The message that a struct brings. Raises `ValueError` for a key that is not spelt as `names` has it."""
+    return _TO_MODEL[type(struct)](struct)
+
+
+def holders_to_wire(holders: Sequence[model.Holder]) -> "tuple[Holder, ...]":
+    """Who holds, as it goes to a client."""
+    return tuple(map(_TO_WIRE[model.Holder], holders))
+
+
+def push_to_model(push: Any, inbox: str) -> model.Notification:
+    """The notification that a struct brings in the stream of `inbox`. Raises `ValueError` like `to_model`."""
+    notification: model.Notification = to_model(push)
+    return replace(notification, inbox=inbox)
+
+
+type _Translator = Callable[[Any], Any]
+
+
+def _translator(
+    new: _Translator,
+    names: Sequence[str],
+    changes: dict[str, _Translator],
+    unsent: Sequence[tuple[int, Any]] = (),
+) -> _Translator:
+    """Return a function that makes `new` from the fields in `names`.
+
+    `changes` converts some of them. `unsent` has the places of others, in front of these, and their values.
+    """
+    changed = [(names.index(each), how) for each, how in changes.items() if each in names]
+
+    def take_few(it: Any) -> list[Any]:  # `attrgetter` of one name gives no tuple
+        return [getattr(it, name) for name in names]
+
+    take = attrgetter(*names) if len(names) > 1 else take_few
+    if not (changed or unsent):
+        return lambda it: new(*take(it))
+
+    def translate(it: Any) -> Any:
+        values = list(take(it))
+        for index, change in changed:
+            values[index] = change(values[index])
+        for index, value in unsent:
+            values.insert(index, value)
+        return new(*values)
+
+    return translate
+
+
+def _each(table: dict[Any, _Translator], kind: Any) -> _Translator:
+    return lambda entries: tuple(map(table[kind], entries))
+
+
+def _unsent(record: type, names: Sequence[str]) -> list[tuple[int, Any]]:
+    """Places and values of the fields that are not sent, up to the last one that is."""
+    listed = fields(record)
+    last = max((n for n, each in enumerate(listed) if each.name in names), default=0)
+    return [
+        (n, "" if each.default is MISSING else each.default)
+        for n, each in enumerate(listed[:last])
+        if each.name not in names
+    ]
+
+
+_TO_WIRE: dict[Any, _Translator] = {}
+_TO_MODEL: dict[Any, _Translator] = {}
+for _cls, _made in _STRUCTS.items():
+    _names = _made.__struct_fields__
+    _TO_WIRE[_cls] = _translator(
+        _made,
+        _names,
+        {"key": encoded, "holders": holders_to_wire, "waiters": _each(_TO_WIRE, model.Waiter)},
+    )
+    _TO_MODEL[_made] = _translator(
+        _cls,
+        _names,
+        {
+            "key": decoded,
+            "holders": _each(_TO_MODEL, Holder),
+            "waiters": _each(_TO_MODEL, _STRUCTS[model.Waiter]),
+        },
+        _unsent(_cls, _names),
+    )
+
+
+# ---- what else the service answers ----------------------------------------------------------------
+
+
 class Hello(Struct, frozen=True):
     """The first event of a stream."""
 
     inbox: str
-    """Begins with the server's name and a dot."""
+    """The address of the stream: the server's name, a dot, and more."""
     server: str
     format: int = FORMAT
     beat: float = 15.0
-    """So often something comes, if only a comment, in seconds."""
+    """Seconds between two signs of life, at most: notifications or comments."""
 
 
-class Push(Struct, omit_defaults=True, frozen=True):
-    """See `dibs.model.Notification`."""
+class StatusPage(Struct, frozen=True):
+    """Some of the keys in use, and where to go on: None after the last (`GET /v1/scan`)."""
 
+    items: tuple[Status, ...]
+    cursor: str | None = None
+
+
+class Promises(Struct, frozen=True):
+    """See `dibs.model.Capabilities`: what all stores of the service promise."""
+
+    scope: str
+    clock: bool
+    durable: bool
+    fenced: bool
+    notifies: bool
+    survives: tuple[str, ...] = ()
+
+
+class About(Struct, frozen=True):
+    """What the service is, and who asks (`GET /v1/about`, for every key)."""
+
+    server: str
+    version: str
+    promises: Promises
     key: str
-    lease: str
-    event: str
-    token: int = 0
-    slots: tuple[int, ...] = ()
-    granted_at: float = 0.0
-    claim_timeout: float = 0.0
-    detail: str = ""
-    proof: str = ""
+    """The API key's id, which is no secret."""
+    name: str
+    scopes: tuple[str, ...]
+    directories: tuple[str, ...]
+    """Where those scopes hold, each spelt as keys are; an empty one is everywhere."""
+    format: int = FORMAT
+
+
+class Ttls(Struct, frozen=True):
+    """Which ttls the service takes, in seconds: a part of `GET /v1/limits`, for every key."""
+
+    min_ttl: float
+    max_ttl: float
+
+
+class Problem(Struct, omit_defaults=True, frozen=True):
+    """What went wrong, as `application/problem+json` (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retry_after: float | None = None
+    holders: tuple[Holder, ...] = ()
+    position: int | None = None

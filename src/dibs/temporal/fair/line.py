@@ -8,6 +8,7 @@ from typing import Any, Self
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
+from dibs.core.codec import decode_notification, decode_reply, encode
 from dibs.core.names import shown
 from dibs.model import Command, Notification, Reply
 from dibs.stores.temporal.protocol import ids, wire
@@ -38,7 +39,7 @@ class Broker:
         return shown(self.key)
 
     async def deliver(
-        self, call: wire.Call, wanted: Callable[[], bool], started: Callable[[], None] | None
+        self, call: wire.BrokerCall, wanted: Callable[[], bool], started: Callable[[], None] | None
     ) -> bool:
         """Bring the call to it; tell whether it is in its history.
 
@@ -237,8 +238,8 @@ class Line:
 
     async def _deliver(self, calling: Calling, number: int) -> None:
         info = workflow.info()
-        call = wire.Call(
-            [wire.pack_command(command) for command in calling.commands],
+        call = wire.BrokerCall(
+            [encode(command) for command in calling.commands],
             number=number,
             workflow_id=info.workflow_id,
             run_id=info.run_id,
@@ -286,16 +287,16 @@ class Line:
         for answer in news.answers:  # first: what is pushed with them happened after
             self._hear_answer(key, answer)
         for packed in news.notifications:
-            notification = wire.unpack_notification(packed, key)
+            notification = decode_notification(packed, key, "")
             listener = self._listeners.get(notification.lease)
             if listener is not None:
                 listener(notification)
 
-    def _hear_answer(self, key: bytes, answer: wire.Answer) -> None:
+    def _hear_answer(self, key: bytes, answer: wire.BrokerAnswer) -> None:
         calling = self._callings.get(answer.number)
         if calling is None or calling.broker.key != key:
             return  # of a call that nobody waits for any more
         del self._callings[answer.number]
         calling.answered = True
-        calling.take([wire.unpack_reply(packed, key) for packed in answer.replies], calling.sent)
+        calling.take([decode_reply(packed, key) for packed in answer.replies], calling.sent)
         calling.bell.ring()

@@ -14,18 +14,18 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from dibs.stores.temporal.protocol.wire import Call, Packed, unpack_call
+from dibs.stores.temporal.protocol.wire import BrokerCall, unpack_call
 
-type Letter = RawValue | Packed
+type Letter = RawValue | dict[str, Any]
 """A call as it came, or as the run before has opened it. Opened only at its turn, as that takes longest."""
 
 
-def call_in(letter: Letter) -> Call:
+def call_in(letter: Letter) -> BrokerCall:
     """What a workflow asks. Raises `ValueError` for what is no call of ours."""
     return unpack_call(opened(letter))
 
 
-def opened(letter: Letter) -> Packed:
+def opened(letter: Letter) -> dict[str, Any]:
     """As plain JSON; empty if it can't be read, as by no release of ours."""
     if not isinstance(letter, RawValue):
         return letter
@@ -64,7 +64,7 @@ class Backlog:
         self,
         apply: Callable[[Letter], None],
         changed: Callable[[], None],
-        letters: Iterable[Packed] | None,
+        letters: Iterable[dict[str, Any]] | None,
     ) -> None:
         self._apply = apply
         self._changed = changed
@@ -88,7 +88,7 @@ class Backlog:
         """No letter is half applied, and no update waits: the next run can have the rest."""
         return not self._applying and not self._turns
 
-    def dump(self) -> list[Packed]:
+    def dump(self) -> list[dict[str, Any]]:
         """For the next run."""
         return [opened(each) for each in self._waiting if not isinstance(each, _Turn)]
 

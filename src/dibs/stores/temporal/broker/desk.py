@@ -5,7 +5,7 @@ in it until it can no longer be signalled, and claims its grant for it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -19,7 +19,6 @@ from dibs.core.transition import Transition
 from dibs.model import (
     Acquire,
     Command,
-    Failed,
     Inspect,
     Notification,
     Refused,
@@ -30,8 +29,8 @@ from dibs.model import (
 )
 from dibs.stores.temporal.broker import snapshot
 from dibs.stores.temporal.broker.snapshot import Room
-from dibs.stores.temporal.protocol.owners import Owner, is_unicode, owner_of
-from dibs.stores.temporal.protocol.wire import AGES, COMMANDS
+from dibs.stores.temporal.protocol.owners import Owner, owner_of
+from dibs.stores.temporal.protocol.wire import AGES
 
 QUEUE_LIMIT = 2_000
 """So many may wait."""
@@ -69,10 +68,7 @@ class Desk:
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Notification]]:
-        """Apply a command of the wire: nothing in it can do harm."""
-        flaw = flaw_of(command)
-        if flaw:
-            return Failed("invalid", flaw), []
+        """Apply a command, which `unpack_command` has checked."""
         if isinstance(command, Acquire | Release) and not self.room.is_there_for(command):
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
@@ -216,23 +212,3 @@ def _standing(push: Notification, lease_id: str, ttl: float) -> Notification:
     """A grant's notification, of a grant that stands for its whole ttl."""
     proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
     return replace(push, claim_timeout=ttl, proof=proof)
-
-
-def flaw_of(command: Command) -> str | None:
-    """What a book must not have in it; None for a sound command."""
-    for name, allowed in _ALLOWED[type(command)]:
-        value = getattr(command, name)
-        if not isinstance(value, allowed) or (allowed is not bool and isinstance(value, bool)):
-            return f"{name} is {type(value).__name__}"
-        if isinstance(value, str) and not is_unicode(value):
-            return f"{name} is not valid Unicode"
-    return None
-
-
-_ALLOWED: dict[type[Any], tuple[tuple[str, Any], ...]] = {
-    kind: tuple(
-        (each.name, float | int if each.type is float else each.type) for each in fields(kind)
-    )
-    for kind in COMMANDS
-}
-"""Of each kind of command its fields, and what these may be."""

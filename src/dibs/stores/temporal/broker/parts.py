@@ -12,7 +12,7 @@ from typing import Any
 from temporalio import workflow
 
 from dibs.model import Failed, Refused, Reply, Status, Waiter
-from dibs.stores.temporal.protocol.wire import Answer, Packed
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, Packed
 
 A_PART = 256_000
 """So many bytes one signal of several pieces has."""
@@ -32,7 +32,7 @@ class Bundle:
     """What waits for an addressee, and which grants it would learn of."""
 
     notifications: list[Packed] = field(default_factory=list[Packed])
-    answers: list[Answer] = field(default_factory=list[Answer])
+    answers: list[BrokerAnswer] = field(default_factory=list[BrokerAnswer])
     granted: list[str] = field(default_factory=list[str])
 
     @property
@@ -67,7 +67,7 @@ def _fitting(sizes: Sequence[int], most: int, *, none: bool = False) -> int:
     return len(sizes)
 
 
-def _size_of_answer(answer: Answer) -> int:
+def _size_of_answer(answer: BrokerAnswer) -> int:
     return size_of(answer.replies) + _BESIDES
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
+from dibs.core.codec import encode
 from dibs.model import Notification
 from dibs.stores.temporal.broker.clock import BrokerClock
 from dibs.stores.temporal.broker.desk import Desk
 from dibs.stores.temporal.broker.parts import A_PART, Bundle
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import Answer, News, pack_notification
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, News
 
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
@@ -116,7 +117,7 @@ def _can_be_reached(inbox: str) -> bool:
 
 
 def _bundle(packed: dict[str, Any]) -> Bundle:
-    answers = [Answer(**answer) for answer in packed["answers"]]
+    answers = [BrokerAnswer(**answer) for answer in packed["answers"]]
     return Bundle(packed["notifications"], answers, packed["granted"])
 
 
@@ -141,7 +142,7 @@ class Telling:
         """Inboxes of workflows that have closed, and the grants that they never learnt of."""
         self.post = Post(key, self._landed, state)
 
-    def answer(self, inbox: str, answer: Answer, granted: Sequence[str]) -> None:
+    def answer(self, inbox: str, answer: BrokerAnswer, granted: Sequence[str]) -> None:
         """Tell a workflow what came of its call; of these grants it learns by that."""
         bundle = self.post.to(inbox)
         bundle.answers.append(answer)
@@ -157,9 +158,7 @@ class Telling:
                 self.post.to(inbox).granted += entry_ids
         for notification in notifications:
             if notification.inbox and not _needless(notification):
-                self.post.to(notification.inbox).notifications.append(
-                    pack_notification(notification)
-                )
+                self.post.to(notification.inbox).notifications.append(encode(notification))
 
     # -- who has closed -----------------------------------------------------------------------------
 

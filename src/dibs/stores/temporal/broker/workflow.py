@@ -15,6 +15,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from dibs.core.book import Hold, MemoryBook, QueueEntry
+from dibs.core.codec import encode
 from dibs.core.names import printable, shown
 from dibs.errors import DibsError
 from dibs.model import MANY
@@ -31,12 +32,11 @@ from dibs.stores.temporal.protocol.owners import Owner, inbox_of
 from dibs.stores.temporal.protocol.wire import (
     FORMAT,
     WITH_BACKLOG,
-    Answer,
+    BrokerAnswer,
+    BrokerCall,
     BrokerInput,
-    Call,
     Packed,
     bytes_of,
-    pack_reply,
     too_new,
 )
 
@@ -101,27 +101,27 @@ class DibsBroker:
     # -- what is asked ------------------------------------------------------------------------------
 
     @workflow.update(name=ids.APPLY)
-    async def apply(self, call: Call) -> Answer:
+    async def apply(self, call: BrokerCall) -> BrokerAnswer:
         """Apply a batch of commands; who has to wait is pushed the news."""
         async with self._backlog.turn():
             return self._apply(call, "", [])
 
     @apply.validator
-    def _refuse_newer(self, call: Call) -> None:
+    def _refuse_newer(self, call: BrokerCall) -> None:
         newer = newer_call(call)
         if newer:
             raise ApplicationError(newer, type="IncompatibleVersion", non_retryable=True)
 
     @workflow.signal(name=ids.APPLY)
     def apply_for_workflow(self, letter: RawValue) -> None:
-        """The same for workflows, which can't update: a `Call`, whose answer comes by a signal."""
+        """The same for workflows, which can't update: a `BrokerCall`, whose answer comes by a signal."""
         if not self._backlog.keeps(letter):
             self._apply_letter(letter)
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
         """Who holds and who waits."""
-        return pack_reply(self._clerk.status())
+        return encode(self._clerk.status())
 
     def _apply_letter(self, letter: Letter) -> None:
         try:
@@ -134,7 +134,7 @@ class DibsBroker:
         answer = self._apply(call, inbox, granted)
         self._telling.answer(inbox, answer, granted)
 
-    def _apply(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+    def _apply(self, call: BrokerCall, inbox: str, granted: list[str]) -> BrokerAnswer:
         self._calls += 1
         self._asked_at = workflow.time()
         answer = self._clerk.answer(call, inbox, granted)

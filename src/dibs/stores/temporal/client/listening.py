@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from dibs.core.codec import decode_notification
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Notification, Queued, Renew, Reply
 from dibs.stores.temporal.client.connecting import Connection
@@ -83,7 +84,7 @@ class Ear:
             while True:
                 found = await mailbox.execute_update(ids.TAKE, args=[upto, LONGEST])
                 upto = found["upto"]
-                self._hear(_notifications(found["news"]))
+                self._hear(_notifications(found["news"], self.inbox))
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
             if not isinstance(error.__cause__, asyncio.CancelledError):
                 self._lose(error)
@@ -115,13 +116,13 @@ class Ear:
             await asyncio.wait((taking,), timeout=FAREWELL.total_seconds())
 
 
-def _notifications(news: Sequence[Mapping[str, Any]]) -> list[Notification]:
+def _notifications(news: Sequence[Mapping[str, Any]], inbox: str) -> list[Notification]:
     """Pushes are hints: what can't be read is left out."""
     found = []
     for each in news:
         with suppress(KeyError, ValueError):
             key = wire.bytes_of(each["key"])
-            found += [wire.unpack_notification(packed, key) for packed in each["notifications"]]
+            found += [decode_notification(packed, key, inbox) for packed in each["notifications"]]
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dibs.clock import Clock, SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
+from dibs.core.codec import decode_reply, encode
 from dibs.errors import IncompatibleVersion
 from dibs.model import Acquire, Command, Release, Reply
 from dibs.stores.temporal.client.connecting import Connection
@@ -45,8 +46,8 @@ class Update:
         self._commands = commands
         at = None if clock is None else (clock.now(), clock.stamp())
         self._at = at
-        packed = [wire.pack_command(each) for each in commands]
-        self._call = wire.Call(packed, at=at)
+        packed = [encode(each) for each in commands]
+        self._call = wire.BrokerCall(packed, at=at)
         self.starts = any(map(_leaves_something, commands))
         """It needs a broker, and starts it where there is none."""
         self.renumber()
@@ -66,9 +67,9 @@ class Update:
         newer = too_new("the answer", answer.format, "this release of Dibs", wire.FORMAT)
         if newer:
             raise IncompatibleVersion(f"{self._connection.target}: {newer}")
-        return [wire.unpack_reply(each, self.key) for each in answer.replies]
+        return [decode_reply(each, self.key) for each in answer.replies]
 
-    async def _with_start(self, client: "Client", seconds: timedelta) -> wire.Answer:
+    async def _with_start(self, client: "Client", seconds: timedelta) -> wire.BrokerAnswer:
         """One round trip, also where there is no broker yet; two with a server that can't do that."""
         from temporalio.service import RPCError
 
@@ -81,17 +82,17 @@ class Update:
                 self._connection.starts_apart = True
         return await self._apart(client, seconds)
 
-    async def _together(self, client: "Client", seconds: timedelta) -> wire.Answer:
+    async def _together(self, client: "Client", seconds: timedelta) -> wire.BrokerAnswer:
         from temporalio.client import WithStartWorkflowOperation
 
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(**self._start())
         try:
-            found: wire.Answer = await client.execute_update_with_start_workflow(
+            found: wire.BrokerAnswer = await client.execute_update_with_start_workflow(
                 ids.APPLY,
                 self._call,
                 start_workflow_operation=start,
                 id=self._id,
-                result_type=wire.Answer,
+                result_type=wire.BrokerAnswer,
                 rpc_timeout=seconds,
             )
         except BaseException:
@@ -102,7 +103,7 @@ class Update:
             raise
         return found
 
-    async def _apart(self, client: "Client", seconds: timedelta) -> wire.Answer:
+    async def _apart(self, client: "Client", seconds: timedelta) -> wire.BrokerAnswer:
         """A broker that ends in between is started anew by the next try, as one that ends at any time."""
         from temporalio.exceptions import WorkflowAlreadyStartedError
 
@@ -125,7 +126,9 @@ class Update:
             "static_summary": _summary(self.key),
         }
 
-    async def _without_start(self, client: "Client", seconds: timedelta) -> wire.Answer | None:
+    async def _without_start(
+        self, client: "Client", seconds: timedelta
+    ) -> wire.BrokerAnswer | None:
         """What changes nothing where nothing is held needs no broker: None if there is none."""
         from temporalio.service import RPCError, RPCStatusCode
 
@@ -136,11 +139,11 @@ class Update:
                 return None
             raise
 
-    async def _update(self, client: "Client", seconds: timedelta) -> wire.Answer:
+    async def _update(self, client: "Client", seconds: timedelta) -> wire.BrokerAnswer:
         """Call the broker, which has to be there."""
         broker = client.get_workflow_handle(ids.broker_id(self.key))
-        found: wire.Answer = await broker.execute_update(
-            ids.APPLY, self._call, id=self._id, result_type=wire.Answer, rpc_timeout=seconds
+        found: wire.BrokerAnswer = await broker.execute_update(
+            ids.APPLY, self._call, id=self._id, result_type=wire.BrokerAnswer, rpc_timeout=seconds
         )
         return found
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the service or on the way to it, and what to do: never with a key in it."""
+"""Errors of the service and of the connection to it, and what to do. None shows an API key."""
 
 import ssl
 from contextlib import suppress
@@ -6,25 +6,24 @@ from contextlib import suppress
 import msgspec
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.stores.http import wire, wire_service
-from dibs.stores.http.reading import Answer, NotHttp
-from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.url import HOW
+from dibs.stores.http import wire
+from dibs.stores.http.reading import NotHttp, Response
+from dibs.stores.http.url import HOW, ApiKey, HttpSettings
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
-"""What may be over soon, whoever says so."""
+"""Statuses of passing trouble, whether the service or a proxy answers with them."""
 
 _BEGINS = "dibs_"
-"""So does every key."""
+"""How every API key begins."""
 
 
-def is_ours(answer: Answer) -> bool:
-    """It is the service that answered, not something on the way to it."""
+def is_ours(answer: Response) -> bool:
+    """Whether the service itself answered, not a proxy."""
     return wire.SERVER_HEADER in answer.headers
 
 
-def check_format(answer: Answer, settings: Settings) -> None:
-    """Raises `IncompatibleVersion` for a service that speaks what we don't understand yet."""
+def check_format(answer: Response, settings: HttpSettings) -> None:
+    """Raises `IncompatibleVersion` for a service with another format."""
     theirs = answer.headers.get(wire.FORMAT_HEADER, str(wire.FORMAT))
     if theirs != str(wire.FORMAT):
         raise IncompatibleVersion(
@@ -33,8 +32,8 @@ def check_format(answer: Answer, settings: Settings) -> None:
         )
 
 
-def explain(answer: Answer, settings: Settings, key: Key | None) -> DibsError:
-    """The error that callers see, for an answer that is none of those we hoped for."""
+def explain(answer: Response, settings: HttpSettings, key: ApiKey | None) -> DibsError:
+    """Return the error that callers see for an answer other than 200."""
     if not is_ours(answer):
         return _stranger(answer, settings)
     problem = _problem(answer)
@@ -50,7 +49,7 @@ def explain(answer: Answer, settings: Settings, key: Key | None) -> DibsError:
     return error(f"{settings.shown}: {told}", retry_after=_retry_after(answer, problem))
 
 
-def _not_let_in(told: str, settings: Settings, key: Key | None) -> DibsError:
+def _not_let_in(told: str, settings: HttpSettings, key: ApiKey | None) -> DibsError:
     if key is None:
         return Forbidden(f"{settings.shown} requires an API key: {HOW}")
     if not _may_be_key(key.secret):
@@ -64,25 +63,25 @@ def _not_let_in(told: str, settings: Settings, key: Key | None) -> DibsError:
 
 
 def _may_be_key(secret: str) -> bool:
-    """It looks like a key, or like a token, which has two dots in it."""
+    """Whether it looks like an API key, or like a token, which has two dots."""
     return secret.startswith(_BEGINS) or secret.count(".") == 2
 
 
-def _problem(answer: Answer) -> wire_service.Problem:
+def _problem(answer: Response) -> wire.Problem:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(answer.body, type=wire_service.Problem)
-    return wire_service.Problem("about:blank", "", answer.status, "")
+        return msgspec.json.decode(answer.body, type=wire.Problem)
+    return wire.Problem("about:blank", "", answer.status, "")
 
 
-def _retry_after(answer: Answer, problem: wire_service.Problem) -> float | None:
+def _retry_after(answer: Response, problem: wire.Problem) -> float | None:
     if problem.retry_after is not None:
         return problem.retry_after
     said = answer.headers.get("retry-after", "")
     return float(said) if said.isdecimal() and len(said) < 6 else None
 
 
-def _stranger(answer: Answer, settings: Settings) -> DibsError:
-    """It was something else that answered: a proxy, or a server of another kind."""
+def _stranger(answer: Response, settings: HttpSettings) -> DibsError:
+    """A proxy answered, or a server of another kind."""
     status = answer.status
     if status in _BUSY:
         return BackendUnavailable(
@@ -101,14 +100,14 @@ def _stranger(answer: Answer, settings: Settings) -> DibsError:
     return NotConfigured(f"{settings.shown} answers ({status}), but is no Dibs service: {hint}")
 
 
-def unreadable(settings: Settings, error: Exception) -> DibsError:
-    """The service's own answer makes no sense."""
+def unreadable(settings: HttpSettings, error: Exception) -> DibsError:
+    """The service sent an answer that makes no sense."""
     failure = BackendUnavailable(f"{settings.shown} answered what can't be read: {error}")
     failure.__cause__ = error
     return failure
 
 
-def unreachable(error: Exception, settings: Settings) -> DibsError:
+def unreachable(error: Exception, settings: HttpSettings) -> DibsError:
     """No connection could be made, with TLS or without."""
     if isinstance(error, DibsError):
         return error
@@ -134,15 +133,15 @@ def _words(error: Exception) -> str:
 
 
 def _is_hang_up(error: Exception) -> bool:
-    """Somebody was there, and closed the connection instead of answering."""
+    """The other side closed the connection without an answer."""
     silent = isinstance(error, ConnectionError | EOFError)
     return silent and not isinstance(error, ConnectionRefusedError)
 
 
-def broken(error: Exception, settings: Settings, *, silent: bool = False) -> DibsError:
-    """A connection broke in the middle of a call: whether it was applied is unknown.
+def broken(error: Exception, settings: HttpSettings, *, silent: bool = False) -> DibsError:
+    """A connection broke during a call, so that the commands may have been applied or not.
 
-    `silent`: nothing was ever heard over it.
+    `silent`: nothing had ever arrived on it.
     """
     if isinstance(error, DibsError):
         return error

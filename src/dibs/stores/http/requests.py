@@ -1,4 +1,4 @@
-"""What is said to the service, and what its answers mean; who carries it doesn't matter."""
+"""Requests to the service, and what its answers mean. The connections of asyncio and threads carry them."""
 
 import socket
 import sys
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dibs.errors import DibsError
-from dibs.model import Command, Page, Reply
-from dibs.stores.http import wire, wire_service
+from dibs.model import Command, Finding, Page, Reply
+from dibs.stores.http import wire
+from dibs.stores.http.errors import check_format, explain, is_ours, unreadable
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import Answer
-from dibs.stores.http.settings import Key, Settings
-from dibs.stores.http.translation import reply_to_model, status_to_model, to_wire
-from dibs.stores.http.trouble import check_format, explain, is_ours, unreadable
+from dibs.stores.http.reading import Response
+from dibs.stores.http.url import ApiKey, HttpSettings, is_here
+from dibs.stores.http.wire import to_model, to_wire
 
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
@@ -27,23 +27,23 @@ EVENTS = "text/event-stream"
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
-_read_page = msgspec.json.Decoder(wire_service.StatusPage).decode
-_read_about = msgspec.json.Decoder(wire_service.About).decode
-_read_ttls = msgspec.json.Decoder(wire_service.Ttls).decode
+_read_page = msgspec.json.Decoder(wire.StatusPage).decode
+_read_about = msgspec.json.Decoder(wire.About).decode
+_read_ttls = msgspec.json.Decoder(wire.Ttls).decode
 
 
 @cache
 def _agent() -> str:
-    """Who asks. Looked up once, as the files it stands in may be replaced while this process runs."""
+    """The `User-Agent`. Looked up once, as an upgrade may replace its files while this process runs."""
     return f"dibs/{version('dibs')}"
 
 
-class Dialogue:
-    """Of one connection: made anew with each, so that a key that has changed is used."""
+class Requests:
+    """The requests of one connection. Each connection looks up its API key again, which may have changed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._key: Key | None = settings.find_key()
+        self._key: ApiKey | None = settings.find_key()
         base = settings.base
         common = f"host: {settings.authority}\r\nuser-agent: {_agent()}\r\n"
         common += f"{wire.FORMAT_HEADER}: {wire.FORMAT}\r\n"
@@ -59,26 +59,26 @@ class Dialogue:
     # -- requests -----------------------------------------------------------------------------------
 
     def batch(self, commands: Sequence[Command]) -> bytes:
-        """What asks for commands to be applied."""
+        """Apply commands."""
         body = _encode(wire.Batch(tuple(map(to_wire, commands))))
         return b"%b%d\r\n%b\r\n%b" % (self._batch, len(body), trace_lines(), body)
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> bytes:
-        """What asks for a page of keys."""
+        """List a page of keys."""
         query = f"?prefix={encoded(prefix)}&limit={limit}"
         path = "/v1/scan" + query + (f"&cursor={encoded(cursor)}" if cursor else "")
         return self._get(path, traced=True)
 
     def about(self) -> bytes:
-        """What asks who is there."""
+        """Ask what the service is and whose key this is."""
         return self._get("/v1/about")
 
     def limits(self) -> bytes:
-        """What asks how much there may be of anything."""
+        """Ask for the limits."""
         return self._get("/v1/limits")
 
     def stream(self) -> bytes:
-        """What asks for pushes."""
+        """Begin a stream of notifications."""
         return self._get("/v1/stream", EVENTS)
 
     def _get(self, path: str, accept: str = "application/json", *, traced: bool = False) -> bytes:
@@ -87,49 +87,49 @@ class Dialogue:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def replies(self, answer: Answer, count: int) -> Sequence[Reply]:
-        """What became of so many commands. Raises what the answer says instead."""
+    def replies(self, answer: Response, count: int) -> Sequence[Reply]:
+        """Read the replies to `count` commands. Raises the error that the answer has instead."""
         replies: tuple[wire.Reply, ...] = self._read(answer, _read_batch).replies
         if len(replies) != count:
             raise self._nonsense(f"{len(replies)} replies to {count} commands")
         try:
-            return [reply_to_model(reply) for reply in replies]
+            return [to_model(reply) for reply in replies]
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def page(self, answer: Answer) -> Page:
-        """A page of keys. Raises what the answer says instead."""
-        page: wire_service.StatusPage = self._read(answer, _read_page)
+    def page(self, answer: Response) -> Page:
+        """Read a page of keys. Raises like `replies`."""
+        page: wire.StatusPage = self._read(answer, _read_page)
         try:
             cursor = None if page.cursor is None else decoded(page.cursor)
-            return Page([status_to_model(each) for each in page.items], cursor)
+            return Page([to_model(each) for each in page.items], cursor)
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def who(self, answer: Answer) -> wire_service.About:
-        """Who is there. Raises what the answer says instead."""
-        about: wire_service.About = self._read(answer, _read_about)
+    def who(self, answer: Response) -> wire.About:
+        """Read what the service is. Raises like `replies`."""
+        about: wire.About = self._read(answer, _read_about)
         return about
 
-    def ttls(self, answer: Answer) -> wire_service.Ttls:
-        """Which ttls there may be. Raises what the answer says instead."""
-        ttls: wire_service.Ttls = self._read(answer, _read_ttls)
+    def ttls(self, answer: Response) -> wire.Ttls:
+        """Read which ttls are allowed. Raises like `replies`."""
+        ttls: wire.Ttls = self._read(answer, _read_ttls)
         return ttls
 
-    def check_stream(self, answer: Answer) -> None:
-        """Raises what the head of an answer says, unless pushes follow it."""
+    def check_stream(self, answer: Response) -> None:
+        """Raise the error of an answer whose head does not begin a stream."""
         self._check(answer)
         if not answer.headers.get("content-type", "").startswith(EVENTS):
             raise self._nonsense("a stream that is none")
 
-    def _read(self, answer: Answer, read: Callable[[bytes], Any]) -> Any:
+    def _read(self, answer: Response, read: Callable[[bytes], Any]) -> Any:
         self._check(answer)
         try:
             return read(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise unreadable(self._settings, error) from error
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Response) -> None:
         if is_ours(answer):
             check_format(answer, self._settings)
             if answer.status == 200:
@@ -144,9 +144,9 @@ _API = "opentelemetry.trace"
 
 
 def trace_lines() -> bytes:
-    """The headers that name it; empty where there is none.
+    """Headers with the context of the current span; empty without one.
 
-    Whoever has a current span has imported OpenTelemetry, so it is never imported here for nothing.
+    A program that has a current span has imported OpenTelemetry, so it is not imported here.
     """
     current = getattr(sys.modules.get(_API), "get_current_span", None)
     if current is None or not current().get_span_context().is_valid:
@@ -164,9 +164,45 @@ def _propagator() -> Any:
 
 
 def keep_alive(sock: "socket.socket | TransportSocket") -> None:
-    """Send at once, and find out within a minute that the other side is gone without a word."""
+    """Send without delay, and notice within a minute that the other side has vanished."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def findings(about: wire.About, ttls: wire.Ttls, settings: HttpSettings) -> Sequence[Finding]:
+    """For `dibs doctor`: the service, what this API key may do there, its ttls, and the encryption."""
+    told = f"Dibs {about.version}, server {about.server}, format {about.format}"
+    return [Finding("server", "ok", told), _key(about), _ttl(ttls), _way(settings)]
+
+
+def _key(about: wire.About) -> Finding:
+    who = f"{about.name} (key {about.key})"
+    if not (about.scopes and about.directories):
+        advice = "`dibs keys create` on the server makes one with scopes and directories"
+        return Finding("key", "problem", f"{who} may do nothing", advice)
+    told = f"{who}: scopes {', '.join(about.scopes)} {_where(about.directories)}"
+    return Finding("key", "ok", told)
+
+
+def _ttl(ttls: wire.Ttls) -> Finding:
+    told = f"this service grants {ttls.min_ttl:g} to {ttls.max_ttl:g} seconds"
+    return Finding("ttl", "ok", told, least_ttl=ttls.min_ttl)
+
+
+def _where(directories: Sequence[str]) -> str:
+    if not all(directories):
+        return "for all names"
+    names = (decoded(each).decode("utf-8", "backslashreplace") for each in directories)
+    return f"below {', '.join(names)}"
+
+
+def _way(settings: HttpSettings) -> Finding:
+    if settings.tls is not None:
+        return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
+    told = "none: anyone on the network path can read the traffic"
+    if is_here(settings.host):
+        told = f"none, and none needed: {settings.host} is this machine"
+    return Finding("encryption", "note", told)
