@@ -73,7 +73,7 @@ def test_grants_and_revocations_are_pushed(world: World) -> None:
 def push_of(event: tuple[str, Any]) -> Notification:
     name, data = event
     assert name == "notification", event
-    return wire.push_to_model(msgspec.convert(data, wire.Notification), "")
+    return wire.notification_to_model(msgspec.convert(data, wire.Notification), "")
 
 
 def test_only_its_owners_commands_may_name_it(world: World) -> None:

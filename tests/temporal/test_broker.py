@@ -257,6 +257,7 @@ async def test_a_broker_that_began_before_does_as_its_history_says(
         {"commands": [], "number": "1"},
         {"commands": [], "fast": 1},
         {"commands": [], "at": 5},
+        {"commands": [], "at": []},
     ],
 )
 def test_what_is_no_call_is_told(wrong: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ def test_pushes_arrive_as_they_were_sent(push: model.Notification) -> None:
     said = wire.to_wire(push)
     for spoken in FORMATS:
         heard = spoken.decode(spoken.encode(said), type=wire.Notification)
-        assert wire.push_to_model(heard, push.inbox) == push
+        assert wire.notification_to_model(heard, push.inbox) == push
 
 
 def test_what_one_side_only_knows_is_not_sent() -> None:

@@ -12,7 +12,7 @@ from dibs.model import Command, Notification
 from dibs.stores.http import wire
 from dibs.stores.http.reading import Events, NotHttp, Response
 from dibs.stores.http.requests import Requests
-from dibs.stores.http.wire import push_to_model
+from dibs.stores.http.wire import notification_to_model
 
 MISSED = 2
 """Beats in a row that are missing when a stream is given up."""
@@ -68,7 +68,7 @@ class StreamReader:
                 if kind == "hello":
                     self.hello = _read_hello(data)
                 elif kind == "notification":
-                    self._heard.append(push_to_model(_read_push(data), self.inbox))
+                    self._heard.append(notification_to_model(_read_push(data), self.inbox))
                 elif kind == "recheck":
                     self.missed = True
         except (ValueError, msgspec.MsgspecError) as error:

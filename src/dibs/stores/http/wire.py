@@ -134,9 +134,9 @@ def holders_to_wire(holders: Sequence[model.Holder]) -> "tuple[Holder, ...]":
     return tuple(map(_TO_WIRE[model.Holder], holders))
 
 
-def push_to_model(push: Any, inbox: str) -> model.Notification:
+def notification_to_model(struct: Any, inbox: str) -> model.Notification:
     """The notification that a struct brings in the stream of `inbox`. Raises `ValueError` like `to_model`."""
-    notification: model.Notification = to_model(push)
+    notification: model.Notification = to_model(struct)
     return replace(notification, inbox=inbox)
 
 

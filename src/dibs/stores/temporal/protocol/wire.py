@@ -43,34 +43,34 @@ class BrokerCall:
     commands: list[Any]
     """What `unpack_command` reads; anything else fails alone."""
     number: int = 0
-    """Of a workflow's call: its answer names it."""
+    """Set by workflows; the answer repeats it."""
     workflow_id: str = ""
-    """Where the answer goes, of a workflow's call."""
+    """The workflow to which the answer is sent, if one calls."""
     run_id: str = ""
     fast: bool = False
-    """What this workflow holds is free as soon as the broker sees that its run is closed."""
+    """Free what this workflow holds as soon as the broker sees that its run has closed."""
     at: tuple[float, int] | None = None
-    """Now and the stamp, in tests that move the time by hand; refused unless the broker began so."""
+    """Now and the stamp, in tests that set the time; refused unless the broker was started for that."""
     format: int = FORMAT
 
 
 @dataclass
 class BrokerAnswer:
-    """What came of a call."""
+    """The replies to a call."""
 
     replies: list[Packed]
     number: int = 0
     now: float = 0.0
-    """The broker's time when it was applied."""
+    """The broker's time when the call was applied."""
     format: int = FORMAT
 
 
 @dataclass
 class News:
-    """What is brought to a mailbox or to a workflow: answers to calls, pushes, or both."""
+    """What a broker sends to a mailbox or a workflow: answers to calls, notifications, or both."""
 
     key: str
-    """Base64: any bytes."""
+    """In base64, as a key may have any bytes."""
     notifications: list[Packed] = field(default_factory=list[Packed])
     answers: list[BrokerAnswer] = field(default_factory=list[BrokerAnswer])
     format: int = FORMAT
@@ -78,19 +78,19 @@ class News:
 
 @dataclass
 class BrokerInput:
-    """What a broker's run begins with."""
+    """The input of a broker's run."""
 
     key: str
-    """Base64: any bytes."""
+    """In base64, as a key may have any bytes."""
     state: dict[str, Any] | None = None
-    """What the run before it left."""
+    """The state that the run before it left."""
     by_hand: bool = False
-    """In tests: callers tell it the time."""
+    """In tests: callers set the time."""
     format: int = FORMAT
 
 
 def unpack_call(packed: dict[str, Any]) -> BrokerCall:
-    """A call that came by a signal. Raises `ValueError` for what is none of ours."""
+    """Read a call that came by a signal. Raises `ValueError`."""
     known = {name: packed[name] for name in _CALL if name in packed}
     if not isinstance(known.get("commands"), list):
         raise ValueError("a call has a list of commands")
@@ -98,7 +98,10 @@ def unpack_call(packed: dict[str, Any]) -> BrokerCall:
         if name in known and (type(known[name]) not in kind):
             raise ValueError(f"{name} of a call is {type(known[name]).__name__}")
     call = BrokerCall(**known)
-    call.at = (call.at[0], call.at[1]) if call.at is not None else None
+    if call.at is not None:
+        if len(call.at) != 2:
+            raise ValueError("at of a call is not a time and a stamp")
+        call.at = (call.at[0], call.at[1])
     return call
 
 
@@ -114,17 +117,17 @@ _CALL: dict[str, tuple[type[Any], ...]] = {
 
 
 def text_of(key: bytes) -> str:
-    """Any bytes, as a payload may carry them."""
+    """Write bytes in base64, for a payload."""
     return urlsafe_b64encode(key).decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """The way back. Raises `ValueError`."""
+    """Read what `text_of` wrote. Raises `ValueError`."""
     return urlsafe_b64decode(text)
 
 
 def unpack_command(packed: Any, key: bytes) -> Command:
-    """A command that was sent to a broker. Raises `ValueError` for what might do harm in its book."""
+    """Read a command that was sent to a broker. Raises `ValueError` for anything that could harm its book."""
     if not isinstance(packed, list):
         raise ValueError(f"no list: {type(packed).__name__}")
     command = decode_command(packed, key)
