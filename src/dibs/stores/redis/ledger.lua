@@ -22,7 +22,7 @@ local LAST_TOKEN = 9007199254740991 -- below 2^53, so that a double holds every 
 local END_OF_TIME = 7258118400000000 -- the year 2200 in microseconds: a stamp beyond it is no time
 
 -- From core/timing.py, core/ledger.py and model.py.
-local MAX_CLAIM_TIMEOUT = 5 -- seconds that a grant by notification stands unclaimed, at most
+local MAX_CLAIM_TIMEOUT = 5 -- seconds in which a grant by notification must be claimed, at most
 local HEARTBEAT_POSITIONS = 16 -- waiters at the front, which send a heartbeat every third of a claim timeout
 local EXAMINED_POSITIONS = 64 -- waiters that are looked at; if all are passed over, the next caller is granted
 local COUNTED_POSITIONS = 1000 -- waiters ahead are counted up to this number
