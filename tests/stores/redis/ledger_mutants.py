@@ -59,13 +59,16 @@ MUTANTS = {
         "self.due = math.min(self.due, (score - 1) / 1e6)",
         "local _ = 0",
     ),
-    "the rest is forgotten": ("self.due = #found > most and now or self.due", "local _ = 0"),
+    "the rest is forgotten": (
+        "self.due = math.min(self.due, math.max(found[i].expires, now))",
+        "local _ = 0",
+    ),
     "a queue by arrival alone": ("return 0 - waiter.priority", "return 0"),
-    "a queue that is passed": ("is_try and 0 or book.doubt) == in_sight", "0) >= 0"),
+    "a queue that is passed": ("is_try and 0 or book.doubt) == examined", "0) >= 0"),
     "a try that passes waiters in doubt": ("is_try and 0 or book.doubt", "book.doubt"),
     "a resized grant that is unclaimed": (
-        "hold.state = 'held' -- its owner speaks",
-        "-- its owner speaks",
+        "hold.state = 'held' -- a command",
+        "-- a command",
     ),
     "an unclaimed grant that casts no doubt": (
         "book.doubt = math.max(book.doubt, entry.token)",
@@ -77,7 +80,7 @@ MUTANTS = {
     ),
     "a heartbeat that dispels no doubt": ("waiter.seen = book.last", "waiter.seen = 0"),
     "the passed over are counted": (
-        "ahead - count_passed_over(call, math.min(ahead, EXAMINED_POSITIONS), book.doubt)",
+        "ahead - count_passed_over(call, examined, book.doubt)",
         "ahead",
     ),
     "no limit to what counts": ("math.min(ahead, EXAMINED_POSITIONS)", "ahead"),
@@ -123,7 +126,6 @@ MUTANTS = {
         "return one.expires > other.expires",
     ),
     "the hold inside not listed": ("  found[#found + 1] = self.inner\n", ""),
-    "the hold inside never ends": ("  looked_at[#looked_at + 1] = self.inner\n", ""),
     "a change that is not written": (
         "-- it has changed\n  else",
         "-- it has changed\n  elseif old ~= entry then",
@@ -142,15 +144,12 @@ MUTANTS = {
         "    expire(call, entry)",
     ),
     "the caller that is over": ("if own and own.expires <= call.now then", "if nil then"),
-    "old news": (
-        "if each.inbox ~= '' and not (each.is_head and (heads[each.key] or notified[each.lease])) then",
-        "if each.inbox ~= '' then",
-    ),
+    "old news": ("if each.is_old or each.inbox == '' then", "if each.inbox == '' then"),
     "the granted told that they are next": (
-        "heads[each.key] or notified[each.lease])) then",
-        "heads[each.key])) then",
+        "(heads[each.key] or notified[each.lease])",
+        "heads[each.key]",
     ),
-    "news lost": ("not (each.is_head and (heads", "not ((heads"),
+    "news lost": ("each.is_head and (heads", "(heads"),
     "a kept hold that is kept longer": (
         "if entry and entry.state == 'retained' then -- a repeat never extends it",
         "if false then",

@@ -23,7 +23,7 @@ from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
 
 type Land = Callable[[list[Any] | Exception], None]
-"""Who is told of the answers, or of what went wrong."""
+"""Takes the answers, or what went wrong."""
 
 
 class LoopLink(BufferedLink):
@@ -64,7 +64,7 @@ class LoopLink(BufferedLink):
             self._transport.write(data)
 
     def close_if_idle(self) -> None:
-        """Hang up, unless somebody waits for an answer."""
+        """Hang up, unless a caller waits for an answer."""
         if not self._asked:
             self.close()
 
@@ -308,7 +308,7 @@ class LoopSubscription:
         self._timer = self._loop.call_later(PING_EVERY, self._beat)
 
     def give_up(self, why: str) -> None:
-        """It is of no use any more, and whoever listens must know."""
+        """Hang up, and let the listener know."""
         self.link.close()
         self._lost(ConnectionAbortedError(why))
 

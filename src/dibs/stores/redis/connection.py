@@ -177,15 +177,6 @@ async def _connect_by(settings: Settings, dial: Dial, sentinel: Endpoint) -> Lin
 # ---- the connection that blocks -------------------------------------------------------------------
 
 
-class TimeLimit:
-    """Seconds that the answers to one call may take; whoever calls sets it before."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-
 class _Answers:
     """The answers to what was just sent; they are read when they are awaited."""
 
@@ -202,17 +193,17 @@ class _Answers:
 class SocketLink:
     """See `Link`. Each call sends, then waits for its answers, and nothing suspends."""
 
-    def __init__(self, sock: socket.socket, endpoint: Endpoint, limit: TimeLimit) -> None:
+    def __init__(self, sock: socket.socket, endpoint: Endpoint, dial: "SocketDial") -> None:
         self.endpoint = endpoint
         self.has_functions = True
         self.socket = sock
-        self._limit = limit
+        self._dial = dial
         self._open = True
-        self._timeout = limit.seconds
+        self._timeout = dial.limit
         self._reader = new_reader()
         self._buffer = bytearray(BUFFER)
         self._used = monotonic()
-        sock.settimeout(limit.seconds)
+        sock.settimeout(dial.limit)
 
     @property
     def usable(self) -> bool:
@@ -226,7 +217,7 @@ class SocketLink:
         return self._open
 
     def ask(self, data: bytes, count: int = 1, limit: float = inf) -> _Answers:
-        limit = min(limit, self._limit.seconds)
+        limit = min(limit, self._dial.limit)
         try:
             self._wait_at_most(limit)
             self.socket.sendall(data)
@@ -274,14 +265,14 @@ def _fail(error: OSError) -> list[Any]:
 
 
 class SocketDial:
-    """Makes links for a thread; see `Dial`."""
+    """Makes links for a thread; see `Dial`. No answer over them may take longer than `limit` seconds."""
 
-    def __init__(self, limit: TimeLimit) -> None:
-        self._limit = limit
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
 
     async def __call__(self, settings: Settings, endpoint: Endpoint, timeout: float) -> SocketLink:
-        sock = _connect(settings, endpoint, min(timeout, self._limit.seconds))
-        return SocketLink(sock, endpoint, self._limit)
+        sock = _connect(settings, endpoint, min(timeout, self.limit))
+        return SocketLink(sock, endpoint, self)
 
 
 def _connect(settings: Settings, endpoint: Endpoint, timeout: float) -> socket.socket:

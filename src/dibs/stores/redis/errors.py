@@ -74,7 +74,7 @@ def code_of(answer: BaseException) -> str:
 
 
 def explain(answer: BaseException, endpoint: Endpoint) -> DibsError:
-    """The error that callers see, in the stead of what the server said."""
+    """The error that callers see, for what the server said."""
     said = str(answer).partition(", with args")[0]  # which may be a password
     code, _, rest = said.partition(" ")
     if code == "DIBSFORMAT":  # our own
@@ -111,7 +111,7 @@ def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> Dib
 
 
 def _is_hang_up(error: Exception) -> bool:
-    """Somebody was there, and closed the connection instead of answering."""
+    """The other side closed the connection instead of answering."""
     silent = isinstance(error, ConnectionError | EOFError)
     return silent and not isinstance(error, ConnectionRefusedError)
 

@@ -22,7 +22,7 @@ local LAST_TOKEN = 9007199254740991 -- below 2^53, so that a double holds every 
 local END_OF_TIME = 7258118400000000 -- the year 2200 in microseconds: a stamp beyond it is no time
 
 -- From core/timing.py, core/ledger.py and model.py.
-local MAX_CLAIM_TIMEOUT = 5 -- seconds that a grant by notification stands unclaimed, at most
+local MAX_CLAIM_TIMEOUT = 5 -- seconds in which a grant by notification must be claimed, at most
 local HEARTBEAT_POSITIONS = 16 -- waiters at the front, which send a heartbeat every third of a claim timeout
 local EXAMINED_POSITIONS = 64 -- waiters that are looked at; if all are passed over, the next caller is granted
 local COUNTED_POSITIONS = 1000 -- waiters ahead are counted up to this number
@@ -243,27 +243,25 @@ function Book:get_all(ids)
   return found
 end
 
--- The first `count` of a list, in the order of their ends and ids.
-local function first_of(list, count)
-  table.sort(list, function(one, other)
+-- The first `count` of these entries of the hash and the hold inside, in the order of their ends and ids.
+function Book:first_of(ids, count)
+  local found = self:get_all(ids)
+  found[#found + 1] = self.inner
+  table.sort(found, function(one, other)
     return one.expires < other.expires or one.expires == other.expires and one.id < other.id
   end)
-  for i = #list, count + 1, -1 do
-    list[i] = nil
+  for i = #found, count + 1, -1 do
+    found[i] = nil
   end
-  return list
+  return found
 end
 
 -- The holds that time ends first.
 function Book:first_to_end(count)
   local stored = math.min(count, self.hold)
   local ids = stored > 0 and redis.call('ZRANGE', self.key .. 'ends', 0, stored - 1) or {}
-  if #ids ~= stored then
-    corrupt('the holds are not as many as they should be')
-  end
-  local found = self:get_all(ids)
-  found[#found + 1] = self.inner
-  return first_of(found, count)
+  if #ids ~= stored then corrupt('the holds are not as many as they should be') end
+  return self:first_of(ids, count)
 end
 
 -- A short sorted set keeps its scores as texts, and whole numbers are the quickest to read and write.
@@ -271,12 +269,10 @@ local function score_of(time)
   return math.floor(time * 1e6)
 end
 
--- The first `most` entries whose time is over.
+-- The first `most` entries whose time is over. The next one, or an earlier moment, is noted as `due`.
 function Book:ended(now, most)
-  local found, ids = {}, {}
-  if now < self.due then
-    return found
-  end
+  if now < self.due then return {} end
+  local ids = {}
   self.due = INFINITY
   for _, suffix in ipairs(self:is_short() and {} or {'ends', 'due'}) do
     local listed = redis.call('ZRANGE', self.key .. suffix, 0, most, 'WITHSCORES')
@@ -289,17 +285,14 @@ function Book:ended(now, most)
       ids[#ids + 1] = listed[i]
     end
   end
-  local looked_at = self:get_all(ids)
-  looked_at[#looked_at + 1] = self.inner
-  for _, entry in ipairs(looked_at) do
-    if entry.expires <= now then
-      found[#found + 1] = entry
-    else
-      self.due = math.min(self.due, entry.expires)
+  local found = self:first_of(ids, most + 1)
+  for i = #found, 1, -1 do
+    if found[i].expires > now or i > most then
+      self.due = math.min(self.due, math.max(found[i].expires, now))
+      found[i] = nil
     end
   end
-  self.due = #found > most and now or self.due
-  return first_of(found, most)
+  return found
 end
 
 -- The queue: waiters by priority, then by arrival.
@@ -318,9 +311,7 @@ function Book:nth_waiter(n)
   while n > #front and #front < self.waiter do
     local to = math.min(#front + (#front == 0 and FRONT_READ or MORE_READ), self.waiter)
     local ids = redis.call('ZRANGE', self.key .. 'queue', #front, to - 1)
-    if #front + #ids ~= to then
-      corrupt('the queue is not as long as it should be')
-    end
+    if #front + #ids ~= to then corrupt('the queue is not as long as it should be') end
     for i, member in ipairs(ids) do
       ids[i] = string.sub(member, 17)
     end
@@ -457,12 +448,12 @@ function Book:flush(call)
   self.log, self.is_further = {}, nil
 end
 
--- ---- a call: one call's time, and for each of its commands what time has changed --------------------
+-- ---- a call ----------------------------------------------------------------------------------------
 
--- `now`, `stamp`, `closed_for` (seconds in which nothing is granted yet) and `notifications` are the call's. Of
--- one command are `book`, `caller` (the id that is answered: it needs no notification), `steps` (how many entries
--- it may still end and waiters grant or refuse), and `units_free_in` (when units that it granted, perhaps to the
--- dead, or closed are free again by time).
+-- Of the whole call are `now`, `stamp`, `notifications` and `closed_for` (seconds in which nothing is granted yet).
+-- Of one command are `book`, `caller` (the id that is answered, so it needs no notification), `steps` (how many
+-- entries it may still end, and waiters grant or refuse), and `units_free_in` (seconds until time frees units that
+-- it granted, perhaps to the dead, or retained).
 
 -- core/proof.py, by SHA-1.
 local function proof_of(key, hold, granted_at)
@@ -495,9 +486,7 @@ end
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
 local function count_passed_over(call, most, doubt)
   for n = 1, most do
-    if not is_passed_over(call, call.book:nth_waiter(n), doubt) then
-      return n - 1
-    end
+    if not is_passed_over(call, call.book:nth_waiter(n), doubt) then return n - 1 end
   end
   return most
 end
@@ -507,12 +496,12 @@ local function is_full(book, units)
   return book.used + units > book.capacity or book:holding() >= MAX_HOLDERS
 end
 
--- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
+-- There is room, and all waiters that are looked at are passed over. A try passes only those that missed a heartbeat:
 -- others that are in doubt may live.
 local function fits(call, units, is_try)
   local book = call.book
-  local in_sight = math.min(book.waiter, EXAMINED_POSITIONS)
-  return not is_full(book, units) and count_passed_over(call, in_sight, is_try and 0 or book.doubt) == in_sight
+  local examined = math.min(book.waiter, EXAMINED_POSITIONS)
+  return not is_full(book, units) and count_passed_over(call, examined, is_try and 0 or book.doubt) == examined
 end
 
 local function take_token(call, floor)
@@ -534,7 +523,7 @@ local function extend(call, entry, ttl)
   return left
 end
 
--- A hold of what a command or a waiter asks for.
+-- A hold of what an Acquire or a waiter asks for.
 local function hold_for(asked, call, state, ttl)
   local token = take_token(call, asked.floor)
   return changed(asked, {
@@ -547,8 +536,8 @@ end
 -- The units of a hold that is over stay taken, by nobody.
 local function retain(call, hold, seconds, tombstone)
   call.book:put(changed(hold, {
-    state = 'retained', expires = call.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, tombstone = tombstone, lease = '',
-    owner = '', detail = '', inbox = '', address = '', trace = '',
+    state = 'retained', expires = call.now + seconds, ttl = seconds, seq = 0, lock_delay = 0, tombstone = tombstone,
+    lease = '', owner = '', detail = '', inbox = '', address = '', trace = '',
   }))
 end
 
@@ -562,9 +551,7 @@ end
 -- An entry's time is over; what follows counts from then, however late we look.
 local function expire(call, entry)
   local book, late = call.book, call.now - entry.expires
-  if entry.kind ~= 'hold' then
-    return book:remove(entry)
-  end
+  if entry.kind ~= 'hold' then return book:remove(entry) end
   -- The owner may not know, and ask again.
   local ends_its_id = entry.state == 'unclaimed' or entry.state == 'revoked'
   if entry.state == 'unclaimed' then
@@ -581,7 +568,7 @@ local function expire(call, entry)
   end
 end
 
--- The waiter becomes a hold that stands for a claim timeout until its owner speaks.
+-- The waiter becomes a hold, which its owner must claim within the claim timeout.
 local function grant_waiter(call, waiter)
   local timeout = claim_timeout(waiter.grant_ttl)
   local hold = hold_for(waiter, call, 'unclaimed', timeout)
@@ -602,9 +589,7 @@ local function grant_next(call)
     elseif is_full(book, 1) then
       return false
     elseif not is_passed_over(call, waiter, book.doubt) then
-      if book.used + waiter.units > book.capacity then
-        return false
-      end
+      if book.used + waiter.units > book.capacity then return false end
       grant_waiter(call, waiter)
       return true
     end
@@ -635,7 +620,7 @@ local function claim(call, hold, ttl)
   return {'granted', hold.token, hold.slots, extend(call, hold, ttl)}
 end
 
--- When the owner of a waiter should send its next heartbeat: at once where STEPS ran out.
+-- When a waiter should send its next heartbeat: at once where STEPS ran out.
 local function next_heartbeat_in(call, waiter, ahead)
   local timeout, often = claim_timeout(waiter.grant_ttl), claim_timeout(waiter.grant_ttl) / 3
   local is_front = waiter.silence == timeout
@@ -653,15 +638,17 @@ local function next_heartbeat_in(call, waiter, ahead)
     or math.min(waiter.ttl / 3, call.units_free_in, timeout + math.min(timeout, free_in))
 end
 
--- A heartbeat: the owner of a waiter lives. It may be its call already, and no notification is needed then.
--- Nothing is answered where the waiter asks for more than there is.
+-- A heartbeat: the waiter lives. It may be granted at once, and needs no notification then.
+-- Returns nothing where it asks for more than there is.
 local function heartbeat(call, waiter, ttl)
   local book = call.book
   if waiter.units > book.capacity then
     return set_tombstone(call, waiter.id, TOMBSTONE_TTL, 'too_large')
   end
   local ahead, timeout = book:ahead_of(waiter), claim_timeout(waiter.grant_ttl)
-  local is_front = ahead < HEARTBEAT_POSITIONS or ahead - count_passed_over(call, math.min(ahead, EXAMINED_POSITIONS), book.doubt) < HEARTBEAT_POSITIONS
+  local examined = math.min(ahead, EXAMINED_POSITIONS)
+  local is_front = ahead < HEARTBEAT_POSITIONS
+    or ahead - count_passed_over(call, examined, book.doubt) < HEARTBEAT_POSITIONS
   waiter.silence = is_front and timeout or 3 * timeout
   waiter.seen = book.last
   extend(call, waiter, waiter.ttl)
@@ -671,9 +658,7 @@ local function heartbeat(call, waiter, ttl)
     grant_waiter(call, waiter) -- from beyond what `settle` looks at
   end
   local entry = book:get(waiter.id)
-  if entry and entry.kind == 'hold' then
-    return claim(call, entry, ttl)
-  end
+  if entry and entry.kind == 'hold' then return claim(call, entry, ttl) end
   ahead = book.waiter ~= waiting and book:ahead_of(waiter) or ahead
   return {'queued', ahead, next_heartbeat_in(call, waiter, ahead), call.now}
 end
@@ -716,7 +701,8 @@ local function refuse(call, own)
   if holds[1] then
     again = math.max(holds[1].expires - call.now, 0)
   end
-  return refused(is_closed and holds[1] and 'closed' or 'held', shown(call, holds), not own and call.steps == 0 and 0 or again)
+  again = not own and call.steps == 0 and 0 or again
+  return refused(is_closed and holds[1] and 'closed' or 'held', shown(call, holds), again)
 end
 
 local Rules = {}
@@ -731,9 +717,7 @@ function Rules.acquire(call, command)
       return {'gone'}
     end
     entry.inbox = command.inbox -- its owner may have reconnected
-    if entry.kind == 'hold' then
-      return claim(call, entry, command.ttl)
-    end
+    if entry.kind == 'hold' then return claim(call, entry, command.ttl) end
     return heartbeat(call, entry, command.ttl) or refused('too_large')
   elseif command.units > command.capacity then
     return refused('too_large')
@@ -803,7 +787,7 @@ function Rules.resize(call, command)
   elseif hold.state == 'revoked' then
     return lost('revoked', hold.detail)
   end
-  hold.state = 'held' -- its owner speaks, so it is claimed
+  hold.state = 'held' -- a command from its owner claims it
   local left = extend(call, hold, 0)
   local book, grows = call.book, command.units > hold.units
   if command.seq > hold.seq then
@@ -874,7 +858,8 @@ local function apply_alone(call, list, key, raw, argument)
   local sign, format, inside, last, arrivals, outside, due, hold_at = 'DI', FORMAT, 0, 0, 0, 0, 0, 0
   if raw then
     local holds, waiters, tombstones, _
-    sign, format, inside, last, _, arrivals, _, holds, waiters, tombstones, due, _, _, _, hold_at = struct.unpack(ROW, raw)
+    sign, format, inside, last, _, arrivals, _, holds, waiters, tombstones, due, _, _, _, hold_at =
+      struct.unpack(ROW, raw)
     outside = holds + waiters + tombstones
   end
   if sign ~= 'DI' or format ~= FORMAT or outside > 0 or call.closed_for > 0 then
@@ -927,20 +912,18 @@ local function apply(call, key, argument)
   return cmsgpack.pack(reply)
 end
 
--- Redis refuses these at the first write of a script, so nothing of the batch has been done.
-local OF_ALL = {'OOM ', 'MISCONF ', 'READONLY ', 'NOREPLICAS '}
-
--- How servers say that an ACL is in the way.
-local FORBIDDEN = {'NOPERM', 'ACL failure', 'The user executing the script'}
-
-local function find_any(problem, words)
+-- Where a text has one of these words first, if it does.
+local function find_any(text, words)
   for _, word in ipairs(words) do
-    local at = string.find(problem, word, 1, true)
-    if at then
-      return at
-    end
+    local at = string.find(text, word, 1, true)
+    if at then return at end
   end
 end
+
+-- Redis refuses these at the first write of a script, so nothing of the batch has been done.
+local OF_ALL = {'OOM ', 'MISCONF ', 'READONLY ', 'NOREPLICAS '}
+-- How servers say that an ACL is in the way.
+local FORBIDDEN = {'NOPERM', 'ACL failure', 'The user executing the script'}
 
 -- What a failed command is answered. Nothing is left of it, and later ones go on from what Redis has.
 local function failed(call, key, problem, noted)
@@ -973,17 +956,17 @@ end
 -- Add notifications to the answer where they are for the caller's inbox, and publish the others. Who was the
 -- head of a queue for a moment only, during the batch, need not know.
 local function send(notifications, inbox, answer)
-  local heads, notified, news = {}, {}, {}
+  local heads, notified = {}, {}
   for n = #notifications, 1, -1 do
     local each = notifications[n]
-    if each.inbox ~= '' and not (each.is_head and (heads[each.key] or notified[each.lease])) then
-      table.insert(news, 1, each)
-    end
+    each.is_old = each.is_head and (heads[each.key] or notified[each.lease])
     heads[each.key], notified[each.lease] = heads[each.key] or each.is_head, true
   end
-  for _, each in ipairs(news) do
+  for _, each in ipairs(notifications) do
     local payload = struct.pack('>c2BIc0', 'DI', FORMAT, #each.key, each.key) .. cmsgpack.pack(each.list)
-    if each.inbox == inbox then
+    if each.is_old or each.inbox == '' then
+      -- for nobody
+    elseif each.inbox == inbox then
       answer[#answer + 1] = payload
     else
       redis.pcall('PUBLISH', each.inbox, payload) -- a hint: it may fail

@@ -20,9 +20,9 @@ class RedisStore(Store):
     | `redis://a,b,c/0?sentinel=mymaster` | the master of that name, as Sentinels at a, b and c know it |
     | `redis://a,b,c?cluster=true` | a Cluster, some of whose nodes are a, b and c |
 
-    Options that redis-py's URLs also have mean the same: `db`, `protocol` (2 or 3),
-    `socket_connect_timeout` and `socket_timeout` (of one try), and for TLS `ssl_ca_certs`,
-    `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required` or `none`), `ssl_check_hostname`.
+    Options that redis-py's URLs also have mean the same: `db`, `socket_connect_timeout` and
+    `socket_timeout` (of one try), and for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`,
+    `ssl_cert_reqs` (`required` or `none`), `ssl_check_hostname`.
     Sentinels with logins of their own take `sentinel_username` and `sentinel_password`.
     `restart_holdoff=60s` grants nothing for so long after a server has started, whatever it kept.
 

@@ -10,7 +10,7 @@ from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink, TimeLimit
+from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink
 from dibs.stores.redis.errors import broken
 from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.pubsub import PING, PING_EVERY, new_inbox, received
@@ -78,16 +78,15 @@ class BlockingRedisConnection:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._limit = TimeLimit(settings.timeout)
-        dial = SocketDial(self._limit)
-        self._router = Router(settings, dial, context, listings, self._hand_on, self._follow)
+        self._dial = SocketDial(settings.timeout)
+        self._router = Router(settings, self._dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
         self._arrived: list[Notification] = []
         on_fork(self)
 
     def open(self, timeout: float) -> None:
-        self._limit.seconds = min(timeout, self._settings.timeout)
+        self._dial.limit = min(timeout, self._settings.timeout)
         step(self._router.open())
 
     def close(self) -> None:
@@ -104,7 +103,7 @@ class BlockingRedisConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        self._limit.seconds = min(timeout, self._settings.timeout)
+        self._dial.limit = min(timeout, self._settings.timeout)
         return step(self._router.apply(commands))
 
     def _hand_on(self, notifications: list[Notification]) -> None:
@@ -112,18 +111,18 @@ class BlockingRedisConnection:
             self._arrived += notifications
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        self._limit.seconds = self._settings.timeout
+        self._dial.limit = self._settings.timeout
         return step(self._router.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        self._limit.seconds = self._settings.timeout
+        self._dial.limit = self._settings.timeout
         return step(self._router.examine())
 
     # -- notifications ------------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
         if self._bell is None:
-            self._limit.seconds = min(timeout, self._settings.timeout)
+            self._dial.limit = min(timeout, self._settings.timeout)
             inbox = new_inbox(self._settings)
             self._subscribe(inbox)
             self._bell = Bell()
