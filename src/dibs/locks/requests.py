@@ -50,7 +50,6 @@ class AcquireRequest(NamedTuple):
     capacity: int = 1
     priority: int = 0
     note: str = ""
-    floor: int = 0
     lock_delay: float = 0.0
     detects: bool = True
     """Detect deadlocks while waiting."""
@@ -74,7 +73,6 @@ class AcquireRequest(NamedTuple):
             self.waiter_ttl or max(self.ttl, MIN_WAITER_TTL),
             self.priority,
             self.note,
-            floor=self.floor,
             lock_delay=self.lock_delay,
             inbox=inbox,
             address=self.address,
