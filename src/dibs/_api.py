@@ -647,7 +647,7 @@ class Client:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store promises."""
+        """The promises of the store."""
         return self.session.capabilities
 
     def lock(self, name: str | bytes, **options: Unpack[LockOptions]) -> Lock:

@@ -171,7 +171,7 @@ def _config_for(
     base: Any, template: str, options: Mapping[str, Any], *, one_try: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Split a constructor's options: the config, and the other arguments of `from_config`."""
-    others = inspect.signature(base.from_config).parameters
+    others = inspect.signature(base.from_config).parameters.keys() - {"name", "config"}
     loading = ("env_prefix", "env_load")
     given = {key: options[key] for key in options if key not in (*others, *loading)}
     known = base._config_type._readers

@@ -57,7 +57,7 @@ class StoreSession:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store promises."""
+        """The promises of the store."""
         return self.store.capabilities
 
     def loop_runtime(self) -> "AsyncRuntime":

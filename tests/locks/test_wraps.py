@@ -300,6 +300,8 @@ def test_other_slips_are_told_at_decoration(module: Any) -> None:
         module.Lock.wraps("a")("b")
     with pytest.raises(TypeError, match=r"wraps\(\) has no option tll"):
         module.Lock.wraps("a", tll="30s")
+    with pytest.raises(TypeError, match=r"wraps\(\) has no option config"):
+        module.Lock.wraps("a", config=dibs.LockConfig())
     with pytest.raises(dibs.InvalidName):
         module.Lock.wraps("")(function)
     with pytest.raises(ValueError, match="has no such parameter"):

@@ -298,7 +298,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         priority, note = config.priority, config.note
         delay, detects = config.lock_delay, config.detect_deadlocks
         request = AcquireRequest(
-            self.key, owner, ttl, units, capacity, priority, note, 0, delay, detects
+            self.key, owner, ttl, units, capacity, priority, note, delay, detects
         )
         exclusive = capacity == 1 or self._for_one
         renews, most, on_lost = config.auto_renew, config.max_hold, self._on_lost

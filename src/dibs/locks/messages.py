@@ -34,7 +34,7 @@ def format_duration(duration: float) -> str:
 
 
 def describe_holder(holder: Holder) -> str:
-    """One holder, as the predicate of a sentence."""
+    """Describe a holder, as the predicate of a sentence."""
     if holder.state == "retained":
         return f"retained after its last hold, free in {format_duration(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""

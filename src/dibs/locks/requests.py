@@ -12,6 +12,7 @@ from dibs.config import Duration, Unset
 from dibs.core.timing import trusted
 from dibs.locks.waiting import Waiting
 from dibs.model import Acquire, Granted
+from dibs.settings import closest
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
@@ -49,7 +50,6 @@ class AcquireRequest(NamedTuple):
     capacity: int = 1
     priority: int = 0
     note: str = ""
-    floor: int = 0
     lock_delay: float = 0.0
     detects: bool = True
     """Detect deadlocks while waiting."""
@@ -73,7 +73,6 @@ class AcquireRequest(NamedTuple):
             self.waiter_ttl or max(self.ttl, MIN_WAITER_TTL),
             self.priority,
             self.note,
-            floor=self.floor,
             lock_delay=self.lock_delay,
             inbox=inbox,
             address=self.address,
@@ -137,14 +136,22 @@ class HoldOptions(NamedTuple):
 # -- options ----------------------------------------------------------------------------------------------
 
 
-class LockOptions(TypedDict, total=False):
-    """How a primitive is acquired and held."""
+class CommonOptions(TypedDict, total=False):
+    """Options of all primitives."""
+
+    note: str | Unset
+    label: str | Unset
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
+
+
+class LockOptions(CommonOptions, total=False):
+    """Options of a lock, a semaphore or a readers-writer lock."""
 
     ttl: Duration | Unset
     wait: Duration | Unset | None
     priority: int | Unset
-    note: str | Unset
-    label: str | Unset
     auto_renew: bool | Unset
     max_hold: Duration | Unset | None
     reentrant: bool | Unset
@@ -152,9 +159,6 @@ class LockOptions(TypedDict, total=False):
     detect_deadlocks: bool | Unset
     on_lost: Callable[[Any], object] | None
     on_wait: Callable[[Waiting], object] | None
-    require: Iterable[str]
-    env_prefix: str | None
-    env_load: bool
 
 
 class ClientLockOptions(LockOptions, total=False):
@@ -163,33 +167,23 @@ class ClientLockOptions(LockOptions, total=False):
     client: Any
 
 
-class TaskOptions(TypedDict, total=False):
-    """How a task lock is held."""
+class TaskOptions(CommonOptions, total=False):
+    """Options of a task lock, without its times."""
 
     cancel: bool | Unset
-    note: str | Unset
-    label: str | Unset
     on_lost: Callable[[Any], object] | None
-    require: Iterable[str]
-    env_prefix: str | None
-    env_load: bool
 
 
-class ElectionOptions(TypedDict, total=False):
-    """How a leader is elected."""
+class ElectionOptions(CommonOptions, total=False):
+    """Options of a leader election."""
 
     ttl: Duration | Unset
     renew_deadline: Duration | Unset
     retry: Duration | Unset
     priority: int | Unset
-    note: str | Unset
-    label: str | Unset
     lock_delay: Duration | Unset
     on_started: Callable[[Any], object] | None
     on_stopped: Callable[[Any], object] | None
-    require: Iterable[str]
-    env_prefix: str | None
-    env_load: bool
 
 
 class NoOptions(TypedDict):
@@ -241,8 +235,7 @@ def refuse_options(
     of: str, given: Mapping[str, object], known: Callable[..., object], takes: object = ""
 ) -> NoReturn:
     """Raise `TypeError` for options that `known` lacks, or for more by position than what it `takes`."""
-    from difflib import get_close_matches  # only a wrong call pays for them
-    from inspect import Parameter, signature
+    from inspect import Parameter, signature  # only a wrong call pays for it
 
     parameters = signature(known).parameters
     if takes:
@@ -253,8 +246,8 @@ def refuse_options(
     if of == "acquire()" and (advice == _TTL or name in LockOptions.__annotations__):
         advice = f"{advice or 'write it'} in the constructor"
     if advice is None:
-        near = get_close_matches(name, parameters, 1)
-        advice = f"did you mean {near[0]}=?" if near else ""
+        near = closest(name, parameters)
+        advice = f"did you mean {near}=?" if near else ""
     if not advice.startswith(name):
         advice = f"{of} has no option {name}={advice and ': '}{advice}"
     raise TypeError(advice)
