@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dibs.stores.port import MAX_BATCH
-from dibs.stores.redis.routing import slot_of
 from dibs.stores.redis.ledger import store_key
+from dibs.stores.redis.routing import slot_of
 from tests.servers.redis_cluster import RedisCluster
 from tests.stores.round_trips import Counter, Mode, RedisCounter, Side, counter_of
 
