@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -14,8 +14,8 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import AcquireTimeout, AllOf, Client, LeaseLost
-from dibs.model import Status
+from dibs import AcquireTimeout, AllOf, BackendUnavailable, Client, LeaseLost
+from dibs.model import Acquire, Command, Failed, Reply, Status
 from dibs.session import StoreSession
 from dibs.stores.registry import store_for
 from tests.locks.worlds import World, in_both_worlds
@@ -82,6 +82,33 @@ def one_or_three(client: Any, name: str, *, several: bool) -> tuple[list[str], A
         return [name], client.lock(name)
     names = [f"{name}-{letter}" for letter in "abc"]
     return names, AllOf(*(client.lock(each) for each in reversed(names)))
+
+
+class AwayStore(TappedStore):
+    """A store behind a server that does not know what came of an Acquire, and answers `away`."""
+
+    def async_connection(self) -> Any:
+        connection = super().async_connection()
+        apply = connection._apply  # type: ignore[attr-defined]
+
+        async def answered_away(commands: Sequence[Command]) -> Sequence[Reply]:
+            replies = await apply(commands)
+            away = Failed("away", "its store did not answer")
+            return [
+                away if isinstance(each, Acquire) else reply
+                for each, reply in zip(commands, replies, strict=True)
+            ]
+
+        connection._apply = answered_away  # type: ignore[attr-defined]
+        return connection
+
+
+async def test_one_try_that_may_have_been_granted_is_given_up() -> None:
+    site = Site(AwayStore(turns=1))
+    with pytest.raises(BackendUnavailable):
+        await site.mine.lock("a").acquire(wait=0)
+    await site.nothing_is_left("a")
+    await site.close()
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["lock", "AllOf"])

@@ -192,7 +192,10 @@ class AcquireAttempt:
             reply = answer.reply
         if isinstance(reply, Granted):
             return self._granted(reply, answer.sent)
-        self._over = not self._doubtful and isinstance(reply, Refused | Failed)
+        is_away = (
+            isinstance(reply, Failed) and reply.reason == "away"
+        )  # perhaps after it was applied
+        self._over = isinstance(reply, Refused | Failed) and not (is_away or self._doubtful)
         if isinstance(reply, Refused):
             raise refused(self._request, reply)
         raise unexpected(reply, self._request.key)
