@@ -1,6 +1,7 @@
 """The clocks of this machine: the boot clock, which runs on during suspend, and the wall clock."""
 
 import time
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,14 @@ class Clock(Protocol):
 
     def stamp(self) -> int:
         """Microseconds since 1970, for tokens and for people; can be stepped at any time."""
+
+
+def alarms_of(clock: Clock) -> Callable[[float, Callable[[], None]], Callable[[], None]] | None:
+    """Return what calls back at a time of this clock, if it is moved by hand, as in tests; else None.
+
+    The first argument is the time. The result cancels it.
+    """
+    return getattr(clock, "at", None)
 
 
 class SystemClock:

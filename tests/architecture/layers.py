@@ -221,7 +221,7 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names("process settings temporal testing config stores.http.* server.*")
-        | names("stores.redact locks.acquire runtime.port"),
+        | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

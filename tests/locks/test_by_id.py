@@ -11,7 +11,7 @@ import pytest
 
 from dibs import BackendUnavailable, LeaseLost, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, DibsError
-from dibs.locks.acquire import ManualLeases
+from dibs.locks.by_id import ManualLeases
 from dibs.locks.lease import LeaseBase
 from dibs.model import Acquire, Gone, Inspect
 from dibs.sync import Client, Lease, connect

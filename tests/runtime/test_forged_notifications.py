@@ -20,7 +20,7 @@ from dibs import Client
 from dibs.clock import SystemClock
 from dibs.core import codec
 from dibs.errors import AcquireTimeout
-from dibs.locks.acquire import ManualLeases
+from dibs.locks.by_id import ManualLeases
 from dibs.model import Acquire, Event, Notification
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.session import StoreSession

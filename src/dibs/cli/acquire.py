@@ -21,7 +21,7 @@ from dibs.errors import BackendUnavailable
 from dibs.runtime.port import step
 
 if TYPE_CHECKING:
-    from dibs.locks.acquire import ManualLease, ManualLeases
+    from dibs.locks.by_id import ManualLease, ManualLeases
     from dibs.sync import Waiting
 
 _FEWEST = 22

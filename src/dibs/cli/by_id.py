@@ -13,7 +13,7 @@ from dibs.cli.options import Kind
 from dibs.cli.wording import shown, span
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import LeaseLost
-from dibs.locks.acquire import ManualLeases
+from dibs.locks.by_id import ManualLeases
 from dibs.runtime.port import step
 
 if TYPE_CHECKING:

@@ -7,19 +7,16 @@ still be under way.
 
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple
 
-from dibs.core.names import Kind, fingerprint, key_of
+from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, trusted
-from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError
 from dibs.locks import hooks
 from dibs.locks.deadlock import DeadlockDetector, may_deadlock
 from dibs.locks.lease import give_up, tombstone
 from dibs.locks.messages import (
     ASIDE,
-    format_key,
-    nothing_held,
     raise_if_busy,
     refusal,
     timed_out,
@@ -34,14 +31,10 @@ from dibs.model import (
     Granted,
     Holder,
     Inspect,
-    Lost,
     Notification,
     Queued,
     Refused,
     Release,
-    Released,
-    Renew,
-    Renewed,
     Status,
 )
 from dibs.runtime.port import Runtime, Signal, TimedReply
@@ -306,9 +299,9 @@ class AcquireAttempt:
             signal = rt.signal()
             rt.notifications.expect(key, waiter, signal)
             if await self._wait(signal, max(min(end, duties.due_at) - rt.now(), 0.0)):
-                told = signal.value
-                if isinstance(told, Notification) and told.event == "granted":
-                    return self._pushed(told, answer.sent, reply.now)
+                news = signal.value
+                if isinstance(news, Notification) and news.event == "granted":
+                    return self._notified(news, answer.sent, reply.now)
                 return None
             if rt.now() >= end or not rt.notifications.pause(key, waiter):
                 return None
@@ -347,10 +340,9 @@ class AcquireAttempt:
     # -- ends ---------------------------------------------------------------------------------------
 
     def _granted(self, reply: Granted, sent: float) -> Grant:
-        deadline = sent + trusted(reply.ttl)
-        return Grant(self._id, reply.token, reply.slots, sent, deadline, None, self._doubtful)
+        return Grant.of(self._id, reply, sent, doubtful=self._doubtful)
 
-    def _pushed(self, told: Notification, sent: float, store_now: float) -> Grant | None:
+    def _notified(self, notification: Notification, sent: float, store_now: float) -> Grant | None:
         """A grant by notification, if it is proven and still stands for a while; else None: ask the store.
 
         The store granted at `granted_at`. It had answered our last message, sent at `sent`, at
@@ -358,17 +350,25 @@ class AcquireAttempt:
         the difference.
         """
         rt = self._rt
-        if not rt.capabilities.clock or told.granted_at < store_now:
+        if not rt.capabilities.clock or notification.granted_at < store_now:
             return None
-        if not is_proven(told, self._id):
+        if not is_proven(notification, self._id):
             return None
-        granted = sent + (1 - DRIFT) * (told.granted_at - store_now)
+        granted = sent + (1 - DRIFT) * (notification.granted_at - store_now)
         granted = min(granted, rt.now())  # in case the store's clock was stepped
-        claim_by = granted + told.claim_timeout / 3
+        claim_by = granted + notification.claim_timeout / 3
         if rt.now() >= claim_by:
             return None
-        deadline = granted + trusted(told.claim_timeout)
-        return Grant(self._id, told.token, told.slots, granted, deadline, claim_by, self._doubtful)
+        deadline = granted + trusted(notification.claim_timeout)
+        return Grant(
+            self._id,
+            notification.token,
+            notification.slots,
+            granted,
+            deadline,
+            claim_by,
+            self._doubtful,
+        )
 
     async def _timed_out(self, wait: float | None) -> AcquireTimeout:
         holders: tuple[Holder, ...] = ()
@@ -387,102 +387,3 @@ def refused(request: AcquireRequest, reply: Refused) -> DibsError:
     if hooks.observer is not None:
         hooks.observer.in_the_way(reply.holders)
     return refusal(request.key, request.units, reply)
-
-
-# -- by id ------------------------------------------------------------------------------------------------
-
-
-class ManualLease(NamedTuple):
-    """A lease that nobody renews. The id is a secret: it is enough to renew and release the lease."""
-
-    key: bytes
-    id: str
-    token: int
-    slots: tuple[int, ...]
-    remaining: float
-    """Seconds for which it can be trusted, unless it is renewed."""
-
-
-class ManualLeases:
-    """The leases on one resource that are acquired, renewed and released by their ids.
-
-    For command lines, which end between two of these steps. Nothing renews such a lease in the background;
-    it ends with its ttl.
-    """
-
-    def __init__(self, rt: Runtime, kind: Kind, name: str | bytes) -> None:
-        self._rt = rt
-        self.key = key_of(kind, name)
-        self._latest: str | None = None
-        """The id of the latest acquire."""
-
-    async def acquire(
-        self,
-        owner: str,
-        ttl: float,
-        *,
-        units: int = 1,
-        capacity: int = 1,
-        note: str = "",
-        priority: int = 0,
-        wait: float | None = 0.0,
-        lease_id: str | None = None,
-        on_wait: OnWait | None = None,
-    ) -> ManualLease:
-        """Acquire within `wait` seconds (None: no limit; 0: one try), under an id that may be given.
-
-        The id of a lease that is held returns that lease. An interrupted acquire leaves nothing behind;
-        after an interrupt just afterwards call `give_up`. Raises `AcquireTimeout`, `BackendUnavailable`.
-        """
-        rt, self._latest = self._rt, lease_id or new_id()
-        request = AcquireRequest(
-            self.key, owner, ttl, units, capacity, priority, note, detects=False
-        )
-        grant = await AcquireAttempt(rt, request, on_wait, self._latest).run(wait)
-        self._latest = grant.id
-        deadline = grant.deadline
-        if grant.claim_by is not None:
-            deadline = await self._claim(grant, ttl)
-        left = max(deadline - rt.now(), 0.0)
-        return ManualLease(self.key, grant.id, grant.token, grant.slots, left)
-
-    def give_up(self) -> None:
-        """Give up the id of the latest acquire in the background, whether or not it was granted."""
-        if self._latest is not None:
-            give_up(self._rt, self.key, self._latest, doubtful=False)
-
-    async def _claim(self, grant: Grant, ttl: float) -> float:
-        """Have the store confirm a grant by notification for all of its ttl; return its deadline."""
-        try:
-            return await self._renewed(grant.id, ttl, grant.token)
-        except LeaseLost:
-            told = f"its turn for {format_key(self.key)} came, and passed before it could be taken"
-            raise AcquireTimeout(told, key=self.key) from None
-        except BaseException:
-            self.give_up()
-            raise
-
-    async def renew(self, lease_id: str, ttl: float) -> float:
-        """Renew it for `ttl` seconds from now; return the seconds for which it can be trusted.
-
-        Never shortens it. Raises `LeaseLost` if it has ended, and `BackendUnavailable`.
-        """
-        return max(await self._renewed(lease_id, ttl) - self._rt.now(), 0.0)
-
-    async def _renewed(self, lease_id: str, ttl: float, token: int | None = None) -> float:
-        answer = await self._rt.call(Renew(self.key, lease_id, ttl))
-        reply = answer.reply
-        is_another = isinstance(reply, Granted) and token not in (None, reply.token)
-        if isinstance(reply, Renewed | Granted) and not is_another:
-            return answer.sent + trusted(reply.ttl)
-        if isinstance(reply, Failed):
-            raise unexpected(reply, self.key)
-        raise nothing_held(self.key, reply.detail if isinstance(reply, Lost) else "")
-
-    async def release(self, lease_id: str) -> None:
-        """Release it. Raises `LeaseLost` if it has ended already, and `BackendUnavailable`."""
-        reply = (await self._rt.call(Release(self.key, lease_id))).reply
-        if isinstance(reply, Failed):
-            raise unexpected(reply, self.key)
-        if not isinstance(reply, Released):
-            raise nothing_held(self.key)

@@ -109,11 +109,11 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
             signal = rt.signal()
             try:
                 for lease in held:
-                    lease._watch(signal)
+                    lease._signal_end(signal)
                 await signal.wait(left)
             finally:
                 for lease in held:
-                    lease._unwatch(signal)
+                    lease._signal_no_more(signal)
         return self.lost
 
     async def _begin(self) -> None:

@@ -25,9 +25,11 @@ from dibs.locks.lease import LeaseBase, give_up, unpack_handle
 from dibs.locks.messages import format_key, unexpected
 from dibs.locks.reentrant import Depth, another_of
 from dibs.locks.requests import (
+    COMMON,
     AcquireRequest,
     Grant,
     HoldOptions,
+    LeaseRules,
     NoOptions,
     refuse_options,
     shown_as,
@@ -175,8 +177,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     _config_type: ClassVar[type[PrimitiveConfig]] = LockConfig
     _units: ClassVar[int] = 1
     """Units to acquire, unless another number is given."""
-    _more: Any = None
-    """`LeaseRules` of its leases; None for those of a `Lock`."""
+    _rules: LeaseRules = COMMON
     _for_one: ClassVar[bool] = False
     """A task or thread that holds it can never acquire it again, whatever the capacity."""
     _require: frozenset[str] = frozenset()
@@ -303,7 +304,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         exclusive = capacity == 1 or self._for_one
         renews, most, on_lost = config.auto_renew, config.max_hold, self._on_lost
         options = HoldOptions(
-            ttl, owner, units, exclusive, renews, most, on_lost, self._more, detects
+            ttl, owner, units, exclusive, renews, most, on_lost, self._rules, detects
         )
         self._prepared = request, options
         self._here = process  # last: from here on other threads use `_prepared`

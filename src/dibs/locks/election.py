@@ -30,9 +30,9 @@ from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld, UnsafeTiming
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import LeaseBase, LeaseRules, raise_loss
+from dibs.locks.lease import LeaseBase, raise_loss
 from dibs.locks.messages import format_key
-from dibs.locks.requests import Grant, HoldOptions, NoOptions, refuse_options, shown_as
+from dibs.locks.requests import Grant, HoldOptions, LeaseRules, NoOptions, refuse_options, shown_as
 from dibs.model import Holder
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
@@ -157,7 +157,7 @@ class TermBase(LeaseBase):
         if not self._finish("resigned"):
             return False
         self._interrupt()
-        self._set_watchers()
+        self._set_end_signals()
         log.info("%s: the leader with token %d resigns", format_key(self.key), self.token)
         return True
 
@@ -260,7 +260,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
                 raise TypeError(f"{what} is a coroutine function, and nobody awaits it in a thread")
         self.ttl, self.renew_deadline, self.retry = config.ttl, config.renew_deadline, config.retry
         on_started, on_stopped = callbacks
-        self._more = LeaseRules(
+        self._rules = LeaseRules(
             self.retry, self.renew_deadline, on_started=on_started, on_stopped=on_stopped
         )
         self._numbers = count(1)
@@ -554,7 +554,7 @@ class CampaignBase[TermT: TermBase]:
         try:
             await term._start()
             ended = self._running().signal()
-            term._watch(ended)
+            term._signal_end(ended)
             await self._stop.wait(ended, None)
         finally:
             await self._step_down(term)
@@ -596,14 +596,14 @@ class GuardedBase[TermT: TermBase]:
             key = campaign.election.key
             raise NotHeld(f"this process does not lead {format_key(key)}", key=key)
         self._term = campaign._guarded[self] = term
-        term._watch(self)
+        term._signal_end(self)
         return term
 
     def _end(self, exc: BaseException | None) -> None:
         campaign, term = self._campaign, self._term
         ours = self._guard.leave(exc)
         if campaign._guarded.pop(self, None) is not None:
-            term._unwatch(self)
+            term._signal_no_more(self)
         campaign._changed()
         if not term._stands:
             raise_loss(term._loss(), exc, ours)

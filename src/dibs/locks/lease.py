@@ -7,10 +7,9 @@ the units, call callbacks, or report an overrun.
 import logging
 import warnings
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
 from json import dumps, loads
 from math import inf
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from dibs.config import Duration, optional_seconds, safe_ttl, seconds
 from dibs.core.timing import MIN_TTL, renew_after, tombstone_ttl, trusted
@@ -27,19 +26,17 @@ from dibs.locks.messages import (
     unexpected,
 )
 from dibs.locks.reentrant import Depth, check_single
-from dibs.locks.requests import Grant, HoldOptions
+from dibs.locks.requests import COMMON, Grant, HoldOptions
 from dibs.model import (
     Command,
     Failed,
     Granted,
     Lost,
     Queued,
-    Refused,
     Release,
     Released,
     Renew,
     Renewed,
-    Resize,
 )
 from dibs.process import generation
 from dibs.runtime.port import EARLY, NO_CARE, CallResult, Care, Guard, Runtime, TimedReply
@@ -52,35 +49,11 @@ INBOX_AFTER = 1.0
 Threads have none until their keeper listens. A short hold should not pay for that.
 """
 
-SOON = 0.001
-"""Seconds until the keeper sends a Resize whose outcome is unknown."""
-
-
-class LeaseRules(NamedTuple):
-    """What the leases of a kind do differently from those of a `Lock`; `HoldOptions.more`."""
-
-    renew_every: float | None = None
-    """Seconds between two renewals; None: a third of the ttl."""
-    trust_for: float = inf
-    """Seconds for which the holder trusts a confirmed message, at most."""
-    retain: float = 0.0
-    """Seconds from the grant during which the units stay taken, even after a release."""
-    deadline_is: LossReason = "expired"
-    """Why the lease is lost at its deadline, unless that is the end of `max_hold`."""
-    overruns: bool = False
-    """The body may run on after `max_hold`: nothing interrupts it, and it ends without `LeaseLost`."""
-    on_started: Callable[[Any], object] | None = None
-    on_stopped: Callable[[Any], object] | None = None
-
-
-COMMON = LeaseRules()
-
-
 type Block = tuple[object, Guard]
 """A `with` block that relies on a lease: the task or thread that entered it, and its guard."""
 
 
-class Watcher(Protocol):
+class EndSignal(Protocol):
     """Is set, once and in any thread, when a lease ends."""
 
     def set(self) -> None: ...
@@ -96,7 +69,6 @@ class LeaseBase:
     __slots__ = (
         "__weakref__",
         "_alive",
-        "_asked",
         "_blocks",
         "_bucket",
         "_claim_by",
@@ -106,13 +78,13 @@ class LeaseBase:
         "_doubted",
         "_doubtful",
         "_end",
+        "_end_signals",
         "_generation",
         "_given_up",
         "_hold_until",
         "_id",
         "_me",
         "_options",
-        "_outgrown",
         "_renew_at",
         "_renewing",
         "_retain_until",
@@ -120,10 +92,8 @@ class LeaseBase:
         "_rules",
         "_seen",
         "_seq",
-        "_settling",
         "_trouble",
         "_uncommitted_at",
-        "_watchers",
         "key",
         "slots",
         "token",
@@ -136,7 +106,7 @@ class LeaseBase:
         self._end: str | None = "unborn"
         self._rt = rt
         self._options = options
-        self._rules: LeaseRules = options.more or COMMON
+        self._rules = options.rules
         self.key = key
         (
             self._id,
@@ -161,15 +131,9 @@ class LeaseBase:
         """The `with` blocks that rely on it, in the order in which they were entered."""
         self._depth: Depth | None = None
         """How many times its holder has acquired it, if it is reentrant."""
-        self._asked: Resize | None = None
-        """The Resize that the keeper has sent, while it waits for the answer."""
-        self._settling: Resize | None = None
-        """The Resize that the keeper has to send."""
-        self._outgrown: tuple[int, float] | None = None
-        """The token before the newest upgrade, and when that was answered."""
         self._detail = ""
         self._trouble: str | None = None
-        self._watchers: list[Watcher] | None = None
+        self._end_signals: list[EndSignal] | None = None
         self._seen: hooks.LeaseHook | None = None
         self._generation = generation.number
         self._alive = [True]
@@ -196,7 +160,7 @@ class LeaseBase:
         if options.auto_renew and renew_at <= self._deadline:
             rt.keeper.watch(self, renew_at, lead)
         else:
-            self._watch_from(since, lead)
+            self._schedule(since, lead)
         if hooks.observer is not None:
             self._seen = hooks.observer.holding(self, me, here=me is rt.me())
 
@@ -392,7 +356,7 @@ class LeaseBase:
             return None
         if self._finish(reason):  # before the timers have looked
             self._interrupt()
-            self._set_watchers()
+            self._set_end_signals()
         if self._depth is None or self._depth.leave():
             self._release_after_loss()
         return self._loss(reason)
@@ -452,7 +416,6 @@ class LeaseBase:
             or self._claim_by is not None
             or self._uncommitted_at is not None
             or self._doubted is not None
-            or self._settling is not None
         )
 
     def _check(self, now: float) -> Care:
@@ -469,7 +432,7 @@ class LeaseBase:
         if not self._wants_renewal or self._renewing:
             return Care(renew=False, again_at=self._deadline)
         early = EARLY * renew_after(self._options.ttl)
-        if now < self._renew_at - early and self._settling is None:
+        if now < self._renew_at - early:
             return Care(renew=False, again_at=min(self._renew_at, self._deadline))
         if self._is_orphaned:
             log.warning(
@@ -477,16 +440,13 @@ class LeaseBase:
                 "without leaving it",
                 format_key(self.key),
             )
-            self._renew_at, self._settling = inf, None
+            self._renew_at = inf
             return Care(renew=False, again_at=self._deadline)
         self._renewing = True
         return Care(renew=True, again_at=self._deadline)
 
     def _renewal(self) -> Command:
         """The command that asks the store for more time, or only whether the lease stands."""
-        self._asked = self._settling
-        if self._asked is not None:
-            return self._asked
         ttl = self._options.ttl
         if self._doubted is not None and not self._options.auto_renew:
             ttl = max(self._deadline - self._rt.now(), MIN_TTL)
@@ -495,21 +455,12 @@ class LeaseBase:
     def _renewed(self, answer: TimedReply) -> None:
         """The store has answered a renewal. After the end of the lease that changes nothing."""
         self._renewing = False
-        asked, self._asked = self._asked, None
         if self._end is not None:
             return
-        now = self._rt.now()
-        if now >= self._deadline:
+        if self._rt.now() >= self._deadline:
             self._lose(self._deadline_reason())  # past its deadline it stays lost
-        elif asked is not None and isinstance(answer.reply, Granted | Refused):
-            if self._settling is asked:
-                self._settling = None
-            self._renew_at = max(self._renew_at, now + SOON)
-            self._watch_from(now, 0.0)
         elif not self._follow(answer):
             self._not_renewed(DibsError(f"the store answered a renewal with {answer.reply!r}"))
-        if self._settling is not None and self._end is None:
-            self._rt.keeper.watch(self, now + SOON, 0.0)
 
     def _follow(self, answer: TimedReply) -> bool:
         """Go by the store's answer to a renewal; False if it says nothing about the lease."""
@@ -525,11 +476,8 @@ class LeaseBase:
         return True
 
     def _is_ours(self, answer: TimedReply) -> bool:
-        """The grant is the one that we know, or the one before an upgrade that was answered later."""
-        token, outgrown = answer.reply.token, self._outgrown  # type: ignore[union-attr]
-        if token == self.token:
-            return True
-        return outgrown is not None and token == outgrown[0] and answer.sent < outgrown[1]
+        """Whether the grant in an answer is the one that we know."""
+        return answer.reply.token == self.token  # type: ignore[union-attr]
 
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
@@ -544,7 +492,7 @@ class LeaseBase:
             self._doubted = None
         lead = 0.0 if self._doubted is not None else self._lead
         self._renew_at = sent + lead
-        self._watch_from(self._rt.now(), lead)
+        self._schedule(self._rt.now(), lead)
         if self._seen is not None:
             self._seen.renewed()
 
@@ -563,7 +511,7 @@ class LeaseBase:
             # while its transaction is open the question keeps others waiting, and tells nothing new
             pause = min(ttl / 20, 1.0) if self._uncommitted_at is None else ttl / 10
             self._renew_at = now + pause
-            self._watch_from(now, 0.0)
+            self._schedule(now, 0.0)
 
     def _doubt(self) -> bool:
         """A notification says that it was revoked: return whether to renew it now, to find out."""
@@ -583,51 +531,13 @@ class LeaseBase:
             self._hold_until = now + options.max_hold
             self._deadline = min(self._deadline, self._hold_until)
         if self._end is None:
-            self._watch_from(now, 0.0)
+            self._schedule(now, 0.0)
 
-    def _watch_from(self, now: float, lead: float) -> None:
+    def _schedule(self, now: float, lead: float) -> None:
         at = self._renew_at
         if not self._wants_renewal or at > self._deadline:
             at, lead = self._deadline, max(self._deadline - now, 0.0)
         self._rt.keeper.watch(self, at, lead)
-
-    # -- another number of units ----------------------------------------------------------------------
-
-    async def _resize(self, units: int) -> Refused | None:
-        """Ask the store once for that many units; None once it has granted them.
-
-        Each Resize has a number, and the store obeys the newest only. If the outcome is unknown the store
-        may have more taken than the holder believes, never less, and the keeper asks for one unit. Raises
-        `LeaseLost`, `BackendUnavailable`.
-        """
-        change = self._next_resize(units)
-        try:
-            reply = (await self._rt.call(change)).reply
-            if not isinstance(reply, Granted | Refused | Lost):
-                raise unexpected(reply, self.key)
-        except BaseException:
-            self._settle(1)
-            raise
-        if isinstance(reply, Refused):
-            return reply
-        if isinstance(reply, Lost):
-            self._lose(reply.reason, self._detail_of(reply))
-            self.ensure()
-        elif reply.token != self.token:
-            self._outgrown = self.token, self._rt.now()
-            self.token = reply.token
-        return None
-
-    def _next_resize(self, units: int) -> Resize:
-        self._seq = seq = self._seq + 1
-        self._settling = None  # an older one is void with this
-        return Resize(self.key, self._id, units, seq)
-
-    def _settle(self, units: int) -> None:
-        """Have the keeper ask for that many units until the store has answered."""
-        self._settling = self._next_resize(units)
-        if self._end is None:
-            self._rt.keeper.watch(self, self._rt.now() + SOON, 0.0)
 
     # -- loss -----------------------------------------------------------------------------------------
 
@@ -649,7 +559,7 @@ class LeaseBase:
             self._release_after_loss()  # after another loss the body may go on for a moment
         if not (self._rules.overruns and reason == "max_hold"):
             self._interrupt()
-        self._set_watchers()
+        self._set_end_signals()
         log.warning("%s", self._loss())  # last: a handler may block
 
     def _call_on_lost(self) -> None:
@@ -663,26 +573,26 @@ class LeaseBase:
         """Wait until it is lost; False at the timeout, or once it was given up."""
         signal = self._rt.signal()
         try:
-            self._watch(signal)
+            self._signal_end(signal)
             await signal.wait(timeout)
         finally:
-            self._unwatch(signal)
+            self._signal_no_more(signal)
         return self.lost
 
-    def _watch(self, watcher: Watcher) -> None:
+    def _signal_end(self, watcher: EndSignal) -> None:
         """Set `watcher` when it ends; also if it has ended already."""
-        if self._watchers is None:
-            self._watchers = []
-        self._watchers.append(watcher)
+        if self._end_signals is None:
+            self._end_signals = []
+        self._end_signals.append(watcher)
         if self._end is not None or self.lost:
             watcher.set()
 
-    def _unwatch(self, watcher: Watcher) -> None:
-        if self._watchers is not None and watcher in self._watchers:
-            self._watchers.remove(watcher)
+    def _signal_no_more(self, watcher: EndSignal) -> None:
+        if self._end_signals is not None and watcher in self._end_signals:
+            self._end_signals.remove(watcher)
 
-    def _set_watchers(self) -> None:
-        for signal in tuple(self._watchers or ()):
+    def _set_end_signals(self) -> None:
+        for signal in tuple(self._end_signals or ()):
             signal.set()
 
     # -- release --------------------------------------------------------------------------------------
@@ -738,8 +648,8 @@ class LeaseBase:
             self._rt.call_soon(self._call_on_lost)  # first: the program may end with the block
         self._rt.keeper.unwatch(self)
         self._forget_holder()
-        if self._watchers and how not in LOSSES:
-            self._set_watchers()
+        if self._end_signals and how not in LOSSES:
+            self._set_end_signals()
         if self._seen is not None and here:
             self._seen.ended(how)
         return True

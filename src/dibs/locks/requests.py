@@ -6,10 +6,12 @@
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any, NamedTuple, NoReturn, Self, TypedDict
 
 from dibs.config import Duration, Unset
 from dibs.core.timing import trusted
+from dibs.locks.messages import LossReason
 from dibs.locks.waiting import Waiting
 from dibs.model import Acquire, Granted
 from dibs.settings import closest
@@ -116,6 +118,26 @@ class Grant(NamedTuple):
         )
 
 
+class LeaseRules(NamedTuple):
+    """What the leases of a kind do differently from those of a `Lock`; in `HoldOptions`."""
+
+    renew_every: float | None = None
+    """Seconds between two renewals; None: a third of the ttl."""
+    trust_for: float = inf
+    """Seconds for which the holder trusts a confirmed message, at most."""
+    retain: float = 0.0
+    """Seconds from the grant during which the units stay taken, even after a release."""
+    deadline_is: LossReason = "expired"
+    """Why the lease is lost at its deadline, unless that is the end of `max_hold`."""
+    overruns: bool = False
+    """The body may run on after `max_hold`: nothing interrupts it, and it ends without `LeaseLost`."""
+    on_started: Callable[[Any], object] | None = None
+    on_stopped: Callable[[Any], object] | None = None
+
+
+COMMON = LeaseRules()
+
+
 class HoldOptions(NamedTuple):
     """How a lease is to be held."""
 
@@ -127,8 +149,7 @@ class HoldOptions(NamedTuple):
     auto_renew: bool = True
     max_hold: float | None = None
     on_lost: Callable[[Any], object] | None = None
-    more: Any = None
-    """`LeaseRules` of its kind; None: those of a `Lock`."""
+    rules: LeaseRules = COMMON
     detects: bool = True
     """Detect deadlocks while an upgrade waits."""
 

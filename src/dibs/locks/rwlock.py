@@ -15,7 +15,7 @@ from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
-from dibs.locks.messages import format_key, not_acquired, raise_if_busy
+from dibs.locks.messages import format_key, not_acquired, raise_if_busy, unexpected
 from dibs.locks.reentrant import check_single
 from dibs.locks.requests import (
     AcquireRequest,
@@ -26,8 +26,8 @@ from dibs.locks.requests import (
     shown_as,
 )
 from dibs.locks.waiting import OnWait
-from dibs.model import MANY, Holder, Refused, Release
-from dibs.runtime.port import Runtime
+from dibs.model import MANY, Command, Granted, Holder, Lost, Refused, Release, Resize
+from dibs.runtime.port import Runtime, TimedReply
 
 log = logging.getLogger("dibs")
 
@@ -42,6 +42,9 @@ FIRST_IN_LINE = 1 << 30
 SHORTEST_WAIT = 0.001
 """Seconds that an upgrade queues at least, where 0 would be a try."""
 
+SOON = 0.001
+"""Seconds until the keeper sends a Resize whose outcome is unknown."""
+
 PAUSE = 0.1
 """Seconds between two tries to grow while the store is away."""
 
@@ -50,16 +53,23 @@ class RWLeaseBase(LeaseBase):
     """A lease of a readers-writer lock, on one unit or on all.
 
     It is for writing exactly while the number of its last Resize is that of a granted change to all units.
-    So it never writes on more than the store has granted, whatever other tasks ask for meanwhile.
+    So it never writes on more than the store has granted, whatever other tasks ask for meanwhile. After a
+    Resize of unknown outcome the keeper asks for one unit, in place of a renewal, until the store answers.
     """
 
-    __slots__ = ("_writing",)
+    __slots__ = ("_asked", "_outgrown", "_settling", "_writing")
 
     def __init__(
         self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
     ) -> None:
         self._writing = grant.seq if options.units == MANY else NEVER
         """Number of the Resize that gave it all units; 0: it was acquired so."""
+        self._settling: Resize | None = None
+        """The Resize that the keeper has to send."""
+        self._asked: Resize | None = None
+        """The Resize that the keeper has sent, while it waits for the answer."""
+        self._outgrown: tuple[int, float] | None = None
+        """The token before the newest upgrade, and when that was answered."""
         super().__init__(rt, key, options, grant, me)
 
     @property
@@ -103,6 +113,76 @@ class RWLeaseBase(LeaseBase):
             self._writing = number  # last: until here it is for reading
         return refused
 
+    # -- another number of units --------------------------------------------------------------------
+
+    async def _resize(self, units: int) -> Refused | None:
+        """Ask the store once for that many units; None once it has granted them.
+
+        Each Resize has a number, and the store obeys the newest only. If the outcome is unknown the store
+        may have more taken than the holder believes, never less. Raises `LeaseLost`, `BackendUnavailable`.
+        """
+        change = self._next_resize(units)
+        try:
+            reply = (await self._rt.call(change)).reply
+            if not isinstance(reply, Granted | Refused | Lost):
+                raise unexpected(reply, self.key)
+        except BaseException:
+            self._settle(1)
+            raise
+        if isinstance(reply, Refused):
+            return reply
+        if isinstance(reply, Lost):
+            self._lose(reply.reason, self._detail_of(reply))
+            self.ensure()
+        elif reply.token != self.token:
+            self._outgrown = self.token, self._rt.now()
+            self.token = reply.token
+        return None
+
+    def _next_resize(self, units: int) -> Resize:
+        self._seq = seq = self._seq + 1
+        self._settling = None  # an older one is void with this
+        return Resize(self.key, self._id, units, seq)
+
+    def _settle(self, units: int) -> None:
+        """Have the keeper ask for that many units until the store has answered."""
+        self._settling = self._next_resize(units)
+        if self._end is None:
+            self._renew_soon()
+
+    def _renew_soon(self) -> None:
+        now = self._rt.now()
+        self._renew_at = now + SOON
+        self._schedule(now, 0.0)
+
+    @property
+    def _wants_renewal(self) -> bool:
+        return self._settling is not None or super()._wants_renewal
+
+    def _renewal(self) -> Command:
+        self._asked = self._settling
+        return super()._renewal() if self._asked is None else self._asked
+
+    def _renewed(self, answer: TimedReply) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None or not isinstance(answer.reply, Granted | Refused):
+            super()._renewed(answer)
+            is_due = asked is None and self._settling is not None
+        else:
+            self._renewing = False
+            if self._settling is asked:
+                self._settling = None
+            is_due = True  # the Resize took the place of a renewal
+        if is_due and self._end is None:
+            self._renew_soon()
+
+    def _is_ours(self, answer: TimedReply) -> bool:
+        """Whether it is the grant that we know, or the one before an upgrade that was answered later."""
+        outgrown = self._outgrown
+        if super()._is_ours(answer) or outgrown is None:
+            return super()._is_ours(answer)
+        return answer.reply.token == outgrown[0] and answer.sent < outgrown[1]  # type: ignore[union-attr]
+
 
 async def upgrade(rt: Runtime, lease: RWLeaseBase, wait: float | None) -> None:
     """Make a reader the writer within `wait` seconds (None: no limit; 0: one try).
@@ -124,7 +204,7 @@ async def upgrade(rt: Runtime, lease: RWLeaseBase, wait: float | None) -> None:
         if wait == 0 or rt.now() >= until:
             raise
     stop = StopSignal()
-    lease._watch(stop)
+    lease._signal_end(stop)
     try:
         grown = False
         while not grown:  # twice if somebody came in, as after a long outage
@@ -134,7 +214,7 @@ async def upgrade(rt: Runtime, lease: RWLeaseBase, wait: float | None) -> None:
         error.holders = error.holders or (refused.holders if refused is not None else ())
         raise
     finally:
-        lease._unwatch(stop)
+        lease._signal_no_more(stop)
 
 
 async def _others_gone(

@@ -10,11 +10,12 @@ from dibs.config import UNSET, Duration, LockConfig, Readers, Unset, readers_of,
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import LeaseBase, LeaseRules
+from dibs.locks.lease import LeaseBase
 from dibs.locks.messages import format_duration, format_key
 from dibs.locks.requests import (
     Grant,
     HoldOptions,
+    LeaseRules,
     NoOptions,
     refuse_options,
     shown_as,
@@ -183,7 +184,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     ) -> None:
         # TaskLockConfig has made them seconds
         self.min_hold, self.max_hold = config.min_hold, config.max_hold  # type: ignore[assignment]
-        self._more = LeaseRules(
+        self._rules = LeaseRules(
             retain=self.min_hold, deadline_is="max_hold", overruns=not config.cancel
         )
         self._describe(name, _lock_config(config), on_lost, require, client)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakMethod
 
-from dibs.clock import Clock
+from dibs.clock import Clock, alarms_of
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Finding, Inspect, Notification, Page, Status
 from dibs.process import on_fork
@@ -81,7 +81,7 @@ class AsyncSignal:
             self._future.set_result(None)
 
     def _call_later(self, timeout: float) -> Callable[[], None]:
-        at = getattr(self._clock, "at", None)
+        at = alarms_of(self._clock)
         if at is None:
             return self._loop.call_later(timeout, self._resolve, _TIMEOUT).cancel
         cancel: Callable[[], None] = at(self._clock.now() + timeout, lambda: self.set(_TIMEOUT))
@@ -165,7 +165,7 @@ class AsyncRuntime:
         self.me = asyncio.current_task
         self.connection = store.async_connection()
         self._clock = clock
-        self._clock_is_by_hand = hasattr(clock, "at")
+        self._clock_is_by_hand = alarms_of(clock) is not None
         self._loop = loop
         self._batcher = Batcher(self.connection, loop, clock, call_timeout)
         self._reads = Batcher(

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
 
-from dibs.clock import Clock, SystemClock
+from dibs.clock import Clock, SystemClock, alarms_of
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Failed, Notification, Release, Reply, Resize
@@ -78,7 +78,7 @@ class StoreKeeper:
         self._call_timeout = call_timeout
         self._clock = clock
         self._timers = timers_for(clock)
-        self._stepped = hasattr(clock, "at")
+        self._stepped = alarms_of(clock) is not None
         self._reset()
         on_fork(self)
         _keepers.add(self)

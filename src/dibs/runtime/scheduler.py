@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 from weakref import ref
 
-from dibs.clock import Clock
+from dibs.clock import Clock, alarms_of
 from dibs.process import on_fork
 from dibs.runtime.port import EARLY, Watched
 
@@ -190,7 +190,7 @@ _system: dict[type, ThreadTimers] = {}
 
 def timers_for(clock: Clock) -> Timers:
     """A clock that is moved by hand brings its own timers; the system's clock shares one thread."""
-    if hasattr(clock, "at"):
+    if alarms_of(clock) is not None:
         return cast(Timers, clock)
     shared = _system.get(type(clock))
     if shared is None:

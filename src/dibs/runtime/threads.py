@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
-from dibs.clock import Clock
+from dibs.clock import Clock, alarms_of
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Finding, Reply, Status
 from dibs.process import Gate, on_fork
@@ -55,7 +55,7 @@ class ThreadSignal:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._at = getattr(clock, "at", None)
+        self._at = alarms_of(clock)
         self._gate = Gate()
         self.value: Any = None
 

@@ -75,7 +75,7 @@ def the_dead_hold_on(command: Command, apply: Apply) -> Reply:
 # --------------------------------------------------------------------------------
 
 _call = SimRuntime.call
-_pushed = AcquireAttempt._pushed
+_notified = AcquireAttempt._notified
 
 
 async def sent_when_answered(
@@ -88,7 +88,7 @@ async def sent_when_answered(
 def counted_from_the_push(
     self: AcquireAttempt, push: Notification, sent: float, store_now: float
 ) -> Grant | None:
-    return _pushed(self, push, self._rt.now(), push.granted_at)
+    return _notified(self, push, self._rt.now(), push.granted_at)
 
 
 def never_too_late(self: LeaseBase, now: float) -> Care:
@@ -134,7 +134,7 @@ BUGS = {
     ),
     "counted from the push": Bug(
         TOO_LONG,
-        patches=(("dibs.locks.acquire.AcquireAttempt._pushed", counted_from_the_push),),
+        patches=(("dibs.locks.acquire.AcquireAttempt._notified", counted_from_the_push),),
     ),
     "no margin": Bug(
         TOO_LONG,
