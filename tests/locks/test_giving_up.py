@@ -15,7 +15,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, AllOf, BackendUnavailable, Client, LeaseLost
-from dibs.model import Acquire, Command, Failed, Reply, Status
+from dibs.model import Acquire, Command, Failed, Release, Reply, Status
 from dibs.session import StoreSession
 from dibs.stores.registry import store_for
 from tests.locks.worlds import World, in_both_worlds
@@ -103,11 +103,18 @@ class AwayStore(TappedStore):
         return connection
 
 
-async def test_one_try_that_may_have_been_granted_is_given_up() -> None:
-    site = Site(AwayStore(turns=1))
+@pytest.mark.parametrize("several", [False, True], ids=["lock", "AllOf"])
+async def test_one_try_that_may_have_been_granted_is_given_up(several: bool) -> None:
+    store = AwayStore(turns=1)
+    site = Site(store)
+    names, lock = one_or_three(site.mine, "a", several=several)
     with pytest.raises(BackendUnavailable):
-        await site.mine.lock("a").acquire(wait=0)
-    await site.nothing_is_left("a")
+        await lock.acquire(wait=0)
+    for name in names:
+        await site.nothing_is_left(name)
+    given_up = [each for batch in store.kept for each in batch if isinstance(each, Release)]
+    assert len(given_up) == len(names)
+    assert all(each.tombstone for each in given_up)  # a copy may be applied later
     await site.close()
 
 

@@ -17,6 +17,7 @@ from dibs import Client, DibsError
 from dibs.runtime.threads import ThreadJob
 from tests.runtime.real_stores import SHARED, url_of
 from tests.server.world import World
+from tests.servers.redis import RedisServer
 
 STORES = (*SHARED, "https", "temporal")
 
@@ -176,3 +177,16 @@ def test_an_interrupt_while_a_thread_starts_is_raised_as_it_came(
     with pytest.raises(KeyboardInterrupt):
         ThreadJob(body(), "dibs-test")
     over.set()
+
+
+async def test_a_listing_that_its_caller_has_left_ends_with_the_client(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        async with asyncio.timeout(30), dibs.connect(server.url) as client:
+            lease = await client.lock("a").acquire()
+            await lease.release()
+            server.pause()
+            listing = asyncio.create_task(client.session.loop_runtime().page(b"lock:", None, 10))
+            await asyncio.wait((listing,), timeout=0.1)
+            listing.cancel()
+            server.resume()
+        assert asyncio.all_tasks() == {asyncio.current_task()}

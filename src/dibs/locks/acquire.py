@@ -17,6 +17,7 @@ from dibs.locks.deadlock import DeadlockDetector, may_deadlock
 from dibs.locks.lease import give_up, tombstone
 from dibs.locks.messages import (
     ASIDE,
+    is_away,
     raise_if_busy,
     refusal,
     timed_out,
@@ -185,10 +186,8 @@ class AcquireAttempt:
             reply = answer.reply
         if isinstance(reply, Granted):
             return self._granted(reply, answer.sent)
-        is_away = (
-            isinstance(reply, Failed) and reply.reason == "away"
-        )  # perhaps after it was applied
-        self._over = isinstance(reply, Refused | Failed) and not (is_away or self._doubtful)
+        self._doubtful = self._doubtful or is_away(reply)
+        self._over = not self._doubtful and isinstance(reply, Refused | Failed)
         if isinstance(reply, Refused):
             raise refused(self._request, reply)
         raise unexpected(reply, self._request.key)

@@ -20,6 +20,7 @@ from dibs.locks.messages import (
     LossReason,
     format_duration,
     format_key,
+    is_away,
     not_acquired,
     unexpected,
 )
@@ -403,7 +404,7 @@ class AllOfAttempt:
             grant = Grant.of(lease_id, result.reply, result.sent, doubtful=result.resent)
             lease: LeaseBase = request.hold(self._rt, grant, self._me, standby=standby)
             return lease
-        if not isinstance(result, TimedReply) or result.resent:
+        if not isinstance(result, TimedReply) or result.resent or is_away(result.reply):
             give_up(self._rt, key, lease_id, doubtful=True)
         if not isinstance(result, TimedReply):
             return result

@@ -171,6 +171,11 @@ def raise_if_busy(reply: Reply, key: bytes) -> None:
         raise unexpected(reply, key)
 
 
+def is_away(reply: Reply) -> bool:
+    """Whether the store of a server did not answer it. The command may have been applied all the same."""
+    return isinstance(reply, Failed) and reply.reason == "away"
+
+
 def unexpected(reply: Reply, key: bytes) -> DibsError:
     """The error for a reply that the command should not get."""
     if not isinstance(reply, Failed):

@@ -175,6 +175,7 @@ class AsyncRuntime:
             beside=self._batcher,
         )
         self._scanning = asyncio.Lock()
+        self._pages: set[asyncio.Task[Page]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._closed = False
@@ -282,9 +283,17 @@ class AsyncRuntime:
         A caller that is cancelled leaves. The page is read to its end: a store may have to close the
         connection to give it up, and others' commands are on their way there.
         """
+        if self._closed:
+            raise DibsError("the client was closed while it was asked for something")
         reading = self._loop.create_task(self._page(prefix, cursor, limit))
-        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._pages.add(reading)
+        reading.add_done_callback(self._page_ended)
         return await asyncio.shield(reading)
+
+    def _page_ended(self, reading: asyncio.Task[Page]) -> None:
+        self._pages.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # its caller may have left, and the loop need not log it
 
     async def _page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         async with self._scanning:
@@ -327,6 +336,10 @@ class AsyncRuntime:
             await asyncio.wait((self._opening,))
             self.is_ready = False
         self.receiver.recheck()
+        for reading in self._pages:
+            reading.cancel()
+        if self._pages:
+            await asyncio.wait(self._pages)
         await self._batcher.close()
         await self._reads.close()
         if self._subscribing is not None:
