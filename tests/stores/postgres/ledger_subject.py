@@ -98,6 +98,11 @@ class Database:
         heard, self._heard = self._heard, []
         return list(replies), [*own, *heard]
 
+    def apply_within(self, batch: Sequence[Command]) -> Sequence[Reply]:
+        """The same in a transaction of the user's own, which has begun."""
+        rows = self.raw(TOGETHER, sql.parameters(batch, inbox=None))
+        return sql.read_answer(rows, batch, OWN)[0]
+
     def in_manner(self, manner: str, batch: Sequence[Command], time: Time) -> Outcome:
         if manner == "one by one":
             outcomes = [self.apply([command], time) for command in batch]
@@ -210,12 +215,12 @@ def check_counts(subject: Database) -> None:
     wrong = subject.execute(
         """SELECT k.key FROM dibs.keys AS k, LATERAL (SELECT
                 count(*) FILTER (WHERE e.what = 'hold') AS holds,
-                count(*) FILTER (WHERE e.what = 'place') AS places,
-                count(*) FILTER (WHERE e.what = 'tomb') AS tombs,
+                count(*) FILTER (WHERE e.what = 'waiter') AS waiters,
+                count(*) FILTER (WHERE e.what = 'tombstone') AS tombstones,
                 coalesce(sum(e.units) FILTER (WHERE e.what = 'hold'), 0) AS units,
                 min(e.expires) AS due
             FROM dibs.entries AS e WHERE e.key = k.key) AS found
-        WHERE (k.holds, k.waiting, k.tombs) <> (found.holds, found.places, found.tombs)
+        WHERE (k.holds, k.waiting, k.tombstones) <> (found.holds, found.waiters, found.tombstones)
             OR k.used <> found.units + coalesce((k.hold).units, 0)
             OR k.due > least((k.hold).expires, found.due)
             OR found.due IS NULL AND k.due <> coalesce((k.hold).expires, 'Infinity')"""

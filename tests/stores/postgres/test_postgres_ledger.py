@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from dibs.core import timing
 from dibs.core.names import fingerprint
-from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
+from dibs.model import (
+    MAX_HOLDERS,
+    MAX_SLOTS,
+    Acquire,
+    Gone,
+    Granted,
+    Queued,
+    Release,
+    Renew,
+    Resize,
+)
 from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import MORE_THAN_A_BATCH, TOLD_ROWS, crowds, plans
@@ -55,12 +65,15 @@ def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
-        "SELECT dibs.many(), dibs.tombstone_ttl(), dibs.front(), dibs.sight(), dibs.claim_timeout(60),"
+        "SELECT dibs.max_holders(), dibs.max_slots(), dibs.tombstone_ttl(), dibs.counted_positions(),"
+        " dibs.heartbeat_positions(), dibs.examined_positions(), dibs.claim_timeout(60),"
         " dibs.claim_timeout(2)"
     )
     assert found == (
-        MANY,
+        MAX_HOLDERS,
+        MAX_SLOTS,
         timing.TOMBSTONE_TTL,
+        timing.COUNTED_POSITIONS,
         timing.HEARTBEAT_POSITIONS,
         timing.EXAMINED_POSITIONS,
         timing.claim_timeout(60),

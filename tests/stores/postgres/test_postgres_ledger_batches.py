@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -31,7 +31,9 @@ from dibs.model import (
     Status,
     Unknown,
 )
-from dibs.stores.postgres import ledger, schema
+from dibs.stores.port import BlockingConnection
+from dibs.stores.postgres import PostgresStore, ledger, schema
+from dibs.testing import ManualClock
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import (
     MORE_THAN_A_BATCH,
@@ -40,7 +42,7 @@ from tests.stores.postgres.ledger_commands import (
     crowds,
     plans,
 )
-from tests.stores.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
+from tests.stores.postgres.ledger_mutants import FAST_MUTANTS, LONE_MUTANTS, MUTANTS
 from tests.stores.postgres.ledger_subject import Database, Time, database, follow, take
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
@@ -228,16 +230,16 @@ def test_a_buried_id_is_gone_for_every_manner_of_asking(subject: Database) -> No
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", MUTANTS | FAST_MUTANTS)
 def test_a_planted_error_is_found(name: str, postgres_url: str) -> None:
-    find(postgres_url, MUTANTS[name], "together")
+    find(postgres_url, (MUTANTS | FAST_MUTANTS)[name], "together")
 
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("name", LONE_MUTANTS)
-def test_one_in_the_short_way_is_found(name: str, postgres_url: str) -> None:
-    find(postgres_url, LONE_MUTANTS[name], "one by one")
+@pytest.mark.parametrize("name", LONE_MUTANTS | FAST_MUTANTS)
+def test_one_in_the_fast_path_is_found(name: str, postgres_url: str) -> None:
+    find(postgres_url, (LONE_MUTANTS | FAST_MUTANTS)[name], "one by one")
 
 
 def find(url: str, edit: tuple[str, str], manner: str) -> None:
@@ -274,7 +276,7 @@ def test_a_key_that_a_transaction_keeps_is_busy_alone(
     if not is_new:
         subject.apply([take(b"b", "before"), Release(b"b", "before")])
     with another.connection.transaction():
-        another.apply([take(b"b", "joined")])
+        another.apply_within([take(b"b", "joined")])
         began = time.monotonic()
         replies, _ = subject.apply([take(b"a"), take(b"b"), take(b"c"), Release(b"a", "id")])
         assert time.monotonic() - began < 2
@@ -305,7 +307,7 @@ def test_only_the_key_that_is_kept_is_busy_whoever_waits_for_it(
             found.close()
 
     with another.connection.transaction():
-        another.apply([take(b"k5", "joined")])
+        another.apply_within([take(b"k5", "joined")])
         others = [key for key in keys if key != b"k5"]
         with threads(
             lambda: ask(keys), lambda: ask(keys[::-1]), lambda: ask(keys[3:]), lambda: ask(others)
@@ -319,7 +321,7 @@ def test_what_a_transaction_has_undone_was_never_granted(
     subject: Database, another: Database
 ) -> None:
     with pytest.raises(ZeroDivisionError), another.connection.transaction():
-        another.apply([take(b"a", "joined")])
+        another.apply_within([take(b"a", "joined")])
         _ = 1 / 0
     [reply], _ = subject.apply([take(b"a")])
     assert isinstance(reply, Granted)
@@ -466,25 +468,27 @@ def test_one_sweeps_at_a_time(subject: Database, another: Database) -> None:
 
 
 def test_a_scan_goes_through_all_that_begin_so(subject: Database) -> None:
-    clock = Time()
+    info, clock = subject.connection.info, ManualClock()
+    url = f"postgresql://{info.user}@{info.host}:{info.port}/{info.dbname}"
+    connection = PostgresStore(url, clock=clock).blocking_connection()
     keys = [b"lock:a", b"lock:b\xff", b"lock:b\xff\xff", b"lock:c", b"semaphore:x"]
     many = [b"lock:n%03d" % n for n in range(100)]
-    subject.apply([take(key) for key in keys + many], clock)
-    subject.apply([take(b"lock:idle"), Release(b"lock:idle", "id")], clock)
-    subject.apply([take(b"lock:dead", ttl=1.0)], clock)
-    clock.pass_by(2)
-    assert scanned(subject, clock, b"lock:b\xff") == [b"lock:b\xff", b"lock:b\xff\xff"]
-    assert scanned(subject, clock, b"lock:") == sorted(keys[:4] + many)
-    assert scanned(subject, clock, b"", limit=7) == sorted(keys + many)
-    assert scanned(subject, clock, b"\xff\xff") == []
+    with closing(connection):
+        connection.apply([take(key) for key in keys + many], 5.0)
+        connection.apply([take(b"lock:idle"), Release(b"lock:idle", "id")], 5.0)
+        connection.apply([take(b"lock:dead", ttl=1.0)], 5.0)
+        clock.advance(2)
+        assert scanned(connection, b"lock:b\xff") == [b"lock:b\xff", b"lock:b\xff\xff"]
+        assert scanned(connection, b"lock:") == sorted(keys[:4] + many)
+        assert scanned(connection, b"", limit=7) == sorted(keys + many)
+        assert scanned(connection, b"\xff\xff") == []
 
 
-def scanned(subject: Database, clock: Time, prefix: bytes, limit: int = 1000) -> list[bytes]:
+def scanned(connection: BlockingConnection, prefix: bytes, limit: int = 1000) -> list[bytes]:
     found: list[bytes] = []
     cursor = None
     while True:
-        values = ledger.scan_parameters(prefix, cursor, limit, clock.now, clock.stamp)
-        page = ledger.read_page(subject.raw(ledger.SCAN.text, values))
+        page = connection.scan(prefix, cursor, limit)
         assert len(page.items) <= limit
         found += [status.key for status in page.items]
         cursor = page.cursor
