@@ -163,6 +163,12 @@ TOLD_ROWS: list[list[Any]] = [
         [Renew(LINE, "c", 60.0), Inspect(LINE), leave("c")],
         [Inspect(LINE)],
     ],
+    [  # a key that has had two holds is empty again, in one batch
+        [
+            *(wish("a", capacity=2), wish("b", capacity=2), leave("b"), leave("a")),
+            *(wish("c", capacity=2), Inspect(LINE), wish("d", capacity=2), Inspect(LINE)),
+        ],
+    ],
     [[wish("a")], [leave("a", retain=4.0, tombstone=6.0)], 5.0, [Inspect(LINE)], 5.5, [wish("a")]],
     [
         waiters(80, waiter_ttl=5.0),

@@ -21,9 +21,8 @@ type Outcome = tuple[list[Reply], list[Notification]]
 NOON = 1_700_000_000_000_000
 
 TOGETHER = sql.APPLY.text
-CAREFULLY = TOGETHER.replace(f"apply({schema.FORMAT}, ", "apply_carefully(dibs.decode(").replace(
-    "jsonb", "jsonb)"
-)
+CAREFULLY = """SELECT dibs.apply_carefully(dibs.decode($1::jsonb), ARRAY(SELECT DISTINCT c.key
+    FROM unnest(dibs.decode($1::jsonb)) AS c ORDER BY c.key), $2::text, $3::float8, $4::bigint)"""
 MANNERS = ("together", "one by one", "carefully")
 
 
@@ -76,8 +75,7 @@ class Database:
         self._heard: list[Notification] = []
 
     def _hear(self, notify: psycopg.Notify) -> None:
-        notification = sql.read_push(notify.payload, notify.channel)
-        assert notification is not None, notify
+        [notification] = sql.notifications_in([notify.payload], notify.channel)
         self._heard.append(notification)
 
     def execute(self, sql: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
-from dibs.stores.bell import Bell
 from dibs.stores.http import examining
 from dibs.stores.http.following import Following, Spread
 from dibs.stores.http.settings import LARGEST, Promises, Settings
@@ -17,6 +16,7 @@ from dibs.stores.http.socket_link import SocketLink, dial
 from dibs.stores.http.stream import MISSED_SOME, Ear, nowhere
 from dibs.stores.http.trouble import broken
 from dibs.stores.http.wire_service import About
+from dibs.stores.waker import Waker
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -96,7 +96,7 @@ class BlockingHttpConnection:
         self._spread = Spread()
         self._link: SocketLink | None = None
         self._stream: SocketStream | None = None
-        self._bell: Bell | None = None
+        self._bell: Waker | None = None
         on_fork(self)
 
     def open(self, timeout: float) -> None:
@@ -168,7 +168,7 @@ class BlockingHttpConnection:
     def subscribe(self, timeout: float) -> None:
         if self._bell is None:
             self._listen()
-            self._bell = Bell()
+            self._bell = Waker()
 
     def _listen(self) -> None:
         """Let there be a stream, and with it an inbox; without, nothing is pushed, and all else goes on."""
@@ -205,7 +205,7 @@ class BlockingHttpConnection:
             raise BackendUnavailable(MISSED_SOME)
         return found
 
-    def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Notification]:
+    def _try_again(self, bell: Waker, timeout: float | None) -> Sequence[Notification]:
         """Wait until it is time to try for a stream once more, and do."""
         left = self._spread.left
         rang = bell.wait(left if timeout is None else min(left, timeout))
@@ -216,7 +216,7 @@ class BlockingHttpConnection:
         return ()
 
     def _wait(
-        self, stream: SocketStream, bell: Bell, timeout: float | None
+        self, stream: SocketStream, bell: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -232,7 +232,7 @@ class BlockingHttpConnection:
     def wake(self) -> None:
         bell = self._bell
         if bell is not None:
-            bell.ring()
+            bell.wake()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""

@@ -9,7 +9,8 @@ escape; `dibs.bytes_of` in the database reads it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -29,7 +30,7 @@ from dibs.model import (
     Revoke,
     Status,
 )
-from dibs.stores.postgres.connection import PATIENCE, Session, Site, Statement, Wire
+from dibs.stores.postgres.connection import TIMEOUT, Session, Site, Statement, Wire
 from dibs.stores.postgres.errors import Unfit
 from dibs.stores.postgres.schema import FORMAT
 
@@ -68,8 +69,7 @@ async def apply[W: Wire](
     """Apply a batch, in one round trip."""
     if not commands:
         return [], []
-    now, stamp = session.site.time()
-    values = parameters(commands, inbox=inbox, now=now, stamp=stamp)
+    values = parameters(commands, inbox, *session.site.time())
     try:
         return read_answer(await session.ask(APPLY, values, timeout), commands, inbox)
     except Unfit as error:
@@ -87,25 +87,22 @@ async def scan[W: Wire](
     most = min(limit, SCAN_CHUNK)
     rows = await session.ask(SCAN, [prefix.hex(), (cursor or b"").hex(), end.hex(), str(most)])
     keys = [bytes.fromhex(key) for (key,) in rows]
-    replies, _ = await apply(session, [Inspect(key) for key in keys], "", PATIENCE)
+    replies, _ = await apply(session, [Inspect(key) for key in keys], "", TIMEOUT)
     busy = [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]
     return Page(busy, keys[-1] if len(keys) == most else None)
 
 
-def note_work(site: Site, commands: int, wire: Wire | None) -> None:
-    """So many commands were applied: begin a sweep if it is time, on this connection, and do not wait."""
+def is_sweep_due(site: Site, commands: int) -> bool:
+    """Count commands that were applied. True if it is time for a sweep."""
     site.work += commands
-    if site.work >= SWEEP_EVERY and wire is not None and not wire.is_cut:
-        site.work = 0
-        try:
-            wire.begin(lambda: wire.send(SWEEP, ()))
-        except Exception:  # noqa: BLE001  # it broke: the next call finds out
-            wire.cut()
+    if site.work < SWEEP_EVERY:
+        return False
+    site.work = 0
+    return True
 
 
 def parameters(
     commands: Sequence[Command],
-    *,
     inbox: str | None,
     now: float | None = None,
     stamp: int | None = None,
@@ -143,12 +140,13 @@ def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Told:
     )
 
 
-def read_push(payload: str, inbox: str) -> Notification | None:
-    """The notification that arrived in an inbox; None for what somebody else has sent there."""
-    try:
-        return _notification(loads(payload), inbox)
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-        return None
+def notifications_in(payloads: Iterable[str], inbox: str) -> list[Notification]:
+    """The notifications that arrived in an inbox, without what somebody else has sent there."""
+    found = []
+    for payload in payloads:
+        with suppress(ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            found.append(_notification(loads(payload), inbox))
+    return found
 
 
 def _notification(said: Sequence[Any], inbox: str) -> Notification:

@@ -50,8 +50,7 @@ class WithinConnection:
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return []
-        now, stamp = self._site.time()
-        values = ledger.parameters(commands, inbox=None, now=now, stamp=stamp)
+        values = ledger.parameters(commands, None, *self._site.time())
         replies, _ = ledger.read_answer(await self._ask(ledger.APPLY, values), commands, "")
         return replies
 

@@ -9,7 +9,6 @@ from typing import Any
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
-from dibs.stores.bell import Bell
 from dibs.stores.port import step
 from dibs.stores.redis import health, scanning
 from dibs.stores.redis.cluster import router
@@ -19,6 +18,7 @@ from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
+from dibs.stores.waker import Waker
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -103,7 +103,7 @@ class BlockingRedisConnection:
         self._router = router(settings, SocketDial(self._limit), context)
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
-        self._bell: Bell | None = None
+        self._bell: Waker | None = None
         self._arrived: list[Notification] = []
         on_fork(self)
 
@@ -156,7 +156,7 @@ class BlockingRedisConnection:
             self._limit.seconds = min(timeout, self._settings.timeout)
             inbox = new_inbox(self._settings)
             self._subscribe(inbox)
-            self._bell = Bell()
+            self._bell = Waker()
             self.inbox = self._context.inbox = inbox
 
     def _subscribe(self, inbox: str) -> None:
@@ -187,7 +187,7 @@ class BlockingRedisConnection:
             raise
 
     def _wait(
-        self, subscription: SocketSubscription, bell: Bell, timeout: float | None
+        self, subscription: SocketSubscription, bell: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -204,7 +204,7 @@ class BlockingRedisConnection:
     def wake(self) -> None:
         bell = self._bell
         if bell is not None:
-            bell.ring()
+            bell.wake()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""

@@ -55,11 +55,8 @@ BEGIN
     ELSIF book.waiting > 0 OR book.holds > 0 OR book.tombstones > 0 THEN
         SELECT * INTO e FROM dibs.entries AS x
         WHERE x.key = book.key AND x.id >= entry_id ORDER BY x.id LIMIT 1;
-        IF e.id = entry_id THEN
-            RETURN e;
-        END IF;
     END IF;
-    RETURN NULL;
+    RETURN CASE WHEN e.id = entry_id THEN e END;
 END $$;
 
 -- The first waiter in the queue.
@@ -87,24 +84,19 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- When time alone first frees units, or infinity.
-CREATE FUNCTION dibs.first_release(book dibs.keys) RETURNS double precision LANGUAGE plpgsql AS $$
-BEGIN
-    IF book.holds = 0 THEN
-        RETURN coalesce((book.hold).expires, 'Infinity');
-    END IF;
-    RETURN (SELECT h.expires FROM dibs.first_to_end(book, 1) AS h);
-END $$;
+CREATE FUNCTION dibs.first_release(book dibs.keys) RETURNS double precision LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN book.holds = 0 THEN coalesce((book.hold).expires, 'Infinity')
+        ELSE (SELECT h.expires FROM dibs.first_to_end(book, 1) AS h) END
+$$;
 
--- The first entries of each kind, by expiry, that have expired (or have not).
-CREATE FUNCTION dibs.by_expiry(book dibs.keys, now double precision, is_over boolean, most integer)
+-- The first entries of each kind, by expiry, that expire by then.
+CREATE FUNCTION dibs.by_expiry(book dibs.keys, until double precision, most integer)
 RETURNS SETOF dibs.entries LANGUAGE sql STABLE AS $$
-    SELECT (book.hold).* WHERE ((book.hold).expires <= now) = is_over
+    SELECT (book.hold).* WHERE (book.hold).expires <= until
     UNION ALL
     SELECT e.* FROM unnest('{hold,waiter,tombstone}'::text[]) AS kind (what), LATERAL (
         SELECT * FROM dibs.entries AS x WHERE x.key = book.key AND x.what = kind.what
-            AND x.expires <= CASE WHEN is_over THEN now ELSE 'Infinity' END
-            AND x.expires > CASE WHEN is_over THEN '-Infinity' ELSE now END
-        ORDER BY x.expires, x.id LIMIT most) AS e
+            AND x.expires <= until ORDER BY x.expires, x.id LIMIT most) AS e
 $$;
 
 -- How many waiters come before this one, up to `counted_positions`. A new one is the last of its urgency.
@@ -155,50 +147,6 @@ RETURNS boolean LANGUAGE sql AS $$
             = dibs.count_passed_over(book.key, dibs.examined_positions(), now, doubt))
 $$;
 
--- ---- entries ------------------------------------------------------------------------------------------
-
--- The hold that a waiter becomes, with the newest token. `book.taken` has the slots of all others.
-CREATE FUNCTION dibs.hold_of(
-    waiter dibs.entries, book dibs.keys, its_state text, seconds double precision,
-    now double precision, stamp bigint
-) RETURNS dibs.entries LANGUAGE plpgsql AS $$
-BEGIN
-    waiter.what := 'hold';
-    waiter.state := its_state;
-    waiter.ttl := seconds;
-    waiter.expires := now + seconds;
-    waiter.token := book.last;
-    waiter.slots := dibs.free_slots(book, waiter.units, '{}');
-    waiter.seq := 0;
-    waiter.tombstone := 0;
-    waiter.since := stamp;
-    RETURN waiter;
-END $$;
-
--- The units of a hold that has ended stay taken, by nobody.
-CREATE FUNCTION dibs.retained(
-    hold dibs.entries, now double precision, seconds double precision, its_tombstone double precision
-) RETURNS dibs.entries LANGUAGE plpgsql AS $$
-BEGIN
-    hold.owner := '';
-    hold.ttl := seconds;
-    hold.expires := now + seconds;
-    hold.state := 'retained';
-    hold.tombstone := its_tombstone;
-    hold.inbox := '';
-    hold.address := '';
-    hold.trace := '';
-    RETURN hold;
-END $$;
-
-CREATE FUNCTION dibs.tombstone(
-    entry_id text, now double precision, seconds double precision, reason text, detail text DEFAULT ''
-) RETURNS dibs.entries LANGUAGE sql IMMUTABLE AS $$
-    SELECT ROW(NULL, entry_id, 'tombstone', reason, seconds, now + seconds, detail,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
-$$;
-
 -- ---- slots --------------------------------------------------------------------------------------------
 
 -- With these slots marked; null of null.
@@ -215,7 +163,7 @@ BEGIN
     RETURN taken;
 END $$;
 
--- The slots that are taken, before the first free one is looked for. A key has no more holds then than slots.
+-- The slots that are taken, also if only the hold inside has any.
 CREATE FUNCTION dibs.taken_slots(book dibs.keys) RETURNS bytea LANGUAGE plpgsql AS $$
 BEGIN
     IF book.taken IS NULL AND book.capacity BETWEEN 2 AND dibs.max_slots() THEN
@@ -230,20 +178,53 @@ CREATE FUNCTION dibs.free_slots(book dibs.keys, wanted bigint, own integer[])
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
     slots integer[] := own;
+    taken bytea;
 BEGIN
     IF book.capacity > dibs.max_slots() THEN
         RETURN '{}';
     ELSIF book.capacity = 1 THEN
         RETURN '{0}';
     END IF;
+    taken := dibs.taken_slots(book);
     FOR slot IN 0 .. book.capacity::integer - 1 LOOP
         EXIT WHEN cardinality(slots) >= wanted;
-        IF get_bit(book.taken, slot) = 0 AND slot <> ALL (own) THEN
+        IF get_bit(taken, slot) = 0 AND slot <> ALL (own) THEN
             slots := slots || slot;
         END IF;
     END LOOP;
     RETURN ARRAY(SELECT unnest(slots) AS slot ORDER BY slot);
 END $$;
+
+-- ---- entries ------------------------------------------------------------------------------------------
+
+-- The hold that a waiter becomes, with the newest token and the lowest free slots.
+CREATE FUNCTION dibs.hold_of(
+    w dibs.entries, book dibs.keys, its_state text, seconds double precision,
+    now double precision, stamp bigint
+) RETURNS dibs.entries LANGUAGE sql AS $$
+    SELECT ROW(w.key, w.id, 'hold', its_state, seconds, now + seconds, '',
+        w.owner, w.units, w.lock_delay, stamp, w.note, w.inbox, w.address, w.trace,
+        book.last, dibs.free_slots(book, w.units, '{}'), 0, 0,
+        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
+$$;
+
+-- The units of a hold that has ended stay taken, by nobody.
+CREATE FUNCTION dibs.retained(
+    h dibs.entries, now double precision, seconds double precision, its_tombstone double precision
+) RETURNS dibs.entries LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(h.key, h.id, 'hold', 'retained', seconds, now + seconds, h.detail,
+        '', h.units, h.lock_delay, h.since, h.note, '', '', '',
+        h.token, h.slots, h.seq, its_tombstone,
+        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
+$$;
+
+CREATE FUNCTION dibs.tombstone(
+    entry_id text, now double precision, seconds double precision, reason text, detail text DEFAULT ''
+) RETURNS dibs.entries LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(NULL, entry_id, 'tombstone', reason, seconds, now + seconds, detail,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
+$$;
 
 -- ---- writing ------------------------------------------------------------------------------------------
 
@@ -269,26 +250,20 @@ BEGIN
     END IF;
     IF new.what = 'hold' THEN
         book.used := book.used + new.units;
-        book.taken := dibs.mark_slots(book.taken, new.slots, true);
         IF (book.hold).id IS NULL THEN
+            book.taken := dibs.mark_slots(book.taken, new.slots, true);
             book.hold := new;
             new := NULL;
         ELSE
+            book.taken := dibs.mark_slots(dibs.taken_slots(book), new.slots, true);
             book.holds := book.holds + 1;
         END IF;
     END IF;
-    IF was_row AND new.id IS NOT NULL THEN
-        UPDATE dibs.entries AS e SET what = new.what, state = new.state, ttl = new.ttl,
-            expires = new.expires, detail = new.detail, owner = new.owner, units = new.units,
-            lock_delay = new.lock_delay, since = new.since, note = new.note, inbox = new.inbox,
-            address = new.address, trace = new.trace, token = new.token, slots = new.slots,
-            seq = new.seq, tombstone = new.tombstone, silence = new.silence, seen = new.seen
-        WHERE e.ctid = (SELECT x.ctid FROM dibs.entries AS x
-            WHERE x.key = book.key AND x.id >= old.id ORDER BY x.id LIMIT 1) AND e.id = old.id;
-    ELSIF was_row THEN
+    IF was_row THEN
         DELETE FROM dibs.entries AS e WHERE e.ctid = (SELECT x.ctid FROM dibs.entries AS x
             WHERE x.key = book.key AND x.id >= old.id ORDER BY x.id LIMIT 1) AND e.id = old.id;
-    ELSIF new.id IS NOT NULL THEN
+    END IF;
+    IF new.id IS NOT NULL THEN  -- no update: that would write every index too, for `expires` is in one
         new.key := book.key;
         INSERT INTO dibs.entries VALUES (new.*);
     END IF;

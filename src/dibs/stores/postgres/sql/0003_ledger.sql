@@ -34,25 +34,15 @@ CREATE FUNCTION dibs.notify(
     wanted bytea, e dibs.entries, event text, now double precision, own_inbox text, detail text DEFAULT ''
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    beginning text;
-    said text;
-BEGIN
-    IF octet_length(e.inbox) NOT BETWEEN 1 AND 63 THEN  -- the length of a channel's name
-        RETURN '{}';
-    END IF;
-    beginning := '["' || encode(wanted, 'hex') || '","notification",'
-        || to_json(dibs.fingerprint(e.id)) || ',"' || event || '",';
-    said := beginning || CASE WHEN event = 'granted'
+    said text := '["' || encode(wanted, 'hex') || '","notification","' || dibs.fingerprint(e.id) || '","' || event
+        || '",' || CASE WHEN event = 'granted'
         THEN e.token || ',[' || array_to_string(e.slots, ',') || '],' || now || ',' || e.ttl || ',"","'
             || dibs.proof(wanted, e.id, e.token, e.slots, now, e.ttl) || '"]'
-        ELSE '0,[],' || now || ',0,' || to_json(detail) || ',""]' END;
-    IF e.inbox = own_inbox THEN
+        ELSE '0,[],' || now || ',0,' || to_json(left(detail, 200)) || ',""]' END;
+BEGIN
+    IF e.inbox = own_inbox AND own_inbox <> '' THEN
         RETURN ARRAY[said];
-    ELSIF octet_length(said) >= 8000 THEN  -- its client gets less, and asks
-        said := beginning || '0,[],' || now || ',' || CASE WHEN event = 'granted' THEN e.ttl ELSE 0 END
-            || ',' || to_json(left(detail, 200)) || ',""]';
-    END IF;
-    IF octet_length(said) < 8000 THEN
+    ELSIF octet_length(e.inbox) BETWEEN 1 AND 63 AND octet_length(said) < 8000 THEN  -- else it asks by itself
         PERFORM pg_notify(e.inbox, said);
     END IF;
     RETURN '{}';
@@ -65,16 +55,18 @@ END $$;
 CREATE FUNCTION dibs.fast_path(book dibs.keys, c dibs.command, now double precision, stamp bigint)
 RETURNS dibs.keys LANGUAGE plpgsql AS $$
 BEGIN
+    IF book.waiting > 0 OR book.holds > 0 OR book.tombstones > 0 THEN
+        RETURN NULL;
+    END IF;
+    book.taken := NULL;
     IF c.kind = 'acquire' AND (book.hold).id IS NULL AND book.used = 0
         AND c.units <= c.capacity AND book.last < 9007199254740992
     THEN
         book.capacity := c.capacity;
         book.last := dibs.next_token(book.last, stamp, c.floor);
-        book.taken := dibs.taken_slots(book);
         book.hold := dibs.hold_of(dibs.waiter(c, now, stamp), book, 'held', c.ttl, now, stamp);
         book.used := c.units;
         book.due := now + c.ttl;
-        book.taken := NULL;
     ELSIF c.kind = 'release' AND (book.hold).id = c.id AND (book.hold).state <> 'retained'
         AND book.due > now AND c.retain = 0 AND c.tombstone = 0
     THEN
@@ -140,15 +132,11 @@ BEGIN
             book := was;
             head := NULL;
         END IF;
-        IF c.kind IN ('acquire', 'release')
-            AND book.waiting = 0 AND book.holds = 0 AND book.tombstones = 0
-        THEN
-            fast := dibs.fast_path(book, c, now, stamp);
-            IF fast.key IS NOT NULL THEN
-                book := fast;
-                replies[c.n] := coalesce(dibs.granted(book.hold), '["released"]');
-                CONTINUE;
-            END IF;
+        fast := dibs.fast_path(book, c, now, stamp);
+        IF fast.key IS NOT NULL THEN
+            book := fast;
+            replies[c.n] := coalesce(dibs.granted(book.hold), '["released"]');
+            CONTINUE;
         ELSIF c.kind = 'flawed' THEN
             replies[c.n] := json_build_array('failed', 'invalid', c.flaw);
             CONTINUE;
@@ -171,15 +159,9 @@ BEGIN
             -- -- expire entries, as far as `steps` go; the caller's own expires in any case
 
             IF book.due <= now THEN
-                over := '{}';
-                IF steps > 0 THEN
-                    over := ARRAY(SELECT x FROM dibs.by_expiry(book, now, true, steps + 1) AS x
-                        ORDER BY x.expires, x.id COLLATE "C" LIMIT steps + 1);
-                    book.due := least((SELECT min(x.expires) FROM dibs.by_expiry(book, now, false, 1) AS x),
-                        (over[steps + 1]).expires, 'Infinity');
-                    over := over[1:steps];
-                    steps := steps - cardinality(over);
-                END IF;
+                over := ARRAY(SELECT x FROM dibs.by_expiry(book, now, steps) AS x
+                    ORDER BY x.expires, x.id COLLATE "C" LIMIT steps);
+                steps := steps - cardinality(over);
                 IF steps = 0 AND c.id IS NOT NULL THEN
                     own := dibs.get(book, c.id);
                     IF own.expires <= now AND own <> ALL (over) THEN
@@ -208,6 +190,8 @@ BEGIN
                     END IF;
                     book := dibs.put(book, e, new);
                 END LOOP;
+                book.due := coalesce(
+                    (SELECT min(x.expires) FROM dibs.by_expiry(book, 'Infinity', 1) AS x), 'Infinity');
             END IF;
 
             -- -- grant the first waiter that is not passed over, while it fits
@@ -235,17 +219,14 @@ BEGIN
                     new := dibs.tombstone(e.id, now, dibs.tombstone_ttl(), 'too_large');
                 ELSE  -- it stands for the claim timeout, until its owner claims it
                     book.last := dibs.next_token(book.last, stamp, e.floor);
-                    book.taken := dibs.taken_slots(book);
                     new := dibs.hold_of(e, book, 'unclaimed', dibs.claim_timeout(e.grant_ttl), now, stamp);
                     free_in := least(free_in, new.ttl);
                 END IF;
                 book := dibs.put(book, e, new);
                 IF e.id IS DISTINCT FROM c.id THEN
-                    e.token := new.token;
-                    e.slots := new.slots;
-                    e.ttl := new.ttl;
-                    pushes := pushes || dibs.notify(book.key, e,
-                        CASE new.what WHEN 'hold' THEN 'granted' ELSE 'refused' END, now, own_inbox);
+                    pushes := pushes || CASE new.what
+                        WHEN 'hold' THEN dibs.notify(book.key, new, 'granted', now, own_inbox)
+                        ELSE dibs.notify(book.key, e, 'refused', now, own_inbox) END;
                 END IF;
                 head := NULL;
                 steps := steps - 1;
@@ -342,7 +323,6 @@ BEGIN
                             new.units := c.units;
                         ELSIF book.used - own.units + c.units <= book.capacity THEN
                             -- Growing ignores the queue: a holder could wait for waiters that wait for it.
-                            book.taken := dibs.taken_slots(book);
                             book.last := dibs.next_token(book.last, stamp, 0);
                             new.token := book.last;
                             new.slots := dibs.free_slots(book, c.units, own.slots);
@@ -417,17 +397,12 @@ BEGIN
                     END IF;
                     -- When its owner should send its next heartbeat.
                     wait := dibs.claim_timeout(own.grant_ttl);
-                    IF steps = 0 THEN  -- there is more to do at once
-                        again := 0;
-                    ELSIF own.silence = wait AND ahead > 0 THEN
-                        again := wait / 3;
-                    ELSIF own.silence = wait THEN
-                        again := least(wait / 3, greatest(dibs.first_release(book) - now, 0));
-                    ELSE
-                        again := least(own.ttl / 3, free_in,
-                            wait + least(wait, greatest(dibs.first_release(book) - now, 0)));
-                    END IF;
-                    reply := json_build_array('queued', ahead, again, now);
+                    again := greatest(dibs.first_release(book) - now, 0);
+                    reply := json_build_array('queued', ahead, CASE
+                        WHEN steps = 0 THEN 0  -- there is more to do at once
+                        WHEN own.silence = wait AND ahead > 0 THEN wait / 3
+                        WHEN own.silence = wait THEN least(wait / 3, again)
+                        ELSE least(own.ttl / 3, free_in, wait + least(wait, again)) END, now);
                 END IF;
             END IF;
 
@@ -442,7 +417,6 @@ BEGIN
             ELSIF stage = 'granted' THEN
                 stage := 'end';
                 book.last := dibs.next_token(book.last, stamp, wish.floor);
-                book.taken := dibs.taken_slots(book);
                 new := dibs.hold_of(wish, book, 'held', CASE WHEN own.what = 'waiter'
                     THEN greatest(c.ttl, dibs.claim_timeout(own.grant_ttl)) ELSE c.ttl END, now, stamp);
                 reply := dibs.granted(new);

@@ -2,11 +2,9 @@
 
 -- ---- locking the rows of its keys ---------------------------------------------------------------------
 --
--- All batches do it in the same order, so they never deadlock: first they make what is missing, by key, then
--- they lock all rows, by key.
---
--- Batches hold a row for some milliseconds. A user's own transaction, which took a lease inside, may hold it
--- for minutes, and is not waited for. It marks its keys with advisory locks, so that others can tell.
+-- All batches do it in the order of the keys, so they never deadlock: first they make what is missing, then
+-- they lock all rows. Batches hold a row for some milliseconds. A user's own transaction can hold it for
+-- minutes, and is not waited for. It marks its keys with advisory locks, so that others can tell.
 
 CREATE FUNCTION dibs.advisory_lock(key bytea) RETURNS bigint LANGUAGE sql IMMUTABLE AS
     $$ SELECT hashtextextended(encode(key, 'hex'), 1684628083) $$;
@@ -78,11 +76,6 @@ BEGIN
     RETURN ARRAY(SELECT c FROM jsonb_populate_recordset(NULL::dibs.command, commands) AS c ORDER BY c.key, c.n);
 END $$;
 
-CREATE FUNCTION dibs.keys_of(batch dibs.command[]) RETURNS bytea[] LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c ORDER BY c.key);
-END $$;
-
 -- Microseconds since 1970. Not by the transaction's now(), which stood still while we waited for locks.
 CREATE FUNCTION dibs.wall_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
     $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
@@ -94,10 +87,9 @@ $$;
 -- Apply commands: an answer of JSON, with a list of replies and one of notifications for `own_inbox`. That
 -- is null in a user's own transaction, where nobody is granted by notification.
 --
--- First the rows of its keys are locked, in one order; then the clock is read; then all is applied. If
--- anything goes wrong, or a lock does not come at once, that is undone, and the batch goes the careful way.
---
--- The settings make every session plan alike, however small the tables were when it planned.
+-- First the rows of its keys are locked, then the clock is read, then all is applied. If anything goes wrong,
+-- or a lock does not come at once, that is undone, and the batch goes the careful way. The settings make every
+-- session plan alike, however small the tables were when it planned.
 CREATE FUNCTION dibs.apply(
     format integer, commands jsonb, own_inbox text,
     now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
@@ -108,8 +100,8 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     began timestamptz := clock_timestamp();
     batch dibs.command[] := dibs.decode(commands);
+    keys bytea[] := ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c ORDER BY c.key);
     locked dibs.keys[];
-    c dibs.command;
     book dibs.keys;
 BEGIN
     IF format <> 2 THEN
@@ -119,25 +111,22 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     IF cardinality(batch) = 1 AND own_inbox IS NOT NULL THEN  -- it needs no sub-transaction if all is well
-        c := batch[1];
-        SELECT * INTO book FROM dibs.keys AS k WHERE k.key = c.key FOR UPDATE SKIP LOCKED;
+        SELECT * INTO book FROM dibs.keys AS k WHERE k.key = (batch[1]).key FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
             locked := ARRAY[book];
             now := coalesce(now, date_part('epoch', clock_timestamp()));
             stamp := coalesce(stamp, dibs.wall_clock());
-            IF book.waiting = 0 AND book.holds = 0 AND book.tombstones = 0 THEN
-                book := dibs.fast_path(book, c, now, stamp);
-                IF book.key IS NOT NULL THEN
-                    UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity, used = book.used,
-                        due = book.due, touched = now, hold = book.hold
-                    WHERE k.key = book.key;
-                    RETURN '[[' || coalesce(dibs.granted(book.hold), '["released"]') || '],[]]';
-                END IF;
+            book := dibs.fast_path(book, batch[1], now, stamp);
+            IF book.key IS NOT NULL THEN
+                UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity, used = book.used,
+                    due = book.due, touched = now, hold = book.hold
+                WHERE k.key = book.key;
+                RETURN '[[' || coalesce(dibs.granted(book.hold), '["released"]') || '],[]]';
             END IF;
         END IF;
     END IF;
     BEGIN
-        locked := coalesce(locked, dibs.lock_all(dibs.keys_of(batch), own_inbox IS NULL));
+        locked := coalesce(locked, dibs.lock_all(keys, own_inbox IS NULL));
         RETURN dibs.answer(dibs.ledger(locked, batch, own_inbox,
             coalesce(now, date_part('epoch', clock_timestamp())), coalesce(stamp, dibs.wall_clock())));
     EXCEPTION
@@ -150,17 +139,17 @@ BEGIN
                 RAISE;
             END IF;
     END;
-    RETURN dibs.apply_carefully(batch, own_inbox, now, stamp);
+    RETURN dibs.apply_carefully(batch, keys, own_inbox, now, stamp);
 END $$;
 
 -- Each command in a sub-transaction of its own, so that a corrupt row costs nobody else a lease. A key that
 -- stays locked is busy. We look on briefly, since a client sends nothing else meanwhile, and renews nothing.
 CREATE FUNCTION dibs.apply_carefully(
-    batch dibs.command[], own_inbox text, now double precision, stamp bigint
+    batch dibs.command[], keys bytea[], own_inbox text, now double precision, stamp bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    locked bytea[] := ARRAY(SELECT l.key FROM unnest(dibs.lock_available(dibs.keys_of(batch), own_inbox IS NULL,
-        (SELECT least(0.2, coalesce(min(x.ttl) / 24, 0.1)) FROM unnest(batch) AS x))) AS l);
+    locked bytea[] := ARRAY(SELECT l.key FROM unnest(dibs.lock_available(keys, own_inbox IS NULL, (SELECT
+        least(0.2, coalesce(min(x.ttl) / 24, 0.1)) FROM unnest(batch) AS x))) AS l);
     c dibs.command;
     one dibs.outcome;
     result dibs.outcome := ROW('{}', '{}');
