@@ -22,8 +22,10 @@ from dibs.model import (
 )
 from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import MORE_THAN_A_BATCH, TOLD_ROWS, crowds, plans
-from tests.stores.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
+from tests.stores.ledger_reference import NOON, VECTORS, Time
+from tests.stores.postgres.ledger_plans import MORE_THAN_A_BATCH, ROWS
+from tests.stores.postgres.ledger_subject import MANNERS, Database, database, follow
+from tests.stores.redis.ledger_commands import PLANS as DRAWN
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -36,31 +38,32 @@ def subject(postgres_server: PostgresServer) -> Iterator[Database]:
     postgres_server.drop_database(url)
 
 
+@pytest.mark.parametrize("plan", ROWS)
 @pytest.mark.parametrize("manner", MANNERS)
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(plan=plans)
-def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[Any]) -> None:
+def test_a_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
     follow(plan, subject, manner)
 
 
-@pytest.mark.parametrize("plan", TOLD_ROWS)
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
+def test_the_vectors_are_answered_alike(subject: Database, manner: str) -> None:
+    """The conformance suite replays them over connections; here also command by command."""
+    for plan in VECTORS:
+        follow(plan, subject, manner)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(plan=DRAWN)
+def test_any_plan_is_answered_alike(manner: str, subject: Database, plan: list[Any]) -> None:
     follow(plan, subject, manner)
 
 
 def test_a_batch_ends_no_more_than_it_may(subject: Database) -> None:
     follow(MORE_THAN_A_BATCH, subject, "together")
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(plan=crowds)
-def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]) -> None:
-    follow(plan, subject, "one by one")
 
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:

@@ -42,8 +42,8 @@ $$;
 
 -- ---- reading ------------------------------------------------------------------------------------------
 --
--- An ORDER BY names the index that is meant. To a session that planned while there were few rows all of
--- them look alike, and another one would have it read all of a key's rows.
+-- An ORDER BY names the index that is meant: to a session that planned while there were few rows all of them
+-- look alike. Queries are in PL/pgSQL, which keeps their plans, unless they are inlined.
 
 -- The entry of an id, or null.
 CREATE FUNCTION dibs.get(book dibs.keys, entry_id text) RETURNS dibs.entries LANGUAGE plpgsql AS $$
@@ -84,10 +84,13 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- When time alone first frees units, or infinity.
-CREATE FUNCTION dibs.first_release(book dibs.keys) RETURNS double precision LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN book.holds = 0 THEN coalesce((book.hold).expires, 'Infinity')
-        ELSE (SELECT h.expires FROM dibs.first_to_end(book, 1) AS h) END
-$$;
+CREATE FUNCTION dibs.first_release(book dibs.keys) RETURNS double precision LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.holds = 0 THEN
+        RETURN coalesce((book.hold).expires, 'Infinity');
+    END IF;
+    RETURN (SELECT h.expires FROM dibs.first_to_end(book, 1) AS h);
+END $$;
 
 -- The first entries of each kind, by expiry, that expire by then.
 CREATE FUNCTION dibs.by_expiry(book dibs.keys, until double precision, most integer)
@@ -317,11 +320,12 @@ $$;
 -- A refusal: up to eight holders, but for the one that asks, and the seconds until units are free.
 CREATE FUNCTION dibs.refused(
     book dibs.keys, reason text, asks text, free_in double precision, now double precision, stamp bigint
-) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT json_build_array('refused', reason, coalesce(json_agg(dibs.holder(h, now, stamp)), '[]'),
-        greatest(free_in, 0))::text
-    FROM (SELECT * FROM dibs.first_to_end(book, 9) AS x WHERE x.id IS DISTINCT FROM asks LIMIT 8) AS h
-$$;
+) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN json_build_array('refused', reason, coalesce(json_agg(dibs.holder(h, now, stamp)), '[]'),
+        greatest(free_in, 0))
+    FROM (SELECT * FROM dibs.first_to_end(book, 9) AS x WHERE x.id IS DISTINCT FROM asks LIMIT 8) AS h;
+END $$;
 
 CREATE FUNCTION dibs.status(book dibs.keys, now double precision, stamp bigint) RETURNS text
 LANGUAGE plpgsql AS $$

@@ -81,9 +81,9 @@ END $$;
 
 CREATE TYPE dibs.outcome AS (replies text[], pushes text[]);
 
--- Apply commands, ordered by key, to the rows of their keys, which are locked and in the same order. Writes
--- each reply under its command's number; `pushes` are the notifications for `own_inbox`. That is null in a
--- user's own transaction: nobody is granted by notification before it ends.
+-- Apply commands, ordered by key, to the locked rows of their keys, in the same order. A key that has none is
+-- busy. Writes each reply under its command's number; `pushes` are the notifications for `own_inbox`. That is
+-- null in a user's own transaction: nobody is granted by notification before it ends.
 --
 -- A command goes through stages: `rule`, then maybe `room` (a new Acquire) or `queue` (a waiter), and `end`.
 -- Before each of them, what time has changed is settled.
@@ -125,6 +125,11 @@ DECLARE
 BEGIN
     FOREACH c IN ARRAY batch LOOP
         IF book.key IS DISTINCT FROM c.key THEN
+            IF (locked[at + 1]).key IS DISTINCT FROM c.key THEN
+                replies[c.n] := json_build_array('failed', 'busy',
+                    'a transaction that has not ended keeps this key locked: try again when it has');
+                CONTINUE;
+            END IF;
             PERFORM dibs.flush(book, was, now);
             at := at + 1;
             was := locked[at];
@@ -156,8 +161,7 @@ BEGIN
         first := head.id;
         stage := 'rule';
         LOOP
-            -- -- expire entries, as far as `steps` go; the caller's own expires in any case
-
+            -- expire entries, as far as `steps` go; the caller's own expires in any case
             IF book.due <= now THEN
                 over := ARRAY(SELECT x FROM dibs.by_expiry(book, now, steps) AS x
                     ORDER BY x.expires, x.id COLLATE "C" LIMIT steps);
@@ -194,8 +198,7 @@ BEGIN
                     (SELECT min(x.expires) FROM dibs.by_expiry(book, 'Infinity', 1) AS x), 'Infinity');
             END IF;
 
-            -- -- grant the first waiter that is not passed over, while it fits
-
+            -- grant the first waiter that is not passed over, while it fits
             LOOP
                 IF book.waiting > 0 AND head.id IS NULL THEN
                     head := dibs.head_of(book.key);
@@ -233,8 +236,7 @@ BEGIN
             END LOOP;
             EXIT WHEN stage = 'end';
 
-            -- -- the command itself
-
+            -- the command itself
             writes := false;
             IF stage = 'rule' THEN
                 stage := 'end';

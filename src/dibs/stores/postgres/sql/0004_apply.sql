@@ -42,23 +42,23 @@ END $$;
 CREATE FUNCTION dibs.lock_available(keys bytea[], deferred boolean, seconds double precision)
 RETURNS dibs.keys[] LANGUAGE plpgsql AS $$
 DECLARE
-    until timestamptz := clock_timestamp() + make_interval(secs => seconds);
+    began timestamptz := clock_timestamp();
     kept bytea[];
 BEGIN
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..20 LOOP
         LOOP
-            kept := ARRAY(SELECT x FROM unnest(keys) AS x WHERE EXISTS (SELECT FROM pg_locks AS l
-                WHERE l.locktype = 'advisory' AND l.pid IS DISTINCT FROM pg_backend_pid()
-                    AND (l.classid::bigint << 32 | l.objid::bigint) = dibs.advisory_lock(x)
-                    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())));
-            EXIT WHEN cardinality(kept) = 0 OR clock_timestamp() > until;
+            kept := ARRAY(SELECT x FROM unnest(keys) AS x WHERE dibs.advisory_lock(x) = ANY (ARRAY(
+                SELECT l.classid::bigint << 32 | l.objid::bigint FROM pg_locks AS l
+                WHERE l.locktype = 'advisory' AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.database
+                    = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()))));
+            EXIT WHEN cardinality(kept) = 0 OR clock_timestamp() > began + make_interval(secs => seconds);
             PERFORM pg_sleep(0.005);
         END LOOP;
         BEGIN
             PERFORM set_config('lock_timeout', '900ms', true);  -- our turn comes
             RETURN dibs.lock_all(ARRAY(SELECT x FROM unnest(keys) AS x WHERE x <> ALL (kept) ORDER BY x), deferred);
         EXCEPTION WHEN lock_not_available THEN
-            NULL;
+            EXIT WHEN clock_timestamp() > began + interval '3 s';
         END;
     END LOOP;
     RETURN ARRAY(SELECT k FROM dibs.keys AS k
@@ -101,6 +101,7 @@ DECLARE
     began timestamptz := clock_timestamp();
     batch dibs.command[] := dibs.decode(commands);
     keys bytea[] := ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c ORDER BY c.key);
+    look double precision := (SELECT least(0.2, coalesce(min(c.ttl) / 24, 0.1)) FROM unnest(batch) AS c);
     locked dibs.keys[];
     book dibs.keys;
 BEGIN
@@ -125,57 +126,52 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    BEGIN
-        locked := coalesce(locked, dibs.lock_all(keys, own_inbox IS NULL));
-        RETURN dibs.answer(dibs.ledger(locked, batch, own_inbox,
-            coalesce(now, date_part('epoch', clock_timestamp())), coalesce(stamp, dibs.wall_clock())));
-    EXCEPTION
-        WHEN lock_not_available OR data_exception OR integrity_constraint_violation OR case_not_found
-            OR internal_error
-        THEN
-            NULL;
-        WHEN query_canceled THEN  -- also what a lock_timeout is called that fires as the lock comes
-            IF clock_timestamp() < began + interval '50 ms' THEN
-                RAISE;
-            END IF;
-    END;
-    RETURN dibs.apply_carefully(batch, keys, own_inbox, now, stamp);
+    FOR attempt IN 1..2 LOOP
+        BEGIN
+            locked := CASE WHEN attempt = 2 THEN dibs.lock_available(keys, own_inbox IS NULL, look)
+                ELSE coalesce(locked, dibs.lock_all(keys, own_inbox IS NULL)) END;
+            RETURN dibs.answer(dibs.ledger(locked, batch, own_inbox,
+                coalesce(now, date_part('epoch', clock_timestamp())), coalesce(stamp, dibs.wall_clock())));
+        EXCEPTION
+            WHEN lock_not_available THEN
+                NULL;
+            WHEN query_canceled THEN  -- also what a lock_timeout is called that fires as the lock comes
+                IF attempt = 2 OR clock_timestamp() < began + interval '50 ms' THEN
+                    RAISE;
+                END IF;
+            WHEN data_exception OR integrity_constraint_violation OR case_not_found OR internal_error THEN
+                EXIT;
+        END;
+    END LOOP;
+    RETURN dibs.apply_carefully(batch, dibs.lock_available(keys, own_inbox IS NULL, look), own_inbox, now, stamp);
 END $$;
 
--- Each command in a sub-transaction of its own, so that a corrupt row costs nobody else a lease. A key that
--- stays locked is busy. We look on briefly, since a client sends nothing else meanwhile, and renews nothing.
+-- Each command in a sub-transaction of its own, so that a corrupt row costs nobody else a lease.
 CREATE FUNCTION dibs.apply_carefully(
-    batch dibs.command[], keys bytea[], own_inbox text, now double precision, stamp bigint
+    batch dibs.command[], locked dibs.keys[], own_inbox text, now double precision, stamp bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    locked bytea[] := ARRAY(SELECT l.key FROM unnest(dibs.lock_available(keys, own_inbox IS NULL, (SELECT
-        least(0.2, coalesce(min(x.ttl) / 24, 0.1)) FROM unnest(batch) AS x))) AS l);
+    keys bytea[] := ARRAY(SELECT l.key FROM unnest(locked) AS l);
     c dibs.command;
     one dibs.outcome;
     result dibs.outcome := ROW('{}', '{}');
 BEGIN
-    now := coalesce(now, date_part('epoch', clock_timestamp()));
-    stamp := coalesce(stamp, dibs.wall_clock());
     FOREACH c IN ARRAY batch LOOP
-        IF c.key = ANY (locked) THEN
-            one := dibs.apply_guarded(c, own_inbox, now, stamp);
-            result.replies[c.n] := one.replies[c.n];
-            result.pushes := result.pushes || one.pushes;
-        ELSE
-            result.replies[c.n] := json_build_array('failed', 'busy',
-                'a transaction that has not ended keeps this key locked: try again when it has');
-        END IF;
+        one := dibs.apply_guarded(c, keys, own_inbox, coalesce(now, date_part('epoch', clock_timestamp())),
+            coalesce(stamp, dibs.wall_clock()));
+        result.replies[c.n] := one.replies[c.n];
+        result.pushes := result.pushes || one.pushes;
     END LOOP;
     RETURN dibs.answer(result);
 END $$;
 
--- One command, on a key that is locked. If it fails, nothing of it was done.
+-- One command, if its key is among those that are locked. If it fails, nothing of it was done.
 CREATE FUNCTION dibs.apply_guarded(
-    c dibs.command, own_inbox text, now double precision, stamp bigint
+    c dibs.command, locked bytea[], own_inbox text, now double precision, stamp bigint
 ) RETURNS dibs.outcome LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN dibs.ledger(ARRAY(SELECT k FROM dibs.keys AS k WHERE k.key = c.key), ARRAY[c],
-        own_inbox, now, stamp);
+    RETURN dibs.ledger(ARRAY(SELECT k FROM dibs.keys AS k WHERE k.key = c.key AND k.key = ANY (locked)),
+        ARRAY[c], own_inbox, now, stamp);
 EXCEPTION WHEN data_exception OR integrity_constraint_violation OR case_not_found OR internal_error THEN
     RETURN ROW(array_fill(json_build_array('failed', 'corrupt',
         'what lies in the store for this key can''t be used: ' || SQLERRM)::text, ARRAY[c.n]), '{}'::text[]);

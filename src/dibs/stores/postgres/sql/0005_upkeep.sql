@@ -28,7 +28,7 @@ BEGIN
     FOREACH book IN ARRAY found LOOP
         IF book.due <= now THEN
             look.key := book.key;
-            PERFORM dibs.apply_guarded(look, '', now, stamp);
+            PERFORM dibs.apply_guarded(look, ARRAY[book.key], '', now, stamp);
         END IF;
     END LOOP;
     WITH gone AS (
