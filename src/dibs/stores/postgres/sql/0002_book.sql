@@ -150,7 +150,7 @@ RETURNS boolean LANGUAGE sql AS $$
             = dibs.count_passed_over(book.key, dibs.examined_positions(), now, doubt))
 $$;
 
--- ---- slots --------------------------------------------------------------------------------------------
+-- ---- slots and entries --------------------------------------------------------------------------------
 
 -- With these slots marked; null of null.
 CREATE FUNCTION dibs.mark_slots(taken bytea, slots integer[], is_taken boolean) RETURNS bytea
@@ -197,8 +197,6 @@ BEGIN
     END LOOP;
     RETURN ARRAY(SELECT unnest(slots) AS slot ORDER BY slot);
 END $$;
-
--- ---- entries ------------------------------------------------------------------------------------------
 
 -- The hold that a waiter becomes, with the newest token and the lowest free slots.
 CREATE FUNCTION dibs.hold_of(

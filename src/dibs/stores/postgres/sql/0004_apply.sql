@@ -37,11 +37,18 @@ BEGIN
     RETURN locked;
 END $$;
 
--- Lock these in order, but for those that a user's transaction keeps longer than we look on, in seconds.
+CREATE FUNCTION dibs.keys_of(batch dibs.command[]) RETURNS bytea[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c ORDER BY c.key);
+END $$;
+
+-- Lock the keys of a batch in order, but for those that a user's transaction keeps longer than we look on.
 -- Meanwhile nothing is locked, so that nobody else is kept waiting.
-CREATE FUNCTION dibs.lock_available(keys bytea[], deferred boolean, seconds double precision)
-RETURNS dibs.keys[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION dibs.lock_available(batch dibs.command[], deferred boolean) RETURNS dibs.keys[]
+LANGUAGE plpgsql AS $$
 DECLARE
+    keys bytea[] := dibs.keys_of(batch);
+    seconds double precision := (SELECT least(0.2, coalesce(min(c.ttl) / 24, 0.1)) FROM unnest(batch) AS c);
     began timestamptz := clock_timestamp();
     kept bytea[];
 BEGIN
@@ -64,8 +71,6 @@ BEGIN
     RETURN ARRAY(SELECT k FROM dibs.keys AS k
         WHERE k.key = ANY (keys) ORDER BY k.key FOR UPDATE SKIP LOCKED);
 END $$;
-
--- ---- the batch ----------------------------------------------------------------------------------------
 
 -- The commands of a batch, by key.
 CREATE FUNCTION dibs.decode(commands jsonb) RETURNS dibs.command[] LANGUAGE plpgsql AS $$
@@ -100,8 +105,6 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     began timestamptz := clock_timestamp();
     batch dibs.command[] := dibs.decode(commands);
-    keys bytea[] := ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c ORDER BY c.key);
-    look double precision := (SELECT least(0.2, coalesce(min(c.ttl) / 24, 0.1)) FROM unnest(batch) AS c);
     locked dibs.keys[];
     book dibs.keys;
 BEGIN
@@ -128,8 +131,8 @@ BEGIN
     END IF;
     FOR attempt IN 1..2 LOOP
         BEGIN
-            locked := CASE WHEN attempt = 2 THEN dibs.lock_available(keys, own_inbox IS NULL, look)
-                ELSE coalesce(locked, dibs.lock_all(keys, own_inbox IS NULL)) END;
+            locked := CASE WHEN attempt = 2 THEN dibs.lock_available(batch, own_inbox IS NULL)
+                ELSE coalesce(locked, dibs.lock_all(dibs.keys_of(batch), own_inbox IS NULL)) END;
             RETURN dibs.answer(dibs.ledger(locked, batch, own_inbox,
                 coalesce(now, date_part('epoch', clock_timestamp())), coalesce(stamp, dibs.wall_clock())));
         EXCEPTION
@@ -143,7 +146,7 @@ BEGIN
                 EXIT;
         END;
     END LOOP;
-    RETURN dibs.apply_carefully(batch, dibs.lock_available(keys, own_inbox IS NULL, look), own_inbox, now, stamp);
+    RETURN dibs.apply_carefully(batch, dibs.lock_available(batch, own_inbox IS NULL), own_inbox, now, stamp);
 END $$;
 
 -- Each command in a sub-transaction of its own, so that a corrupt row costs nobody else a lease.
