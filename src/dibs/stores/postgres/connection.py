@@ -46,7 +46,7 @@ TIMEOUT = 10.0
 class Site:
     """Where the database is, and what was found out about it. Nothing here needs a lock."""
 
-    __slots__ = ("address", "clock", "has_schema", "is_pooled", "pushes", "work")
+    __slots__ = ("address", "clock", "has_schema", "identity", "is_pooled", "pushes", "work")
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.address = address
@@ -54,6 +54,8 @@ class Site:
         """Replaces the database's clock, in tests."""
         self.has_schema = False
         """The schema is there, in a format that we read."""
+        self.identity: tuple[str, str] | None = None
+        """Which database it is, once that was asked; another server may answer by now."""
         self.is_pooled = address.pooler == "yes"
         """Something in between may give each transaction another server connection."""
         self.pushes = address.pooler != "yes"
