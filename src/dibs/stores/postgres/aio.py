@@ -53,10 +53,10 @@ class LoopWire(Wire):
         """The first is under way."""
         self._is_full = False
         self._trouble: Exception | None = None
-        self.on_pushes: Callable[[list[str]], None] | None = None
-        """Takes what is pushed to this connection."""
+        self.on_notifications: Callable[[list[str]], None] | None = None
+        """Takes the payloads of notifications that arrive here."""
         self.on_break: Callable[[], None] | None = None
-        """Is told that the server has closed it."""
+        """Called when the server has closed it."""
         loop.add_reader(self.fd, _weakly(self._read))
 
     async def exchange(self, send: Send, timeout: float | None) -> Answer:
@@ -85,21 +85,21 @@ class LoopWire(Wire):
         try:
             self._line[0][0]()
             self._flush()
-        except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
+        except Exception as error:  # noqa: BLE001  # the callers get it
             self._broke(error)
 
-    async def next_pushes(self, timeout: float) -> list[str]:
-        if found := self.pushes():
+    async def next_notifications(self, timeout: float) -> list[str]:
+        if found := self.payloads():
             return found
         come: asyncio.Future[list[str]] = self._loop.create_future()
-        self.on_pushes = lambda pushes: None if come.done() else come.set_result(pushes)
+        self.on_notifications = lambda payloads: None if come.done() else come.set_result(payloads)
         try:
             async with asyncio.timeout(timeout):
                 return await come
         except TimeoutError:
             return []
         finally:
-            self.on_pushes = None
+            self.on_notifications = None
 
     def cut(self) -> None:
         if self.is_cut:
@@ -129,7 +129,7 @@ class LoopWire(Wire):
     def _write(self) -> None:
         try:
             self._flush()
-        except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
+        except Exception as error:  # noqa: BLE001  # the callers get it
             self._broke(error)
 
     def _read(self) -> None:
@@ -143,8 +143,8 @@ class LoopWire(Wire):
             if self._line:
                 self._send_first()
             done(answer)
-        if self.on_pushes is not None and (pushes := self.pushes()):
-            self.on_pushes(pushes)
+        if self.on_notifications is not None and (payloads := self.payloads()):
+            self.on_notifications(payloads)
 
     def _broke(self, error: Exception) -> None:
         self._trouble = error
@@ -236,7 +236,7 @@ class AsyncPostgresConnection:
             if isinstance(found, Exception):
                 return done(cut_off(found, site.place))
             try:
-                told = ledger.read_answer(rows_of(found), commands, inbox)
+                applied = ledger.read_answer(rows_of(found), commands, inbox)
             except SqlError as error:
                 if not is_of_unknown_outcome(error):
                     return try_again()
@@ -246,8 +246,8 @@ class AsyncPostgresConnection:
                 return done(
                     BackendUnavailable(f"{site.place} answered what can't be read: {error!r}")
                 )
-            self._note(told)
-            return done(told[0])
+            self._note(applied)
+            return done(applied[0])
 
         def give_up() -> None:
             """If the batch is under way, that ends the connection."""
@@ -261,13 +261,13 @@ class AsyncPostgresConnection:
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         async with self._turn:
-            told = await ledger.apply(self._session, commands, self.inbox, None)
-        self._note(told)
-        return told[0]
+            applied = await ledger.apply(self._session, commands, self.inbox, None)
+        self._note(applied)
+        return applied[0]
 
-    def _note(self, told: ledger.Told) -> None:
-        """What a batch brought besides its replies, and that it was work."""
-        replies, notifications = told
+    def _note(self, applied: ledger.Applied) -> None:
+        """Deliver the notifications of a batch, and sweep if it is time."""
+        replies, notifications = applied
         if notifications:
             self._deliver(notifications)
         wire = self._session.wire if self._listening is None else self._listening.wire
@@ -286,7 +286,7 @@ class AsyncPostgresConnection:
 
     async def subscribe(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        if self._listening is None and self._site.pushes:
+        if self._listening is None and self._site.notifies:
             self._channel = new_inbox()
             self._listening = Session(self._site, connect_loop, after=self._listen)
         if self._listening is not None:
@@ -299,7 +299,7 @@ class AsyncPostgresConnection:
         """A new connection is for notifications."""
         if await listen(wire, self._channel, self._site, connect_loop):
             self.inbox = self._channel
-            wire.on_pushes = self._arrived
+            wire.on_notifications = self._arrived
             wire.on_break = self._broken
         else:
             self.inbox = ""

@@ -44,9 +44,9 @@ TIMEOUT = 10.0
 
 
 class Site:
-    """Where the database is, and what was found out about it. Nothing here needs a lock."""
+    """The address of a database, and what is known about it. Nothing here needs a lock."""
 
-    __slots__ = ("address", "clock", "has_schema", "identity", "is_pooled", "pushes", "work")
+    __slots__ = ("address", "clock", "has_schema", "identity", "is_pooled", "notifies", "work")
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.address = address
@@ -58,10 +58,10 @@ class Site:
         """Which database it is, once that was asked; another server may answer by now."""
         self.is_pooled = address.pooler == "yes"
         """Something in between may give each transaction another server connection."""
-        self.pushes = address.pooler != "yes"
-        """What is notified to us reaches us."""
+        self.notifies = address.pooler != "yes"
+        """Notifications reach us."""
         self.work = 0
-        """Commands since the last upkeep."""
+        """Commands since the last sweep."""
 
     @property
     def place(self) -> str:
@@ -162,7 +162,7 @@ class Wire(ABC):
 
     @property
     def is_sound(self) -> bool:
-        """It may be used, as far as that can be told at once."""
+        """It can be used, as far as is known without asking."""
         return not self.is_cut
 
     def cut(self) -> None:
@@ -205,11 +205,11 @@ class Wire(ABC):
         return None
 
     @abstractmethod
-    async def next_pushes(self, timeout: float) -> list[str]:
-        """Wait for pushes; none if none comes in time."""
+    async def next_notifications(self, timeout: float) -> list[str]:
+        """Wait for the payloads of notifications; none at the timeout."""
 
-    def pushes(self) -> list[str]:
-        """The payloads that have been pushed to us."""
+    def payloads(self) -> list[str]:
+        """The payloads of the notifications that have arrived."""
         found = []
         while (note := self.pgconn.notifies()) is not None:
             found.append(note.extra.decode("utf-8", "replace"))
@@ -383,16 +383,16 @@ async def greet(wire: Wire, site: Site, timeout: float) -> None:
 # ---- listening ------------------------------------------------------------------------------------
 
 TEST = "dibs test"
-"""The payload of a push that is none."""
+"""The payload of a test notification."""
 
 SOON = 1.0
-"""A test push that has not come by then will not, in seconds."""
+"""Seconds after which a test notification that has not arrived never will."""
 
 _NOTIFY = Statement("dibs_notify", "SELECT pg_notify(%s, %s)")
 
 
 def new_inbox() -> str:
-    """A channel that nobody can guess: whoever knows its name could ring there."""
+    """A channel that nobody can guess: anybody who knows its name could notify it."""
     return f"dibs_{secrets.token_hex(16)}"
 
 
@@ -400,7 +400,7 @@ async def listen[W: Wire](wire: W, inbox: str, site: Site, connect: Connect[W]) 
     """Listen, and return whether notifications come through.
 
     A transaction pooler lends us a server connection for one statement at a time: it takes the
-    LISTEN, and what the server pushes later is lost on the way. So behind a pooler of any kind
+    LISTEN, and what the server sends later is lost on the way. So behind a pooler of any kind
     another connection sends a test, while this one is idle.
     """
     await wire.run(f'LISTEN "{inbox}"', TIMEOUT)
@@ -411,11 +411,11 @@ async def listen[W: Wire](wire: W, inbox: str, site: Site, connect: Connect[W]) 
         await other.ask(_NOTIFY, [inbox, TEST])
     finally:
         other.cut()
-    if TEST in await wire.next_pushes(SOON):
+    if TEST in await wire.next_notifications(SOON):
         return True
     await wire.run(f'UNLISTEN "{inbox}"', TIMEOUT)
-    if site.pushes:
-        site.pushes = False
+    if site.notifies:
+        site.notifies = False
         log.warning(
             "%s is behind a transaction pooler, so nothing can be pushed: waiters ask every "
             "few hundredths of a second instead. A URL that leads to the server itself is faster",

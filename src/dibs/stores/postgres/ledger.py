@@ -34,7 +34,7 @@ from dibs.stores.postgres.connection import TIMEOUT, Session, Site, Statement, W
 from dibs.stores.postgres.errors import Unfit
 from dibs.stores.postgres.schema import FORMAT
 
-type Told = tuple[Sequence[Reply], Sequence[Notification]]
+type Applied = tuple[Sequence[Reply], Sequence[Notification]]
 """A reply for each command, and the notifications for the caller's own inbox."""
 
 APPLY = Statement(
@@ -65,7 +65,7 @@ SWEEP_EVERY = 2048
 
 async def apply[W: Wire](
     session: Session[W], commands: Sequence[Command], inbox: str, timeout: float | None
-) -> Told:
+) -> Applied:
     """Apply a batch, in one round trip."""
     if not commands:
         return [], []
@@ -128,15 +128,15 @@ def parameters(
     ]
 
 
-def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Told:
+def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Applied:
     """The replies in order, and the notifications for `inbox`, which is the caller's own."""
-    replies, pushes = loads(rows[0][0])
+    replies, notifications = loads(rows[0][0])
     return (
         [
             codec.decode_reply(reply, command.key)
             for reply, command in zip(replies, commands, strict=True)
         ],
-        [_notification(push, inbox) for push in pushes],
+        [_notification(each, inbox) for each in notifications],
     )
 
 

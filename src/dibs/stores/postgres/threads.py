@@ -45,9 +45,9 @@ class ThreadWire(Wire):
         self._send_all(end)
         return self._answer(end)
 
-    async def next_pushes(self, timeout: float) -> list[str]:
+    async def next_notifications(self, timeout: float) -> list[str]:
         end = time.monotonic() + timeout
-        while not (found := self.pushes()):
+        while not (found := self.payloads()):
             try:
                 _wait(self._readable, end)
             except TimeoutError:
@@ -172,7 +172,7 @@ class BlockingPostgresConnection:
     def subscribe(self, timeout: float) -> None:
         if self._incoming.is_open:
             return
-        if self._site.pushes:
+        if self._site.notifies:
             self.inbox = new_inbox()
             self._session.cut()  # the next one listens
         self.open(timeout)
@@ -192,7 +192,7 @@ class BlockingPostgresConnection:
         if wire is None or not wire.is_sound or self._may_have_missed:
             self._may_have_missed = False
             raise missed(self._site.place)
-        return ledger.notifications_in(wire.pushes(), self.inbox)
+        return ledger.notifications_in(wire.payloads(), self.inbox)
 
     def _sockets(self) -> Sequence[int]:
         wire = self._session.wire

@@ -9,7 +9,6 @@ CREATE FUNCTION dibs.counted_positions() RETURNS bigint LANGUAGE sql IMMUTABLE A
 CREATE FUNCTION dibs.heartbeat_positions() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16::bigint';
 CREATE FUNCTION dibs.examined_positions() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
 CREATE FUNCTION dibs.tombstone_ttl() RETURNS double precision LANGUAGE sql IMMUTABLE AS 'SELECT 60::double precision';
-
 CREATE FUNCTION dibs.claim_timeout(ttl double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE AS 'SELECT least(5::double precision, greatest(ttl / 2, least(ttl, 0.5)))';
 

@@ -79,10 +79,10 @@ BEGIN
     RETURN book;
 END $$;
 
-CREATE TYPE dibs.outcome AS (replies text[], pushes text[]);
+CREATE TYPE dibs.outcome AS (replies text[], notifications text[]);
 
 -- Apply commands, ordered by key, to the locked rows of their keys, in the same order. A key that has none is
--- busy. Writes each reply under its command's number; `pushes` are the notifications for `own_inbox`. That is
+-- busy. Writes each reply under its command's number; `notifications` are the notifications for `own_inbox`. That is
 -- null in a user's own transaction: nobody is granted by notification before it ends.
 --
 -- A command goes through stages: `rule`, then maybe `room` (a new Acquire) or `queue` (a waiter), and `end`.
@@ -92,7 +92,7 @@ CREATE FUNCTION dibs.ledger(
 ) RETURNS dibs.outcome LANGUAGE plpgsql AS $$
 DECLARE
     replies text[] := array_fill(NULL::text, ARRAY[cardinality(batch)]);
-    pushes text[] := '{}';
+    notifications text[] := '{}';
     deferred boolean := own_inbox IS NULL;
     at integer := 0;
     book dibs.keys;
@@ -227,7 +227,7 @@ BEGIN
                 END IF;
                 book := dibs.put(book, e, new);
                 IF e.id IS DISTINCT FROM c.id THEN
-                    pushes := pushes || CASE new.what
+                    notifications := notifications || CASE new.what
                         WHEN 'hold' THEN dibs.notify(book.key, new, 'granted', now, own_inbox)
                         ELSE dibs.notify(book.key, e, 'refused', now, own_inbox) END;
                 END IF;
@@ -348,7 +348,8 @@ BEGIN
                         WHERE h.state <> 'retained' AND (c.lease IS NULL OR c.lease = dibs.fingerprint(h.id)));
                     ends_in := 0;
                     FOREACH e IN ARRAY over LOOP
-                        pushes := pushes || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
+                        notifications := notifications
+                            || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
                         IF c.now THEN
                             new := dibs.tombstone(e.id, now, dibs.tombstone_ttl(), 'revoked', c.reason);
                         ELSE
@@ -435,9 +436,9 @@ BEGIN
         replies[c.n] := reply;
         batch_steps := batch_steps - (allowed - steps);
         IF book.waiting > 0 AND head.id IS DISTINCT FROM first AND head.id IS DISTINCT FROM c.id THEN
-            pushes := pushes || dibs.notify(book.key, head, 'head', now, own_inbox);
+            notifications := notifications || dibs.notify(book.key, head, 'head', now, own_inbox);
         END IF;
     END LOOP;
     PERFORM dibs.flush(book, was, now);
-    RETURN ROW(replies, pushes);
+    RETURN ROW(replies, notifications);
 END $$;

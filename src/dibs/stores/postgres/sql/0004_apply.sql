@@ -86,7 +86,7 @@ CREATE FUNCTION dibs.wall_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
     $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 
 CREATE FUNCTION dibs.answer(result dibs.outcome) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT '[[' || array_to_string(result.replies, ',') || '],[' || array_to_string(result.pushes, ',') || ']]'
+    SELECT '[[' || array_to_string(result.replies, ',') || '],[' || array_to_string(result.notifications, ',') || ']]'
 $$;
 
 -- Apply commands: an answer of JSON, with a list of replies and one of notifications for `own_inbox`. That
@@ -163,7 +163,7 @@ BEGIN
         one := dibs.apply_guarded(c, keys, own_inbox, coalesce(now, date_part('epoch', clock_timestamp())),
             coalesce(stamp, dibs.wall_clock()));
         result.replies[c.n] := one.replies[c.n];
-        result.pushes := result.pushes || one.pushes;
+        result.notifications := result.notifications || one.notifications;
     END LOOP;
     RETURN dibs.answer(result);
 END $$;
