@@ -65,7 +65,7 @@ BEGIN
             PERFORM set_config('lock_timeout', '900ms', true);  -- our turn comes
             RETURN dibs.lock_all(ARRAY(SELECT x FROM unnest(keys) AS x WHERE x <> ALL (kept) ORDER BY x), deferred);
         EXCEPTION WHEN lock_not_available THEN
-            EXIT WHEN clock_timestamp() > began + interval '3 s';
+            EXIT WHEN clock_timestamp() > began + interval '1500 ms';
         END;
     END LOOP;
     RETURN ARRAY(SELECT k FROM dibs.keys AS k
