@@ -74,17 +74,17 @@ RULES: Mapping[str, Rule] = {
     "settings": Rule(BASE | names("config core.* stores.redact")),
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
-    "stores.bell": Rule(),
+    "stores.waker": Rule(names("model")),
     "stores.aio": Rule(BASE | names("stores.port")),
     "stores": Rule(),
     "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
     "stores.*": Rule(
-        BELOW | names("stores.aio stores.bell stores.port stores.redact"),
+        BELOW | names("stores.aio stores.waker stores.port stores.redact"),
         theirs=names("*"),
     ),
     "stores.memory": Rule(BELOW | names("stores.port")),
     "stores.sqlite.*": Rule(
-        BELOW | names("stores.aio stores.bell stores.port stores.redact"), siblings=True
+        BELOW | names("stores.aio stores.waker stores.port stores.redact"), siblings=True
     ),
     # what is said, between workflows and clients: the same on both sides, so it does nothing
     "stores.temporal.protocol.*": Rule(

@@ -26,7 +26,8 @@ from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
-from tests.stores.postgres.ledger_subject import Database, Time, database
+from tests.stores.ledger_reference import Time
+from tests.stores.postgres.ledger_subject import Database, database
 from tests.stores.redis.ledger_scripted import STAMP, Scripted
 
 KEY = b"semaphore:pool"

@@ -13,43 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dibs.core import ledger
-from dibs.core.book import MemoryBook, bits_of
+from dibs.core.book import bits_of
 from dibs.model import (
     Acquire,
     Command,
-    Inspect,
     Notification,
-    Refused,
     Release,
     Renew,
     Reply,
 )
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
-from tests.stores.postgres.ledger_commands import KEYS, plans
-from tests.stores.told_plans import TOLD
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-        self.wall = 1_700_000_000_000_000
-
-    def now(self) -> float:
-        return self.time
-
-    def stamp(self) -> int:
-        return self.wall
-
-
-def plain(reply: Reply) -> Reply:
-    """Refusals name holders in any order, and of many holders any."""
-    if not isinstance(reply, Refused):
-        return reply
-    holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
-    shown = tuple(holders) if len(holders) < ledger.HOLDERS_NAMED else ()
-    return Refused(reply.reason, shown, reply.recheck_in)
+from tests.stores.ledger_reference import SWEPT, VECTORS, Reference, Time, plain
+from tests.stores.redis.ledger_commands import PLANS as DRAWN
 
 
 def revoked_last(
@@ -60,37 +36,10 @@ def revoked_last(
     return others, sorted(revoked, key=lambda notification: notification.lease)
 
 
-class Reference:
-    """The ledger over books in memory, with the same rule for idle keys."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.floor = 0
-        self.books: dict[bytes, MemoryBook] = {}
-
-    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Notification]]:
-        replies, notifications, bound = [], [], ledger.Batch()
-        for command in batch:
-            book = self.books.setdefault(command.key, MemoryBook(self.floor))
-            reply, more = ledger.apply(book, command, self.clock.now(), self.clock.stamp(), bound)
-            replies.append(reply)
-            notifications += more
-        return replies, notifications
-
-    def sweep(self) -> list[Notification]:
-        """Inspecting a key settles it, as the store's own sweep does."""
-        notifications = []
-        for key in KEYS:
-            notifications += self.apply([Inspect(key)])[1]
-            if self.books[key].idle:
-                self.floor = max(self.floor, self.books.pop(key).last)
-        return notifications
-
-
 class Subject:
     """The same over a file."""
 
-    def __init__(self, path: Path, clock: ManualClock, manner: str) -> None:
+    def __init__(self, path: Path, clock: Time, manner: str) -> None:
         self.site = StoreFile(f"sqlite:///{path}", clock, None)
         self.manner = manner
         self.connection = Connection(self.site)
@@ -108,51 +57,47 @@ class Subject:
         self.other.close()
 
 
+MANNERS = ("remembering", "reopened", "in turns")
+
+
 @settings(
-    max_examples=150,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(
-    plan=plans,
-    manner=st.sampled_from(["remembering", "reopened", "in turns"]),
-)
+@given(plan=DRAWN, manner=st.sampled_from(MANNERS))
 def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:
     with TemporaryDirectory() as folder:
-        clock = ManualClock()
-        subject = Subject(Path(folder, "leases.db"), clock, manner)
-        try:
-            follow(plan, clock, Reference(clock), subject)
-        finally:
-            subject.close()
+        follow(plan, Path(folder, "leases.db"), manner)
 
 
-@pytest.mark.parametrize("plan", TOLD)
-@pytest.mark.parametrize("manner", ["remembering", "reopened", "in turns"])
-def test_what_chance_comes_upon_too_seldom(tmp_path: Path, plan: list[Any], manner: str) -> None:
-    clock = ManualClock()
-    subject = Subject(tmp_path / "leases.db", clock, manner)
+@pytest.mark.parametrize("manner", MANNERS)
+def test_the_vectors_are_answered_alike(tmp_path: Path, manner: str) -> None:
+    for number, plan in enumerate((*VECTORS, SWEPT)):
+        follow(plan, tmp_path / f"{number}.db", manner)
+
+
+def follow(plan: list[Any], path: Path, manner: str) -> None:
+    clock = Time()
+    subject, reference = Subject(path, clock, manner), Reference(clock)
     try:
-        follow(plan, clock, Reference(clock), subject)
+        for step in plan:
+            if isinstance(step, float):
+                clock.pass_by(step)
+            elif isinstance(step, int):
+                clock.wall += step
+            elif step == "sweep":
+                keys = list(reference.books)
+                found = subject.connection.sweep(keys)
+                assert revoked_last(found) == revoked_last(reference.sweep())
+            else:
+                expected, expected_notifications = reference.apply(step)
+                replies, notifications = subject.apply(step)
+                assert [plain(r) for r in replies] == [plain(r) for r in expected], step
+                assert revoked_last(notifications) == revoked_last(expected_notifications), step
+            check_counts(subject.connection)
     finally:
         subject.close()
-
-
-def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: Subject) -> None:
-    for step in plan:
-        if isinstance(step, float):
-            clock.time += step
-            clock.wall += int(step * 1e6)
-        elif step == "step back":
-            clock.wall -= 3_600_000_000
-        elif step == "sweep":
-            assert revoked_last(subject.connection.sweep(KEYS)) == revoked_last(reference.sweep())
-        else:
-            expected, expected_notifications = reference.apply(step)
-            replies, notifications = subject.apply(step)
-            assert [plain(r) for r in replies] == [plain(r) for r in expected], step
-            assert revoked_last(notifications) == revoked_last(expected_notifications), step
-        check_counts(subject.connection)
 
 
 def check_counts(connection: Connection) -> None:
@@ -190,7 +135,7 @@ def places(connection: Connection, key: bytes, many: int) -> Iterator[str]:
 
 def test_a_large_queue_is_never_read_whole(tmp_path: Path) -> None:
     """Neither the hand-over at the head nor a sign of life from the end looks at all the rows."""
-    clock = ManualClock()
+    clock = Time()
     connection = Connection(StoreFile(f"sqlite:///{tmp_path}/q.db", clock, None))
     connection.apply([Acquire(b"lock:x", "holder", "o", 30.0)])
     *_, last = places(connection, b"lock:x", 2000)

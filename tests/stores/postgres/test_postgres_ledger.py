@@ -9,11 +9,23 @@ from hypothesis import strategies as st
 
 from dibs.core import timing
 from dibs.core.names import fingerprint
-from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
+from dibs.model import (
+    MAX_HOLDERS,
+    MAX_SLOTS,
+    Acquire,
+    Gone,
+    Granted,
+    Queued,
+    Release,
+    Renew,
+    Resize,
+)
 from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import MORE_THAN_A_BATCH, TOLD_ROWS, crowds, plans
-from tests.stores.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
+from tests.stores.ledger_reference import NOON, VECTORS, Time
+from tests.stores.postgres.ledger_plans import MORE_THAN_A_BATCH, ROWS
+from tests.stores.postgres.ledger_subject import MANNERS, Database, database, follow
+from tests.stores.redis.ledger_commands import PLANS as DRAWN
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -26,20 +38,27 @@ def subject(postgres_server: PostgresServer) -> Iterator[Database]:
     postgres_server.drop_database(url)
 
 
+@pytest.mark.parametrize("plan", ROWS)
 @pytest.mark.parametrize("manner", MANNERS)
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(plan=plans)
-def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[Any]) -> None:
+def test_a_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
     follow(plan, subject, manner)
 
 
-@pytest.mark.parametrize("plan", TOLD_ROWS)
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
+def test_the_vectors_are_answered_alike(subject: Database, manner: str) -> None:
+    """The conformance suite replays them over connections; here also command by command."""
+    for plan in VECTORS:
+        follow(plan, subject, manner)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(plan=DRAWN)
+def test_any_plan_is_answered_alike(manner: str, subject: Database, plan: list[Any]) -> None:
     follow(plan, subject, manner)
 
 
@@ -47,20 +66,17 @@ def test_a_batch_ends_no_more_than_it_may(subject: Database) -> None:
     follow(MORE_THAN_A_BATCH, subject, "together")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(plan=crowds)
-def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]) -> None:
-    follow(plan, subject, "one by one")
-
-
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
-        "SELECT dibs.many(), dibs.tombstone_ttl(), dibs.front(), dibs.sight(), dibs.claim_timeout(60),"
+        "SELECT dibs.max_holders(), dibs.max_slots(), dibs.tombstone_ttl(), dibs.counted_positions(),"
+        " dibs.heartbeat_positions(), dibs.examined_positions(), dibs.claim_timeout(60),"
         " dibs.claim_timeout(2)"
     )
     assert found == (
-        MANY,
+        MAX_HOLDERS,
+        MAX_SLOTS,
         timing.TOMBSTONE_TTL,
+        timing.COUNTED_POSITIONS,
         timing.HEARTBEAT_POSITIONS,
         timing.EXAMINED_POSITIONS,
         timing.claim_timeout(60),

@@ -6,11 +6,9 @@ lock or a notification does runs here, on the others.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
 from dibs import AcquireTimeout, BackendUnavailable
 from dibs.stores.port import Store
@@ -27,7 +25,8 @@ from dibs.testing.conformance.sharing import Sharing
 from tests.servers.binaries import postgres_programs, postgres_versions
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import plans
+from tests.stores.ledger_reference import VECTORS
+from tests.stores.postgres.ledger_plans import ROWS
 from tests.stores.postgres.ledger_subject import MANNERS, Database, database, follow, migrate
 
 pytestmark = pytest.mark.once
@@ -70,15 +69,9 @@ def test_from_nothing_to_the_newest(server: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-@settings(
-    max_examples=8,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(plan=plans)
-def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[Any]) -> None:
-    follow(plan, subject, manner)
+def test_rows_answer_as_memory_does(manner: str, subject: Database) -> None:
+    for plan in (*VECTORS[:8], *ROWS):
+        follow(plan, subject, manner)
 
 
 def test_the_guard(subject: Database) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
-from dibs.stores.bell import Bell
 from dibs.stores.http.errors import broken, unreachable
 from dibs.stores.http.reading import Response, ResponseReader
 from dibs.stores.http.requests import Requests, findings, keep_alive
@@ -23,6 +22,7 @@ from dibs.stores.http.stream import (
 )
 from dibs.stores.http.url import IDLE, LARGEST, HttpSettings
 from dibs.stores.http.wire import About
+from dibs.stores.waker import Waker
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -201,7 +201,7 @@ class BlockingHttpConnection:
         self._reconnect = ReconnectDelay()
         self._link: BlockingHttpLink | None = None
         self._stream: BlockingHttpStream | None = None
-        self._bell: Bell | None = None
+        self._bell: Waker | None = None
         on_fork(self)
 
     def open(self, timeout: float) -> None:
@@ -273,7 +273,7 @@ class BlockingHttpConnection:
     def subscribe(self, timeout: float) -> None:
         if self._bell is None:
             self._listen()
-            self._bell = Bell()
+            self._bell = Waker()
 
     def _listen(self) -> None:
         """Open a stream, and with it an inbox. Without one only notifications are missing."""
@@ -310,7 +310,7 @@ class BlockingHttpConnection:
             raise BackendUnavailable(MISSED_SOME)
         return found
 
-    def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Notification]:
+    def _try_again(self, bell: Waker, timeout: float | None) -> Sequence[Notification]:
         """Wait until a stream may be opened again, and open it."""
         left = self._reconnect.left
         rang = bell.wait(left if timeout is None else min(left, timeout))
@@ -321,7 +321,7 @@ class BlockingHttpConnection:
         return ()
 
     def _wait(
-        self, stream: BlockingHttpStream, bell: Bell, timeout: float | None
+        self, stream: BlockingHttpStream, bell: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -337,7 +337,7 @@ class BlockingHttpConnection:
     def wake(self) -> None:
         bell = self._bell
         if bell is not None:
-            bell.ring()
+            bell.wake()
 
     def after_fork(self) -> None:
         """Forget the parent's connections, in the child."""

@@ -1,10 +1,11 @@
 """An event loop's way to the database: one connection that asks, and one that listens."""
 
 import asyncio
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ from psycopg.pq.abc import PGconn
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply
-from dibs.stores.aio import submit_in_task
+from dibs.stores.aio import resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.postgres import health, ledger
 from dibs.stores.postgres.connection import (
@@ -27,10 +28,10 @@ from dibs.stores.postgres.connection import (
 )
 from dibs.stores.postgres.errors import (
     SqlError,
-    Unfit,
     cut_off,
     explain,
     is_of_unknown_outcome,
+    missed,
     refused,
 )
 
@@ -52,27 +53,15 @@ class LoopWire(Wire):
         """The first is under way."""
         self._is_full = False
         self._trouble: Exception | None = None
-        self.on_pushes: Callable[[list[str]], None] | None = None
-        """Takes what is pushed to this connection."""
+        self.on_notifications: Callable[[list[str]], None] | None = None
+        """Takes the payloads of notifications that arrive here."""
         self.on_break: Callable[[], None] | None = None
-        """Is told that the server has closed it."""
+        """Called when the server has closed it."""
         loop.add_reader(self.fd, _weakly(self._read))
-        self._last_rites = weakref.finalize(self, _let_go, pgconn, loop, self.fd, os.getpid())
-        self._last_rites.atexit = False
 
     async def exchange(self, send: Send, timeout: float | None) -> Answer:
         answer: asyncio.Future[Answer] = self._loop.create_future()
-
-        def done(found: Answer | Exception) -> None:
-            if answer.done():
-                return
-            if isinstance(found, Exception):
-                answer.set_exception(found)
-                answer.exception()  # it is no news where nobody waits any more
-            else:
-                answer.set_result(found)
-
-        self.start(send, done)
+        self.start(send, partial(resolve, answer))
         if timeout is None:
             return await answer
         async with asyncio.timeout(timeout):
@@ -92,34 +81,29 @@ class LoopWire(Wire):
                 return True
         return False
 
-    def begin(self, send: Send) -> None:
-        if not self.is_cut:
-            self.start(send, lambda _: None)
-
     def _send_first(self) -> None:
         try:
             self._line[0][0]()
             self._flush()
-        except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
+        except Exception as error:  # noqa: BLE001  # the callers get it
             self._broke(error)
 
-    async def next_pushes(self, timeout: float) -> list[str]:
-        if found := self.pushes():
+    async def next_notifications(self, timeout: float) -> list[str]:
+        if found := self.payloads():
             return found
         come: asyncio.Future[list[str]] = self._loop.create_future()
-        self.on_pushes = lambda pushes: None if come.done() else come.set_result(pushes)
+        self.on_notifications = lambda payloads: None if come.done() else come.set_result(payloads)
         try:
             async with asyncio.timeout(timeout):
                 return await come
         except TimeoutError:
             return []
         finally:
-            self.on_pushes = None
+            self.on_notifications = None
 
     def cut(self) -> None:
         if self.is_cut:
             return
-        self._last_rites.detach()
         if not self._loop.is_closed():
             self._loop.remove_reader(self.fd)
             self._loop.remove_writer(self.fd)
@@ -128,9 +112,11 @@ class LoopWire(Wire):
         for _, done in line:  # now they can be asked again, over another connection
             done(self._trouble or ConnectionError("it was closed"))
 
-    def cut_in_child(self) -> None:
-        self._last_rites.detach()  # the loop's own files belong to the parent
-        super().cut_in_child()
+    def __del__(self) -> None:
+        """If it was dropped without `cut`, it goes as soon as the loop watches it no more. In any thread."""
+        if not self.is_cut:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_unwatch, self._loop, self.pgconn)
 
     def _flush(self) -> None:
         done = self.flush()
@@ -143,7 +129,7 @@ class LoopWire(Wire):
     def _write(self) -> None:
         try:
             self._flush()
-        except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
+        except Exception as error:  # noqa: BLE001  # the callers get it
             self._broke(error)
 
     def _read(self) -> None:
@@ -157,8 +143,8 @@ class LoopWire(Wire):
             if self._line:
                 self._send_first()
             done(answer)
-        if self.on_pushes is not None and (pushes := self.pushes()):
-            self.on_pushes(pushes)
+        if self.on_notifications is not None and (payloads := self.payloads()):
+            self.on_notifications(payloads)
 
     def _broke(self, error: Exception) -> None:
         self._trouble = error
@@ -179,20 +165,10 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def _let_go(pgconn: PGconn, loop: asyncio.AbstractEventLoop, fd: int, pid: int) -> None:
-    """A connection was dropped without `cut`, in whatever thread collects garbage."""
-    if pid != os.getpid():
-        return  # it is the parent's
-
-    def end() -> None:
-        loop.remove_reader(fd)
-        loop.remove_writer(fd)
-        pgconn.finish()
-
-    try:
-        loop.call_soon_threadsafe(end)
-    except RuntimeError:
-        pgconn.finish()  # the loop is closed
+def _unwatch(loop: asyncio.AbstractEventLoop, pgconn: PGconn) -> None:
+    loop.remove_reader(pgconn.socket)
+    loop.remove_writer(pgconn.socket)
+    pgconn.finish()
 
 
 class _LoopConnection(psycopg.AsyncConnection[Any]):
@@ -247,28 +223,56 @@ class AsyncPostgresConnection:
         wire = self._session.wire
         if wire is None or wire.is_cut or not commands:
             return submit_in_task(self._apply(commands), done)
-        try:
-            now, stamp = self._site.time()
-            values = ledger.parameters(commands, inbox=self.inbox, now=now, stamp=stamp)
-        except (Unfit, UnicodeError):  # the other way knows which of them can't be said
-            return submit_in_task(self._apply(commands), done)
-        request = _Request(self, wire, commands, done)
-        wire.start(lambda: wire.send(ledger.APPLY, values), request.landed)
-        return request.give_up
+        inbox, site = self.inbox, self._site
+        values = ledger.parameters(commands, inbox, *site.time())
+        task: GiveUp | None = None
+
+        def try_again() -> None:
+            """Nothing was done: a task knows what that error means, and tries again if that may help."""
+            nonlocal task
+            task = submit_in_task(self._apply(commands), done)
+
+        def answered(found: Answer | Exception) -> None:
+            if isinstance(found, Exception):
+                return done(cut_off(found, site.place))
+            try:
+                applied = ledger.read_answer(rows_of(found), commands, inbox)
+            except SqlError as error:
+                if not is_of_unknown_outcome(error):
+                    return try_again()
+                wire.cut()
+                return done(explain(error, site.place))
+            except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+                return done(
+                    BackendUnavailable(f"{site.place} answered what can't be read: {error!r}")
+                )
+            self._note(applied)
+            return done(applied[0])
+
+        def give_up() -> None:
+            """If the batch is under way, that ends the connection."""
+            if task is not None:
+                task()
+            elif not wire.withdraw(answered):
+                wire.cut()
+
+        wire.start(lambda: wire.send(ledger.APPLY, values), answered)
+        return give_up
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         async with self._turn:
-            told = await ledger.apply(self._session, commands, self.inbox, None)
-        self._note(told)
-        return told[0]
+            applied = await ledger.apply(self._session, commands, self.inbox, None)
+        self._note(applied)
+        return applied[0]
 
-    def _note(self, told: ledger.Told) -> None:
-        """What a batch brought besides its replies, and that it was work."""
-        replies, notifications = told
+    def _note(self, applied: ledger.Applied) -> None:
+        """Deliver the notifications of a batch, and sweep if it is time."""
+        replies, notifications = applied
         if notifications:
             self._deliver(notifications)
         wire = self._session.wire if self._listening is None else self._listening.wire
-        ledger.note_work(self._site, len(replies), wire)
+        if ledger.is_sweep_due(self._site, len(replies)) and wire is not None and not wire.is_cut:
+            wire.start(lambda: wire.send(ledger.SWEEP, ()), _to_nobody)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         async with self._turn:
@@ -282,7 +286,7 @@ class AsyncPostgresConnection:
 
     async def subscribe(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        if self._listening is None and self._site.pushes:
+        if self._listening is None and self._site.notifies:
             self._channel = new_inbox()
             self._listening = Session(self._site, connect_loop, after=self._listen)
         if self._listening is not None:
@@ -295,25 +299,17 @@ class AsyncPostgresConnection:
         """A new connection is for notifications."""
         if await listen(wire, self._channel, self._site, connect_loop):
             self.inbox = self._channel
-            wire.on_pushes = self._arrived
+            wire.on_notifications = self._arrived
             wire.on_break = self._broken
         else:
             self.inbox = ""
-            self._site.found_deaf()
 
     def _arrived(self, payloads: list[str]) -> None:
-        pushes = (ledger.read_push(payload, self._channel) for payload in payloads)
-        found = [push for push in pushes if push is not None]
-        if found:
+        if found := ledger.notifications_in(payloads, self._channel):
             self._deliver(found)
 
     def _broken(self) -> None:
-        self._deliver(
-            BackendUnavailable(
-                f"the connection that listens to {self._site.place} broke: "
-                "pushes may have been missed"
-            )
-        )
+        self._deliver(missed(self._site.place))
 
     def after_fork(self) -> None:
         self._session.after_fork()
@@ -325,53 +321,4 @@ class AsyncPostgresConnection:
 
 
 def _to_nobody(_: object) -> None:
-    """Nobody has subscribed."""
-
-
-class _Request:
-    """A batch on a connection that stands: it needs no task, and lands as soon as its answer is read."""
-
-    __slots__ = ("_commands", "_connection", "_done", "_inbox", "_task", "_wire")
-
-    def __init__(
-        self,
-        connection: AsyncPostgresConnection,
-        wire: LoopWire,
-        commands: Sequence[Command],
-        done: Done,
-    ) -> None:
-        self._connection = connection
-        self._wire = wire
-        self._commands = commands
-        self._inbox = connection.inbox
-        self._done = done
-        self._task: Callable[[], object] | None = None
-
-    def give_up(self) -> None:
-        """The answer has not come in time. If the batch is under way, that ends the connection."""
-        if self._task is not None:
-            self._task()
-        elif not self._wire.withdraw(self.landed):
-            self._wire.cut()
-
-    def landed(self, found: Answer | Exception) -> None:
-        site, done = self._connection._site, self._done
-        if isinstance(found, (SqlError, UnicodeError)):
-            return self._go_the_other_way()
-        if isinstance(found, Exception):
-            return done(cut_off(found, site.place))
-        try:
-            told = ledger.read_answer(rows_of(found), self._commands, self._inbox)
-        except SqlError as error:
-            if is_of_unknown_outcome(error):
-                self._wire.cut()
-                return done(explain(error, site.place))
-            return self._go_the_other_way()
-        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
-            return done(BackendUnavailable(f"{site.place} answered what can't be read: {error!r}"))
-        self._connection._note(told)
-        return done(told[0])
-
-    def _go_the_other_way(self) -> None:
-        """Nothing was done: a task knows what that error means, and tries again where that may help."""
-        self._task = submit_in_task(self._connection._apply(self._commands), self._done)
+    """Nobody wants to know."""

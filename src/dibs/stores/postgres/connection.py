@@ -39,11 +39,14 @@ from dibs.stores.postgres.url import Address
 
 log = logging.getLogger("dibs")
 
+TIMEOUT = 10.0
+"""Seconds that the server has to answer a call whose caller sets no limit."""
+
 
 class Site:
-    """Where the database is, and what was found out about it. Nothing here needs a lock."""
+    """The address of a database, and what is known about it. Nothing here needs a lock."""
 
-    __slots__ = ("address", "clock", "has_schema", "is_pooled", "pushes", "work")
+    __slots__ = ("address", "clock", "has_schema", "identity", "is_pooled", "notifies", "work")
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.address = address
@@ -51,12 +54,14 @@ class Site:
         """Replaces the database's clock, in tests."""
         self.has_schema = False
         """The schema is there, in a format that we read."""
+        self.identity: tuple[str, str] | None = None
+        """Which database it is, once that was asked; another server may answer by now."""
         self.is_pooled = address.pooler == "yes"
         """Something in between may give each transaction another server connection."""
-        self.pushes = address.pooler != "yes"
-        """What is notified to us reaches us."""
+        self.notifies = address.pooler != "yes"
+        """Notifications reach us."""
         self.work = 0
-        """Commands since the last upkeep."""
+        """Commands since the last sweep."""
 
     @property
     def place(self) -> str:
@@ -67,16 +72,6 @@ class Site:
         """The time for the ledger to go by: None if the database reads its own clock."""
         clock = self.clock
         return (None, None) if clock is None else (clock.now(), clock.stamp())
-
-    def found_deaf(self) -> None:
-        """A test notification did not arrive: log that, once."""
-        if self.pushes:
-            self.pushes = False
-            log.warning(
-                "%s is behind a transaction pooler, so nothing can be pushed: waiters ask every "
-                "few hundredths of a second instead. A URL that leads to the server itself is faster",
-                self.place,
-            )
 
 
 # ---- statements and their rows --------------------------------------------------------------------
@@ -101,14 +96,8 @@ class Statement:
 
 
 def dump(values: Values) -> list[bytes | None]:
-    """Values as libpq sends them. Raises `SqlError` for what PostgreSQL can't hold."""
-    plain: list[bytes | None] = []
-    for value in values:
-        if value is not None and "\0" in value:
-            # libpq would cut it there
-            raise SqlError("22021", "a text can't hold the character NUL")
-        plain.append(None if value is None else value.encode())
-    return plain
+    """Values as libpq sends them. None may contain a NUL."""
+    return [None if value is None else value.encode() for value in values]
 
 
 def load(result: PGresult) -> Rows:
@@ -150,7 +139,7 @@ class Wire(ABC):
         """
         return await self._rows(lambda: self.send(statement, values), timeout)
 
-    async def run(self, script: str, timeout: float | None) -> Rows:
+    async def run(self, script: str, timeout: float | None = TIMEOUT) -> Rows:
         """The rows of the last of several statements, which take no values. Raises like `ask`."""
         return await self._rows(lambda: self.pgconn.send_query(script.encode()), timeout)
 
@@ -173,7 +162,7 @@ class Wire(ABC):
 
     @property
     def is_sound(self) -> bool:
-        """It may be used, as far as that can be told at once."""
+        """It can be used, as far as is known without asking."""
         return not self.is_cut
 
     def cut(self) -> None:
@@ -216,15 +205,11 @@ class Wire(ABC):
         return None
 
     @abstractmethod
-    def begin(self, send: Send) -> None:
-        """Send a statement without waiting for its answer."""
+    async def next_notifications(self, timeout: float) -> list[str]:
+        """Wait for the payloads of notifications; none at the timeout."""
 
-    @abstractmethod
-    async def next_pushes(self, timeout: float) -> list[str]:
-        """Wait for pushes; none if none comes in time."""
-
-    def pushes(self) -> list[str]:
-        """The payloads that have been pushed to us."""
+    def payloads(self) -> list[str]:
+        """The payloads of the notifications that have arrived."""
         found = []
         while (note := self.pgconn.notifies()) is not None:
             found.append(note.extra.decode("utf-8", "replace"))
@@ -243,9 +228,6 @@ def rows_of(answer: Answer) -> Rows:
 
 
 # ---- a session: connections that are made ready ---------------------------------------------------
-
-PATIENCE = 10.0
-"""Seconds that the server has for an answer that nobody else sets a limit for."""
 
 type Connect[W: Wire] = Callable[[Site], Awaitable[W]]
 
@@ -276,7 +258,7 @@ class Session[W: Wire]:
         self.wire = None
         wire = await self._connect(self.site)
         try:
-            with dibs_errors(self.site, PATIENCE):
+            with dibs_errors(self.site, TIMEOUT):
                 await self._make_ready(wire)
         except BaseException:
             wire.cut()
@@ -286,22 +268,18 @@ class Session[W: Wire]:
 
     async def _make_ready(self, wire: W) -> None:
         site = self.site
-        await greet(wire, site, PATIENCE)
+        await greet(wire, site, TIMEOUT)
         if not site.has_schema:
-
-            async def run(script: str) -> Rows:
-                return await wire.run(script, PATIENCE)
-
-            await schema.ensure(run, site.place, may_migrate=site.address.may_migrate)
+            await schema.ensure(wire.run, site.place, may_migrate=site.address.may_migrate)
             site.has_schema = True
         if not site.is_pooled:
             for statement in self._keeps:
-                await wire.prepare(statement, PATIENCE)
+                await wire.prepare(statement, TIMEOUT)
         if self._after is not None:
             await self._after(wire)
 
     async def ask(
-        self, statement: Statement, values: Values, timeout: float | None = PATIENCE
+        self, statement: Statement, values: Values, timeout: float | None = TIMEOUT
     ) -> Rows:
         """The rows of a statement. Tried once more if nothing was done and that may help.
 
@@ -405,27 +383,27 @@ async def greet(wire: Wire, site: Site, timeout: float) -> None:
 # ---- listening ------------------------------------------------------------------------------------
 
 TEST = "dibs test"
-"""The payload of a push that is none."""
+"""The payload of a test notification."""
 
 SOON = 1.0
-"""A test push that has not come by then will not, in seconds."""
+"""Seconds after which a test notification that has not arrived never will."""
 
 _NOTIFY = Statement("dibs_notify", "SELECT pg_notify(%s, %s)")
 
 
 def new_inbox() -> str:
-    """A channel that nobody can guess: whoever knows its name could ring there."""
+    """A channel that nobody can guess: anybody who knows its name could notify it."""
     return f"dibs_{secrets.token_hex(16)}"
 
 
 async def listen[W: Wire](wire: W, inbox: str, site: Site, connect: Connect[W]) -> bool:
-    """Listen, and tell whether pushes come through.
+    """Listen, and return whether notifications come through.
 
     A transaction pooler lends us a server connection for one statement at a time: it takes the
-    LISTEN, and what the server pushes later is lost on the way. So behind a pooler of any kind
+    LISTEN, and what the server sends later is lost on the way. So behind a pooler of any kind
     another connection sends a test, while this one is idle.
     """
-    await wire.run(f'LISTEN "{inbox}"', PATIENCE)
+    await wire.run(f'LISTEN "{inbox}"', TIMEOUT)
     if not site.is_pooled:
         return True
     other = Session(site, connect)
@@ -433,7 +411,14 @@ async def listen[W: Wire](wire: W, inbox: str, site: Site, connect: Connect[W]) 
         await other.ask(_NOTIFY, [inbox, TEST])
     finally:
         other.cut()
-    if TEST in await wire.next_pushes(SOON):
+    if TEST in await wire.next_notifications(SOON):
         return True
-    await wire.run(f'UNLISTEN "{inbox}"', PATIENCE)
+    await wire.run(f'UNLISTEN "{inbox}"', TIMEOUT)
+    if site.notifies:
+        site.notifies = False
+        log.warning(
+            "%s is behind a transaction pooler, so nothing can be pushed: waiters ask every "
+            "few hundredths of a second instead. A URL that leads to the server itself is faster",
+            site.place,
+        )
     return False

@@ -114,6 +114,13 @@ def cut_off(error: Exception, place: str) -> BackendUnavailable:
     )
 
 
+def missed(place: str) -> BackendUnavailable:
+    """The connection that listens ended."""
+    return BackendUnavailable(
+        f"the connection that listens to {place} broke: pushes may have been missed"
+    )
+
+
 def no_answer(place: str, seconds: float) -> BackendUnavailable:
     """The server did not answer in time."""
     return BackendUnavailable(f"{place} did not answer within {seconds:g} s")

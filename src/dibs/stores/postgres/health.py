@@ -77,7 +77,7 @@ def _connections(used: int, most: int) -> Finding:
 
 
 def _pushes[W: Wire](session: Session[W]) -> Finding:
-    if session.site.is_pooled or not session.site.pushes:
+    if session.site.is_pooled or not session.site.notifies:
         return Finding(
             "pushes",
             "warning",

@@ -1,25 +1,40 @@
 """The ledger's functions in the database: how a batch is sent to them, and how their answer is read.
 
-A batch is one JSON array with an array for each command, its key in hexadecimal and then what
-`core/codec.py` writes. The answer is one JSON text, so that a call is one row, cheap to read on both sides.
-Every parameter is a text or None: the statements say what it is.
+A batch is one JSON array with an object for each command: the columns of `dibs.command`. The answer is one
+JSON text with what `core/codec.py` writes, so a call is one row, cheap to read on both sides. Every parameter
+is a text or None: the statements say what it is.
 
-A text in PostgreSQL cannot hold the character NUL: it is written as two others, of which the first is an
-escape. `dibs.bytes_of` in the database knows of that, too.
+A text in PostgreSQL cannot hold the character NUL. It is written as two others, of which the first is an
+escape; `dibs.bytes_of` in the database reads it.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from dibs.core import codec
-from dibs.model import Command, Failed, Inspect, Notification, Page, Reply, Status
-from dibs.stores.postgres.connection import Session, Site, Statement, Wire
+from dibs.core.codec import flaw_of
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Inspect,
+    Notification,
+    Page,
+    Release,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+    Status,
+)
+from dibs.stores.postgres.connection import TIMEOUT, Session, Site, Statement, Wire
 from dibs.stores.postgres.errors import Unfit
 from dibs.stores.postgres.schema import FORMAT
 
-type Told = tuple[Sequence[Reply], Sequence[Notification]]
+type Applied = tuple[Sequence[Reply], Sequence[Notification]]
 """A reply for each command, and the notifications for the caller's own inbox."""
 
 APPLY = Statement(
@@ -27,9 +42,17 @@ APPLY = Statement(
 )
 SCAN = Statement(
     "dibs_scan",
-    f"""SELECT * FROM dibs.scan({FORMAT}, decode(%s, 'hex'), decode(%s, 'hex'),
-    decode(%s, 'hex'), %s::integer, %s::float8, %s::bigint)""",  # noqa: S608
+    """
+    SELECT encode(k.key, 'hex') FROM dibs.keys AS k
+    WHERE k.key >= decode(%s, 'hex') AND k.key > decode(%s, 'hex') AND k.key < decode(%s, 'hex')
+        AND ((k.hold).id IS NOT NULL OR k.waiting > 0 OR k.holds > 0)
+    ORDER BY k.key LIMIT %s::integer
+    """,
 )
+"""The next keys, in byte order, that are held or waited for."""
+
+SCAN_CHUNK = 64
+"""Keys inspected at a time, because their rows are locked meanwhile."""
 
 _ESCAPE = "\x10"
 
@@ -42,12 +65,11 @@ SWEEP_EVERY = 2048
 
 async def apply[W: Wire](
     session: Session[W], commands: Sequence[Command], inbox: str, timeout: float | None
-) -> Told:
+) -> Applied:
     """Apply a batch, in one round trip."""
     if not commands:
         return [], []
-    now, stamp = session.site.time()
-    values = parameters(commands, inbox=inbox, now=now, stamp=stamp)
+    values = parameters(commands, inbox, *session.site.time())
     try:
         return read_answer(await session.ask(APPLY, values, timeout), commands, inbox)
     except Unfit as error:
@@ -59,25 +81,28 @@ async def apply[W: Wire](
 async def scan[W: Wire](
     session: Session[W], prefix: bytes, cursor: bytes | None, limit: int
 ) -> Page:
-    """The next keys in the order of their bytes."""
-    now, stamp = session.site.time()
-    return read_page(await session.ask(SCAN, scan_parameters(prefix, cursor, limit, now, stamp)))
+    """Return the next keys that begin with `prefix` and are not idle, in byte order, after `cursor`."""
+    stem = prefix.rstrip(b"\xff")
+    end = stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\xff" * 1024  # longer than any key
+    most = min(limit, SCAN_CHUNK)
+    rows = await session.ask(SCAN, [prefix.hex(), (cursor or b"").hex(), end.hex(), str(most)])
+    keys = [bytes.fromhex(key) for (key,) in rows]
+    replies, _ = await apply(session, [Inspect(key) for key in keys], "", TIMEOUT)
+    busy = [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]
+    return Page(busy, keys[-1] if len(keys) == most else None)
 
 
-def note_work(site: Site, commands: int, wire: Wire | None) -> None:
-    """So many commands were applied: begin a sweep if it is time, on this connection, and do not wait."""
+def is_sweep_due(site: Site, commands: int) -> bool:
+    """Count commands that were applied. True if it is time for a sweep."""
     site.work += commands
-    if site.work >= SWEEP_EVERY and wire is not None and not wire.is_cut:
-        site.work = 0
-        try:
-            wire.begin(lambda: wire.send(SWEEP, ()))
-        except Exception:  # noqa: BLE001  # it broke: the next call finds out
-            wire.cut()
+    if site.work < SWEEP_EVERY:
+        return False
+    site.work = 0
+    return True
 
 
 def parameters(
     commands: Sequence[Command],
-    *,
     inbox: str | None,
     now: float | None = None,
     stamp: int | None = None,
@@ -86,77 +111,77 @@ def parameters(
 
     None in a transaction of the user's own, where nobody is granted by notification.
     """
-    said = [[command.key.hex(), *codec.encode(command)] for command in commands]
+    said = [_columns(number, command) for number, command in enumerate(commands, 1)]
     try:
-        text = json.dumps(said, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(said, ensure_ascii=False)
         text.encode()
     except (ValueError, TypeError):
-        text = _careful_json(said)
-    else:
-        if "\\u0000" in text or "\\u0010" in text:
-            text = _careful_json(said)
-    return [text, inbox, *_time(now, stamp)]
+        text = ""
+    if not text or "\\u0000" in text or "\\u0010" in text:
+        text = json.dumps([_sayable(columns) for columns in said], ensure_ascii=False)
+    # the time for the database to go by: in production its own
+    return [
+        text,
+        inbox,
+        None if now is None else repr(float(now)),
+        None if stamp is None else str(stamp),
+    ]
 
 
-def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Told:
+def read_answer(rows: Any, commands: Sequence[Command], inbox: str) -> Applied:
     """The replies in order, and the notifications for `inbox`, which is the caller's own."""
-    replies, pushes = loads(rows[0][0])
+    replies, notifications = loads(rows[0][0])
     return (
         [
             codec.decode_reply(reply, command.key)
             for reply, command in zip(replies, commands, strict=True)
         ],
-        [_notification(push, inbox) for push in pushes],
+        [_notification(each, inbox) for each in notifications],
     )
 
 
-def read_push(payload: str, inbox: str) -> Notification | None:
-    """The notification that arrived in an inbox; None for what somebody else has sent there."""
-    try:
-        return _notification(loads(payload), inbox)
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-        return None
+def notifications_in(payloads: Iterable[str], inbox: str) -> list[Notification]:
+    """The notifications that arrived in an inbox, without what somebody else has sent there."""
+    found = []
+    for payload in payloads:
+        with suppress(ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            found.append(_notification(loads(payload), inbox))
+    return found
 
 
 def _notification(said: Sequence[Any], inbox: str) -> Notification:
     return codec.decode_notification(said[1:], bytes.fromhex(said[0]), inbox)
 
 
-def scan_parameters(
-    prefix: bytes, cursor: bytes | None, limit: int, now: float | None, stamp: int | None
-) -> list[str | None]:
-    """What `SCAN` is called with."""
-    end = _after_all(prefix)
-    return [
-        prefix.hex(),
-        None if cursor is None else cursor.hex(),
-        None if end is None else end.hex(),
-        str(limit),
-        *_time(now, stamp),
-    ]
+_NAMES = {
+    cls: ("kind", *(field.name for field in fields(cls) if field.name != "key"))
+    for cls in (Acquire, Renew, Release, Resize, Inspect, Revoke)
+}
+"""The columns for what `core/codec.py` writes of a command."""
 
 
-def read_page(rows: Any) -> Page:
-    """Some of the keys that were asked for, maybe fewer; go on behind the cursor."""
-    [(answer, keys, cursor)] = rows
-    inspected = [Inspect(bytes.fromhex(key)) for key in keys]
-    replies, _ = read_answer([(answer,)], inspected, "")
-    busy = [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]
-    return Page(busy, None if cursor is None else bytes.fromhex(cursor))
+def _columns(number: int, command: Command) -> dict[str, Any]:
+    """A command as a row of `dibs.command`. One that the ledger must not see says what is wrong with it."""
+    values, key = codec.encode(command), "\\x" + command.key.hex()
+    try:
+        flaw = flaw_of(command)
+        if flaw is None and None in values and type(command) is not Revoke:
+            flaw = "something is missing"
+    except TypeError as error:
+        flaw = str(error)
+    if flaw is not None:
+        return _flawed(number, key, flaw)
+    columns = dict(zip(_NAMES[type(command)], values, strict=True))
+    columns["n"] = number
+    columns["key"] = key
+    return columns
 
 
-def _time(now: float | None, stamp: int | None) -> Iterable[str | None]:
-    """The time for the database to go by: in production its own."""
-    return (None if now is None else repr(float(now)), None if stamp is None else str(stamp))
+def _flawed(number: int, key: str, flaw: str) -> dict[str, Any]:
+    return {"n": number, "kind": "flawed", "key": key, "flaw": flaw}
 
 
-def _after_all(prefix: bytes) -> bytes | None:
-    """What sorts behind all keys that begin so; None where nothing does."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-
-
-# ---- texts and numbers that JSON or PostgreSQL cannot hold as they are ----------------------------
+# ---- texts that JSON or PostgreSQL cannot hold as they are ----------------------------------------
 
 
 def escaped(value: Any) -> Any:
@@ -181,23 +206,11 @@ def loads(text: str) -> Any:
     return unescaped(value) if "\\u0010" in text else value
 
 
-def _careful_json(said: list[codec.Fields]) -> str:
-    """The batch as JSON, whatever is in it; a command that JSON cannot hold is marked as flawed."""
-    return json.dumps([_sayable(command) for command in said], ensure_ascii=False)
-
-
-def _sayable(command: codec.Fields) -> codec.Fields:
-    values = [_value(value) for value in command]
+def _sayable(columns: dict[str, Any]) -> dict[str, Any]:
+    """A command whose texts PostgreSQL can hold; one that JSON cannot hold says so."""
+    escaped_columns = {name: escaped(value) for name, value in columns.items()}
     try:
-        json.dumps(values, ensure_ascii=False).encode()
+        json.dumps(escaped_columns, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        return [command[0], "flawed", f"no row can hold this: {error}"]
-    return values
-
-
-def _value(value: Any) -> Any:
-    """Texts without NUL, and PostgreSQL's word for numbers that JSON has no word for."""
-    value = escaped(value)
-    if isinstance(value, float) and not isfinite(value):
-        return str(value).replace("inf", "Infinity")
-    return value
+        return _flawed(columns["n"], columns["key"], f"no row can hold this: {error}")
+    return escaped_columns

@@ -11,9 +11,9 @@ from dibs.stores import port
 from dibs.stores.port import step
 from dibs.stores.postgres import schema
 from dibs.stores.postgres.aio import AsyncPostgresConnection
-from dibs.stores.postgres.connection import PATIENCE, Site, dibs_errors
+from dibs.stores.postgres.connection import TIMEOUT, Site, dibs_errors
 from dibs.stores.postgres.errors import RIGHTS
-from dibs.stores.postgres.schema import Migration, Rows, Run
+from dibs.stores.postgres.schema import Migration, Run
 from dibs.stores.postgres.threads import BlockingPostgresConnection, connect_thread
 from dibs.stores.postgres.transaction import WithinConnection
 from dibs.stores.postgres.url import Address
@@ -71,13 +71,9 @@ class PostgresStore(port.Store):
     async def _connected[T](self, task: Callable[[Run], Coroutine[Any, Any, T]]) -> T:
         """Do it on a connection of its own."""
         wire = await connect_thread(self._site)
-
-        async def run(script: str) -> Rows:
-            return await wire.run(script, PATIENCE)
-
         try:
-            with dibs_errors(self._site, PATIENCE):
-                return await task(run)
+            with dibs_errors(self._site, TIMEOUT):
+                return await task(wire.run)
         finally:
             wire.cut()
 

@@ -3,6 +3,7 @@
 import select
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from math import ceil, inf
 from typing import Any
 
@@ -10,13 +11,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn
 
-from dibs.errors import BackendUnavailable
+from dibs.errors import DibsError
 from dibs.model import Command, Finding, Notification, Page, Reply
-from dibs.stores.bell import Bell
 from dibs.stores.port import step
 from dibs.stores.postgres import health, ledger
 from dibs.stores.postgres.connection import (
-    PATIENCE,
+    TIMEOUT,
     Answer,
     Send,
     Session,
@@ -25,7 +25,8 @@ from dibs.stores.postgres.connection import (
     listen,
     new_inbox,
 )
-from dibs.stores.postgres.errors import refused
+from dibs.stores.postgres.errors import missed, refused
+from dibs.stores.waker import Incoming
 
 
 class ThreadWire(Wire):
@@ -35,28 +36,18 @@ class ThreadWire(Wire):
         super().__init__(pgconn)
         self._readable = select.poll()
         self._readable.register(self.fd, select.POLLIN)
-        self._owed = False
         self.until = inf
         """When its caller's time is over: no call takes longer."""
 
     async def exchange(self, send: Send, timeout: float | None) -> Answer:
         end = min(inf if timeout is None else time.monotonic() + timeout, self.until)
-        if self._owed:
-            self._owed = False
-            self._answer(end)
         send()
         self._send_all(end)
         return self._answer(end)
 
-    def begin(self, send: Send) -> None:
-        if not self._owed and not self.is_cut:
-            self._owed = True
-            send()
-            self._send_all(time.monotonic() + 1.0)
-
-    async def next_pushes(self, timeout: float) -> list[str]:
+    async def next_notifications(self, timeout: float) -> list[str]:
         end = time.monotonic() + timeout
-        while not (found := self.pushes()):
+        while not (found := self.payloads()):
             try:
                 _wait(self._readable, end)
             except TimeoutError:
@@ -129,8 +120,7 @@ class BlockingPostgresConnection:
         self._until = inf
         """When the call that is under way has to end, connecting included."""
         self._session = Session(site, self._connect, (ledger.APPLY,), self._connected)
-        self._bell: Bell | None = None
-        self._arrived: list[Notification] = []
+        self._incoming = Incoming(self._receive, self._sockets)
         self._may_have_missed = False
 
     def open(self, timeout: float) -> None:
@@ -150,20 +140,14 @@ class BlockingPostgresConnection:
         return wire
 
     async def _connected(self, wire: ThreadWire) -> None:
-        """A new connection hears nothing of what was pushed before."""
+        """What was sent before a connection was made never arrives."""
         self._may_have_missed = True
         if self.inbox and not await listen(wire, self.inbox, self._site, connect_thread):
             self.inbox = ""
-            self._site.found_deaf()
 
     def close(self) -> None:
         self._session.cut()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
+        self._incoming.close()
         self.inbox = ""
 
     # -- commands -----------------------------------------------------------------------------------
@@ -171,65 +155,50 @@ class BlockingPostgresConnection:
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         work = ledger.apply(self._session, commands, self.inbox, timeout)
         replies, notifications = self._within(timeout, work)
-        if self._bell is not None:
-            self._arrived += notifications
-        ledger.note_work(self._site, len(commands), self._session.wire)
+        self._incoming.add(notifications)
+        if ledger.is_sweep_due(self._site, len(commands)):
+            with suppress(DibsError):
+                self._within(TIMEOUT, self._session.ask(ledger.SWEEP, ()))
         return replies
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return self._within(PATIENCE, ledger.scan(self._session, prefix, cursor, limit))
+        return self._within(TIMEOUT, ledger.scan(self._session, prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        return self._within(PATIENCE, health.examine(self._session))
+        return self._within(TIMEOUT, health.examine(self._session))
 
     # -- notifications ------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
-        if self._bell is not None:
+        if self._incoming.is_open:
             return
-        if self._site.pushes:
+        if self._site.notifies:
             self.inbox = new_inbox()
             self._session.cut()  # the next one listens
-        self._within(timeout, self._session.connected())
-        self._may_have_missed = False
-        self._bell = Bell()
+        self.open(timeout)
+        self._incoming.open()
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._bell is not None:
-            arrived, self._arrived = self._arrived + self._heard(), []
-            left = None if end is None else end - time.monotonic()
-            if arrived or (left is not None and left <= 0):
-                return arrived
-            if self._rest(self._bell, left):
-                break
-        return ()
+        return self._incoming.wait(timeout)
 
-    def _heard(self) -> list[Notification]:
-        """What has been pushed. Raises `BackendUnavailable` where something may have been missed."""
+    def wake(self) -> None:
+        self._incoming.wake()
+
+    def _receive(self) -> Sequence[Notification]:
+        """What has arrived. Raises `BackendUnavailable` if some may have been missed."""
         if not self.inbox:
-            return []
+            return ()
         wire = self._session.wire
         if wire is None or not wire.is_sound or self._may_have_missed:
             self._may_have_missed = False
-            raise BackendUnavailable(
-                f"the connection that listens to {self._site.place} broke: "
-                "pushes may have been missed"
-            )
-        pushes = (ledger.read_push(payload, self.inbox) for payload in wire.pushes())
-        return [push for push in pushes if push is not None]
+            raise missed(self._site.place)
+        return ledger.notifications_in(wire.payloads(), self.inbox)
 
-    def _rest(self, bell: Bell, left: float | None) -> bool:
-        """Wait for a push or for the bell; tell whether the bell has rung."""
+    def _sockets(self) -> Sequence[int]:
         wire = self._session.wire
-        return bell.wait(left, *([wire.fd] if self.inbox and wire is not None else []))
-
-    def wake(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.ring()
+        return [wire.fd] if self.inbox and wire is not None else []
 
     def after_fork(self) -> None:
         self._session.after_fork()
-        self._hang_up()
-        self._arrived = []
+        self._incoming.close()
+        self.inbox = ""

@@ -50,8 +50,7 @@ class WithinConnection:
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return []
-        now, stamp = self._site.time()
-        values = ledger.parameters(commands, inbox=None, now=now, stamp=stamp)
+        values = ledger.parameters(commands, None, *self._site.time())
         replies, _ = ledger.read_answer(await self._ask(ledger.APPLY, values), commands, "")
         return replies
 
@@ -111,9 +110,6 @@ WHICH = Statement(
 type Identity = tuple[str, str]
 type Ask = Callable[[Statement], Awaitable[Rows]]
 
-_sites: dict[str, Identity] = {}
-"""By connection string. Another server may answer there by now, so after a mismatch it is asked again."""
-
 _connections: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()
 """Connections of users that lead to the right database, and need not be asked again."""
 
@@ -123,7 +119,7 @@ async def check_identity(connection: Any, ask: Ask, site: Site, *, blocking: boo
 
     The first check of a site connects to it, and makes the schema if the role may.
     """
-    known = _sites.get(site.address.conninfo)
+    known = site.identity
     if known is not None and _connections.get(connection) == known:
         return
     [(started, number, name)] = await ask(WHICH)
@@ -144,5 +140,5 @@ async def _look(site: Site, *, blocking: bool) -> Identity:
         [(started, number, _)] = await session.ask(WHICH, ())
     finally:
         session.cut()
-    found = _sites[site.address.conninfo] = (started, number)
-    return found
+    site.identity = started, number
+    return site.identity

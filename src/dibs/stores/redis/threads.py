@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
-from dibs.stores.bell import Bell
 from dibs.stores.port import step
 from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink
 from dibs.stores.redis.errors import broken
@@ -18,6 +17,7 @@ from dibs.stores.redis.pubsub import subscribe as begin
 from dibs.stores.redis.routing import Router
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.url import Endpoint, Settings
+from dibs.stores.waker import Waker
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -81,7 +81,7 @@ class BlockingRedisConnection:
         self._dial = SocketDial(settings.timeout)
         self._router = Router(settings, self._dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
-        self._bell: Bell | None = None
+        self._bell: Waker | None = None
         self._arrived: list[Notification] = []
         on_fork(self)
 
@@ -125,7 +125,7 @@ class BlockingRedisConnection:
             self._dial.limit = min(timeout, self._settings.timeout)
             inbox = new_inbox(self._settings)
             self._subscribe(inbox)
-            self._bell = Bell()
+            self._bell = Waker()
             self.inbox = self._context.inbox = inbox
 
     def _subscribe(self, inbox: str) -> None:
@@ -157,7 +157,7 @@ class BlockingRedisConnection:
             raise
 
     def _wait(
-        self, subscription: SocketSubscription, bell: Bell, timeout: float | None
+        self, subscription: SocketSubscription, bell: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -174,7 +174,7 @@ class BlockingRedisConnection:
     def wake(self) -> None:
         bell = self._bell
         if bell is not None:
-            bell.ring()
+            bell.wake()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""

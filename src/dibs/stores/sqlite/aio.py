@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Notification, Page, Reply
-from dibs.stores.aio import resolve
+from dibs.stores.aio import resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp, as_dibs
 from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
@@ -87,7 +87,7 @@ class AsyncSqliteConnection:
             result = as_dibs(error)
         else:
             if outcome is None:
-                return self._apply_in_thread(commands, done)
+                return submit_in_task(self._apply_in_thread(commands), done)
             result, notifications = outcome
             if notifications:
                 self._take(self._worker.notifier.send(notifications))
@@ -113,20 +113,11 @@ class AsyncSqliteConnection:
         finally:
             connection.lock.release()
 
-    def _apply_in_thread(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        def finish(future: asyncio.Future[list[Reply]]) -> None:
+    async def _apply_in_thread(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        try:
+            return await self._in_thread(partial(self._worker.apply, commands))
+        finally:
             self._maintain_if_due()
-            if not future.cancelled():
-                error = future.exception()
-                done(as_dibs(error) if isinstance(error, Exception) else future.result())
-
-        def give_up() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                future.cancel()
-
-        future = self._in_thread(partial(self._worker.apply, commands))
-        future.add_done_callback(finish)
-        return give_up
 
     def _in_thread[R](self, action: Callable[[Wanted], R]) -> asyncio.Future[R]:
         """Have the worker do something that may wait. It can ask whether the result is still wanted."""

@@ -87,6 +87,10 @@ class Notifier:
                     found += notifications_in(self.socket.recv(MAX_SIZE), self.inbox)
         return found
 
+    def sockets(self) -> Sequence[socket.socket]:
+        """Where notifications arrive."""
+        return [self.socket] if self.socket is not None else []
+
     def close(self, *, in_child: bool = False) -> None:
         """Stop listening. In a forked child, leave the parent's inbox as it is."""
         inbox, self.inbox = self.inbox, ""

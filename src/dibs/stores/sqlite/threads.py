@@ -1,15 +1,14 @@
 """A thread's connection: everything is done in the caller's own thread."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
 from dibs.model import Command, Finding, Notification, Page, Reply
-from dibs.stores.bell import Bell
 from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
 from dibs.stores.sqlite.notify import Notifier
+from dibs.stores.waker import Incoming
 
 
 class BlockingSqliteConnection:
@@ -22,9 +21,7 @@ class BlockingSqliteConnection:
     def __init__(self, file: StoreFile) -> None:
         self._connection = Connection(file)
         self._notifier = Notifier()
-        self._bell: Bell | None = None
-        self._own: list[Notification] = []
-        """Notifications for ourselves that our own commands caused."""
+        self._incoming = Incoming(self._notifier.receive, self._notifier.sockets)
 
     @property
     def inbox(self) -> str:
@@ -41,7 +38,7 @@ class BlockingSqliteConnection:
         with connection.lock:
             connection.close()
         self._notifier.close()
-        self._close_bell()
+        self._incoming.close()
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         connection = self._connection
@@ -60,38 +57,20 @@ class BlockingSqliteConnection:
     # -- notifications ------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
-        if self._bell is None:
-            self._bell = Bell()
+        self._incoming.open()
         self._notifier.listen()
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            arrived, self._own = self._own, []
-            arrived += self._notifier.receive()
-            left = None if end is None else end - time.monotonic()
-            if arrived or self._bell is None or (left is not None and left <= 0):
-                return arrived
-            socket = self._notifier.socket
-            if self._bell.wait(left, *(() if socket is None else (socket,))):
-                return ()
+        return self._incoming.wait(timeout)
 
     def wake(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.ring()
+        self._incoming.wake()
 
     def _send(self, notifications: Sequence[Notification]) -> None:
         if notifications:
-            self._own += self._notifier.send(notifications)
-
-    def _close_bell(self) -> None:
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
+            self._incoming.add(self._notifier.send(notifications))
 
     def after_fork(self) -> None:
-        """`connection.py` sees to the connection."""
+        """`connection.py` drops the connection."""
         self._notifier.close(in_child=True)
-        self._close_bell()
-        self._own = []
+        self._incoming.close()

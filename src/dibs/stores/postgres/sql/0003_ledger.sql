@@ -4,105 +4,20 @@
 
 CREATE TYPE dibs.command AS (
     n integer,          -- its number in the batch, from 1
-    kind text, key bytea, id text,
-    owner text, ttl double precision, units bigint, capacity bigint, queue boolean,
-    patience double precision, priority bigint, note text, floor bigint,
-    lock_delay double precision, inbox text,            -- Acquire; Renew has ttl and inbox
-    trace text, address text,                           -- Acquire
-    keep double precision, bury double precision,       -- Release
-    seq bigint,                                         -- Resize, with units
-    lease text, reason text, at_once boolean,           -- Revoke
+    kind text,          -- the name of its class; or flawed
+    key bytea, id text, ttl double precision, units bigint, inbox text,
+    owner text, capacity bigint, queue boolean, waiter_ttl double precision, priority bigint, note text,
+    floor bigint, lock_delay double precision, trace text, address text,        -- Acquire
+    retain double precision, tombstone double precision,                        -- Release
+    seq bigint,                                                                 -- Resize
+    lease text, reason text, now boolean,                                       -- Revoke
     flaw text           -- what its sender knows to be wrong with it
 );
 
--- A command, from a JSON array: the key in hexadecimal, the name of its class, then that class's fields.
-CREATE FUNCTION dibs.command_of(n bigint, said jsonb) RETURNS dibs.command LANGUAGE plpgsql AS $$
-DECLARE
-    c dibs.command;
-BEGIN
-    c.n := n;
-    c.key := decode(said ->> 0, 'hex');
-    c.kind := said ->> 1;
-    CASE c.kind
-    WHEN 'acquire' THEN
-        c.id := said ->> 2;
-        c.owner := said ->> 3;
-        c.ttl := said ->> 4;
-        c.units := said ->> 5;
-        c.capacity := said ->> 6;
-        c.queue := said ->> 7;
-        c.patience := said ->> 8;
-        c.priority := said ->> 9;
-        c.note := said ->> 10;
-        c.floor := said ->> 11;
-        c.lock_delay := said ->> 12;
-        c.inbox := said ->> 13;
-        c.trace := said ->> 14;
-        c.address := said ->> 15;
-    WHEN 'renew' THEN
-        c.id := said ->> 2;
-        c.ttl := said ->> 3;
-        c.inbox := said ->> 4;
-    WHEN 'release' THEN
-        c.id := said ->> 2;
-        c.keep := said ->> 3;
-        c.bury := said ->> 4;
-    WHEN 'resize' THEN
-        c.id := said ->> 2;
-        c.units := said ->> 3;
-        c.seq := said ->> 4;
-    WHEN 'revoke' THEN
-        c.lease := said ->> 2;
-        c.reason := said ->> 3;
-        c.at_once := said ->> 4;
-    WHEN 'inspect' THEN
-        NULL;
-    ELSE
-        c.flaw := coalesce(said ->> 2, 'something is missing');
-    END CASE;
-    RETURN c;
-EXCEPTION WHEN data_exception THEN
-    c.flaw := 'no row can hold this: ' || SQLERRM;
-    RETURN c;
-END $$;
-
--- What is wrong with a command that no client of ours would send. (NaN is greater than Infinity here, and
--- what is compared with null is neither true nor false.)
-CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT CASE
-    WHEN c.flaw IS NOT NULL THEN c.flaw
-    WHEN num_nulls(c.kind, c.key) > 0 OR CASE c.kind
-        WHEN 'acquire' THEN num_nulls(c.id, c.owner, c.ttl, c.units, c.capacity, c.queue, c.patience,
-            c.priority, c.note, c.floor, c.lock_delay, c.inbox, c.address, c.trace)
-        WHEN 'renew' THEN num_nulls(c.id, c.ttl, c.inbox)
-        WHEN 'release' THEN num_nulls(c.id, c.keep, c.bury)
-        WHEN 'resize' THEN num_nulls(c.id, c.units, c.seq)
-        WHEN 'revoke' THEN num_nulls(c.reason, c.at_once)
-        ELSE 0 END > 0 THEN 'something is missing'
-    WHEN c.kind = 'acquire' THEN CASE
-        WHEN NOT (0 < c.ttl AND c.ttl < 'Infinity' AND 0 < c.patience AND c.patience < 'Infinity')
-            THEN 'ttl and waiter_ttl must be positive'
-        WHEN c.units < 1 OR c.floor < 0 OR c.floor >= 9007199254740992
-            THEN 'units must be at least 1, floor at least 0 and less than 2^53'
-        WHEN NOT (0 <= c.lock_delay AND c.lock_delay < 'Infinity')
-            THEN 'lock_delay must be finite and at least 0'
-        WHEN c.units > dibs.many() OR c.capacity > dibs.many()
-            THEN 'units and capacity must be at most ' || dibs.many() END
-    WHEN c.kind = 'renew' THEN
-        CASE WHEN NOT (0 < c.ttl AND c.ttl < 'Infinity') THEN 'ttl must be positive' END
-    WHEN c.kind = 'resize' THEN
-        CASE WHEN c.units < 1 THEN 'units must be at least 1'
-        WHEN c.units > dibs.many() THEN 'units and capacity must be at most ' || dibs.many() END
-    WHEN c.kind = 'release' AND NOT (0 <= c.keep AND c.keep < 'Infinity'
-            AND 0 <= c.bury AND c.bury < 'Infinity')
-        THEN 'retain and tombstone must be finite and at least 0'
-    END
-$$;
-
--- What an Acquire asks for, as an entry: a place, unless it becomes a hold at once.
-CREATE FUNCTION dibs.place_of(c dibs.command, now double precision, stamp bigint) RETURNS dibs.entries
+-- What an Acquire asks for, as a waiter, which may become a hold at once.
+CREATE FUNCTION dibs.waiter(c dibs.command, now double precision, stamp bigint) RETURNS dibs.entries
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT ROW(c.key, c.id, 'place', '', c.patience, now + c.patience, '',
+    SELECT ROW(c.key, c.id, 'waiter', '', c.waiter_ttl, now + c.waiter_ttl, '',
         c.owner, c.units, c.lock_delay, stamp, c.note, c.inbox, c.address, c.trace,
         NULL, NULL, NULL, NULL,
         -c.priority, NULL, c.ttl, c.floor, NULL, NULL)::dibs.entries
@@ -114,39 +29,20 @@ CREATE FUNCTION dibs.granted(hold dibs.entries) RETURNS text LANGUAGE sql STABLE
     SELECT '["granted",' || hold.token || ',[' || array_to_string(hold.slots, ',') || '],' || hold.ttl || ']'
 $$;
 
-CREATE FUNCTION dibs.too_large() RETURNS text LANGUAGE sql IMMUTABLE AS
-    $$ SELECT '["refused","too_large",[],0]' $$;
-
-CREATE FUNCTION dibs.lost(reason text, detail text) RETURNS text LANGUAGE sql STABLE AS
-    $$ SELECT json_build_array('lost', reason, detail)::text $$;
-
-CREATE FUNCTION dibs.failed(reason text, detail text) RETURNS text LANGUAGE sql STABLE AS
-    $$ SELECT json_build_array('failed', reason, detail)::text $$;
-
--- Notify the client that has an entry, if it can be. What goes to `own_inbox` is returned instead.
+-- Notify the client that has an entry. What goes to `own_inbox` is returned instead.
 CREATE FUNCTION dibs.notify(
     wanted bytea, e dibs.entries, event text, now double precision, own_inbox text, detail text DEFAULT ''
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    beginning text;
-    said text;
-BEGIN
-    IF octet_length(e.inbox) NOT BETWEEN 1 AND 63 THEN  -- the length of a channel's name
-        RETURN '{}';
-    END IF;
-    beginning := '["' || encode(wanted, 'hex') || '","notification",'
-        || to_json(dibs.fingerprint(e.id)) || ',"' || event || '",';
-    said := beginning || CASE WHEN event = 'granted'
+    said text := '["' || encode(wanted, 'hex') || '","notification","' || dibs.fingerprint(e.id) || '","' || event
+        || '",' || CASE WHEN event = 'granted'
         THEN e.token || ',[' || array_to_string(e.slots, ',') || '],' || now || ',' || e.ttl || ',"","'
             || dibs.proof(wanted, e.id, e.token, e.slots, now, e.ttl) || '"]'
-        ELSE '0,[],' || now || ',0,' || to_json(detail) || ',""]' END;
-    IF e.inbox = own_inbox THEN
+        ELSE '0,[],' || now || ',0,' || to_json(left(detail, 200)) || ',""]' END;
+BEGIN
+    IF e.inbox = own_inbox AND own_inbox <> '' THEN
         RETURN ARRAY[said];
-    ELSIF octet_length(said) >= 8000 THEN  -- its client gets less, and asks
-        said := beginning || '0,[],' || now || ',' || CASE WHEN event = 'granted' THEN e.ttl ELSE 0 END
-            || ',' || to_json(left(detail, 200)) || ',""]';
-    END IF;
-    IF octet_length(said) < 8000 THEN
+    ELSIF octet_length(e.inbox) BETWEEN 1 AND 63 AND octet_length(said) < 8000 THEN  -- else it asks by itself
         PERFORM pg_notify(e.inbox, said);
     END IF;
     RETURN '{}';
@@ -154,29 +50,60 @@ END $$;
 
 -- ---- the rules ----------------------------------------------------------------------------------------
 
-CREATE TYPE dibs.outcome AS (replies text[], pushes text[]);
+-- The fast path, for a key that has nothing but the hold inside: its row after an Acquire that is granted at
+-- once, or after a plain Release. Null for everything else.
+CREATE FUNCTION dibs.fast_path(book dibs.keys, c dibs.command, now double precision, stamp bigint)
+RETURNS dibs.keys LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.waiting > 0 OR book.holds > 0 OR book.tombstones > 0 THEN
+        RETURN NULL;
+    END IF;
+    book.taken := NULL;
+    IF c.kind = 'acquire' AND (book.hold).id IS NULL AND book.used = 0
+        AND c.units <= c.capacity AND book.last < 9007199254740992
+    THEN
+        book.capacity := c.capacity;
+        book.last := dibs.next_token(book.last, stamp, c.floor);
+        book.hold := dibs.hold_of(dibs.waiter(c, now, stamp), book, 'held', c.ttl, now, stamp);
+        book.used := c.units;
+        book.due := now + c.ttl;
+    ELSIF c.kind = 'release' AND (book.hold).id = c.id AND (book.hold).state <> 'retained'
+        AND book.due > now AND c.retain = 0 AND c.tombstone = 0
+    THEN
+        book.hold := NULL;
+        book.used := 0;
+        book.due := 'Infinity';
+    ELSE
+        RETURN NULL;
+    END IF;
+    RETURN book;
+END $$;
 
--- Apply commands, ordered by key, to the rows of their keys, which are locked and in the same order. Writes
--- each reply under its command's number; `pushes` are the notifications for `own_inbox`. That is null in a
--- transaction of a user's own, where nobody is granted by notification before it ends.
+CREATE TYPE dibs.outcome AS (replies text[], notifications text[]);
+
+-- Apply commands, ordered by key, to the locked rows of their keys, in the same order. A key that has none is
+-- busy. Writes each reply under its command's number; `notifications` are the notifications for `own_inbox`. That is
+-- null in a user's own transaction: nobody is granted by notification before it ends.
 --
--- A command goes through stages: `rule`, then maybe `room` (a new Acquire) or `line` (a place), and `end`.
+-- A command goes through stages: `rule`, then maybe `room` (a new Acquire) or `queue` (a waiter), and `end`.
 -- Before each of them, what time has changed is settled.
 CREATE FUNCTION dibs.ledger(
-    locked dibs.keys[], batch dibs.command[], own_inbox text, now double precision, stamp bigint,
-    replies text[]
+    locked dibs.keys[], batch dibs.command[], own_inbox text, now double precision, stamp bigint
 ) RETURNS dibs.outcome LANGUAGE plpgsql AS $$
 DECLARE
-    pushes text[] := '{}';
+    replies text[] := array_fill(NULL::text, ARRAY[cardinality(batch)]);
+    notifications text[] := '{}';
     deferred boolean := own_inbox IS NULL;
     at integer := 0;
     book dibs.keys;
     was dibs.keys;
+    fast dibs.keys;
     head dibs.entries;          -- the first in the queue; null where it is not known
     first text;                 -- its id before this command
     batch_steps integer := 256; -- how many entries the batch may still end, and waiters grant or refuse,
     steps integer;              -- and this command
     allowed integer;
+    too_large CONSTANT text := '["refused","too_large",[],0]';
     c dibs.command;
     stage text;
     reply text;
@@ -187,8 +114,8 @@ DECLARE
     e dibs.entries;
     over dibs.entries[];
     late double precision;
-    bury double precision;
-    free_in double precision;   -- when what is granted or closed now is free again by time; or null
+    remember double precision;  -- seconds for which an id is remembered
+    free_in double precision;   -- seconds until what is granted or retained now is free again; or null
     waiting integer;
     ahead bigint;
     ends_in double precision;
@@ -198,22 +125,31 @@ DECLARE
 BEGIN
     FOREACH c IN ARRAY batch LOOP
         IF book.key IS DISTINCT FROM c.key THEN
+            IF (locked[at + 1]).key IS DISTINCT FROM c.key THEN
+                replies[c.n] := json_build_array('failed', 'busy',
+                    'a transaction that has not ended keeps this key locked: try again when it has');
+                CONTINUE;
+            END IF;
             PERFORM dibs.flush(book, was, now);
             at := at + 1;
             was := locked[at];
-            PERFORM dibs.must_add_up(was);
+            PERFORM dibs.check_book(was);
             book := was;
             head := NULL;
         END IF;
-        reply := dibs.flaw(c);
-        IF reply IS NOT NULL THEN
-            replies[c.n] := dibs.failed('invalid', reply);
+        fast := dibs.fast_path(book, c, now, stamp);
+        IF fast.key IS NOT NULL THEN
+            book := fast;
+            replies[c.n] := coalesce(dibs.granted(book.hold), '["released"]');
+            CONTINUE;
+        ELSIF c.kind = 'flawed' THEN
+            replies[c.n] := json_build_array('failed', 'invalid', c.flaw);
             CONTINUE;
         ELSIF deferred AND c.kind = 'acquire' AND book.waiting > 0
             AND current_setting('transaction_isolation') <> 'read committed'
         THEN
-            replies[c.n] := dibs.failed('busy', 'others wait for this key, and a transaction at this '
-                || 'isolation level can''t see which of them are alive: use READ COMMITTED');
+            replies[c.n] := json_build_array('failed', 'busy', 'others wait for this key, and a transaction '
+                'at this isolation level can''t see which of them are alive: use READ COMMITTED');
             CONTINUE;
         END IF;
         allowed := greatest(least(batch_steps, 64), 4);
@@ -225,18 +161,11 @@ BEGIN
         first := head.id;
         stage := 'rule';
         LOOP
-            -- -- end what time has ended, as far as `steps` go; what the caller has ends in any case
-
+            -- expire entries, as far as `steps` go; the caller's own expires in any case
             IF book.due <= now THEN
-                over := '{}';
-                IF steps > 0 THEN
-                    over := ARRAY(SELECT x FROM dibs.by_end(book, now, true, steps + 1) AS x
-                        ORDER BY x.expires, x.id COLLATE "C" LIMIT steps + 1);
-                    book.due := least((SELECT min(x.expires) FROM dibs.by_end(book, now, false, 1) AS x),
-                        (over[steps + 1]).expires, 'Infinity');
-                    over := over[1:steps];
-                    steps := steps - cardinality(over);
-                END IF;
+                over := ARRAY(SELECT x FROM dibs.by_expiry(book, now, steps) AS x
+                    ORDER BY x.expires, x.id COLLATE "C" LIMIT steps);
+                steps := steps - cardinality(over);
                 IF steps = 0 AND c.id IS NOT NULL THEN
                     own := dibs.get(book, c.id);
                     IF own.expires <= now AND own <> ALL (over) THEN
@@ -247,68 +176,67 @@ BEGIN
                     late := now - e.expires;  -- what follows counts from its end, however late we look
                     new := NULL;
                     IF e.what = 'hold' THEN
-                        bury := CASE WHEN e.state IN ('unclaimed', 'revoked') THEN dibs.tombstone_ttl() ELSE 0 END;
+                        remember := CASE WHEN e.state IN ('unclaimed', 'revoked')
+                            THEN dibs.tombstone_ttl() ELSE 0 END;
                         IF e.state = 'unclaimed' THEN
                             book.doubt := greatest(book.doubt, e.token);
                         END IF;
                         IF e.state <> 'retained' AND e.lock_delay > late THEN
                             free_in := least(free_in, e.lock_delay - late);
-                            new := dibs.kept(e, now, e.lock_delay - late, bury);
-                        ELSIF bury > late THEN
-                            new := dibs.tomb(e.id, now, bury - late, e.state, e.detail);
-                        ELSIF bury = 0 AND e.bury > late THEN
-                            new := dibs.tomb(e.id, now, e.bury - late, 'buried', e.detail);
+                            new := dibs.retained(e, now, e.lock_delay - late, remember);
+                        ELSIF remember > late THEN
+                            new := dibs.tombstone(e.id, now, remember - late, e.state, e.detail);
+                        ELSIF remember = 0 AND e.tombstone > late THEN
+                            new := dibs.tombstone(e.id, now, e.tombstone - late, 'released', e.detail);
                         END IF;
-                    ELSIF e.what = 'place' THEN
+                    ELSIF e.what = 'waiter' THEN
                         head := NULL;
                     END IF;
                     book := dibs.put(book, e, new);
                 END LOOP;
+                book.due := coalesce(
+                    (SELECT min(x.expires) FROM dibs.by_expiry(book, 'Infinity', 1) AS x), 'Infinity');
             END IF;
 
-            -- -- grant the first waiter that is not passed over, while it fits
-
+            -- grant the first waiter that is not passed over, while it fits
             LOOP
                 IF book.waiting > 0 AND head.id IS NULL THEN
                     head := dibs.head_of(book.key);
                 END IF;
                 EXIT WHEN book.waiting = 0 OR steps = 0 OR deferred;
                 EXIT WHEN head.units <= book.capacity AND book.used + head.units > book.capacity
-                    AND (book.used >= book.capacity OR NOT dibs.silent(head, now, book.doubt));
+                    AND (book.used >= book.capacity OR NOT dibs.is_passed_over(head, now, book.doubt));
                 is_next := false;
-                FOR e IN SELECT * FROM dibs.entries AS x WHERE x.key = book.key AND x.what = 'place'
-                    ORDER BY x.urgency, x.arrival LIMIT dibs.sight()
+                FOR e IN SELECT * FROM dibs.entries AS x WHERE x.key = book.key AND x.what = 'waiter'
+                    ORDER BY x.urgency, x.arrival LIMIT dibs.examined_positions()
                 LOOP
                     is_next := e.units > book.capacity;
-                    EXIT WHEN is_next OR book.used >= book.capacity OR dibs.is_crowded(book);
-                    CONTINUE WHEN dibs.silent(e, now, book.doubt);
+                    EXIT WHEN is_next OR book.used >= book.capacity
+                        OR dibs.holding(book) >= dibs.max_holders();
+                    CONTINUE WHEN dibs.is_passed_over(e, now, book.doubt);
                     is_next := book.used + e.units <= book.capacity;
                     EXIT;
                 END LOOP;
                 EXIT WHEN NOT is_next;
                 IF e.units > book.capacity THEN  -- the capacity has shrunk
-                    new := dibs.tomb(e.id, now, dibs.tombstone_ttl(), 'too_large');
-                ELSE  -- it stands until its owner speaks
+                    new := dibs.tombstone(e.id, now, dibs.tombstone_ttl(), 'too_large');
+                ELSE  -- it stands for the claim timeout, until its owner claims it
                     book.last := dibs.next_token(book.last, stamp, e.floor);
-                    book.taken := dibs.taken_slots(book);
                     new := dibs.hold_of(e, book, 'unclaimed', dibs.claim_timeout(e.grant_ttl), now, stamp);
                     free_in := least(free_in, new.ttl);
                 END IF;
                 book := dibs.put(book, e, new);
                 IF e.id IS DISTINCT FROM c.id THEN
-                    e.token := new.token;
-                    e.slots := new.slots;
-                    e.ttl := new.ttl;
-                    pushes := pushes || dibs.notify(book.key, e,
-                        CASE new.what WHEN 'hold' THEN 'granted' ELSE 'refused' END, now, own_inbox);
+                    notifications := notifications || CASE new.what
+                        WHEN 'hold' THEN dibs.notify(book.key, new, 'granted', now, own_inbox)
+                        ELSE dibs.notify(book.key, e, 'refused', now, own_inbox) END;
                 END IF;
                 head := NULL;
                 steps := steps - 1;
             END LOOP;
             EXIT WHEN stage = 'end';
 
-            -- -- the command itself
-
+            -- the command itself
             writes := false;
             IF stage = 'rule' THEN
                 stage := 'end';
@@ -317,18 +245,18 @@ BEGIN
                     own := dibs.get(book, c.id);
                 END IF;
                 new := own;
-                IF own.what <> 'tomb' AND (c.kind = 'acquire' OR c.kind = 'renew' AND c.inbox <> '') THEN
+                IF own.what <> 'tombstone' AND (c.kind = 'acquire' OR c.kind = 'renew' AND c.inbox <> '') THEN
                     new.inbox := c.inbox;  -- its owner may have reconnected
                 END IF;
                 CASE
-                WHEN c.kind IN ('acquire', 'renew') AND own.what = 'place' THEN
+                WHEN c.kind IN ('acquire', 'renew') AND own.what = 'waiter' THEN
                     writes := true;
                     IF own.units > book.capacity THEN
-                        new := dibs.tomb(c.id, now, dibs.tombstone_ttl(), 'too_large');
-                        reply := CASE c.kind WHEN 'acquire' THEN dibs.too_large()
-                            ELSE dibs.lost('expired', 'too large') END;
+                        new := dibs.tombstone(c.id, now, dibs.tombstone_ttl(), 'too_large');
+                        reply := CASE c.kind WHEN 'acquire' THEN too_large
+                            ELSE '["lost","expired","too large"]' END;
                     ELSE
-                        stage := 'line';
+                        stage := 'queue';
                         ahead := dibs.ahead_of(book, own, false);
                         new.expires := now + own.ttl;
                     END IF;
@@ -344,10 +272,10 @@ BEGIN
                         THEN '["renewed",' || new.ttl || ']' ELSE dibs.granted(new) END;
 
                 WHEN c.kind = 'acquire' AND own.id IS NOT NULL THEN
-                    reply := CASE own.state WHEN 'too_large' THEN dibs.too_large() ELSE '["gone"]' END;
+                    reply := CASE own.state WHEN 'too_large' THEN too_large ELSE '["gone"]' END;
 
                 WHEN c.kind = 'acquire' AND c.units > c.capacity THEN
-                    reply := dibs.too_large();
+                    reply := too_large;
 
                 WHEN c.kind = 'acquire' THEN
                     stage := 'room';
@@ -355,25 +283,25 @@ BEGIN
 
                 WHEN c.kind = 'renew' THEN
                     writes := own.what = 'hold' AND new.inbox <> own.inbox;
-                    reply := CASE own.state WHEN 'revoked' THEN dibs.lost('revoked', own.detail)
-                        ELSE '["lost","expired",""]' END;
+                    reply := CASE own.state WHEN 'revoked' THEN json_build_array('lost', 'revoked', own.detail)
+                        ELSE '["lost","expired",""]'::json END;
 
                 WHEN c.kind = 'release' THEN
-                    reply := CASE WHEN own.what IN ('hold', 'place') THEN '["released"]'
+                    reply := CASE WHEN own.what IN ('hold', 'waiter') THEN '["released"]'
                         ELSE '["unknown"]' END;
                     IF own.state = 'retained' THEN
-                        writes := c.bury > own.bury;
-                        new.bury := c.bury;  -- a repeat never extends it
-                    ELSIF own.what = 'hold' AND c.keep > 0 THEN
+                        writes := c.tombstone > own.tombstone;
+                        new.tombstone := c.tombstone;  -- a repeat never extends the hold
+                    ELSIF own.what = 'hold' AND c.retain > 0 THEN
                         writes := true;
-                        new := dibs.kept(own, now, c.keep, c.bury);
-                    ELSIF own.what = 'tomb' THEN
-                        writes := c.bury > 0;  -- its Acquire may have been sent again since
-                        new.ttl := greatest(c.bury, least(own.expires - now, own.ttl));
+                        new := dibs.retained(own, now, c.retain, c.tombstone);
+                    ELSIF own.what = 'tombstone' THEN
+                        writes := c.tombstone > 0;  -- its Acquire may have been sent again since
+                        new.ttl := greatest(c.tombstone, least(own.expires - now, own.ttl));
                         new.expires := now + new.ttl;
-                    ELSIF c.bury > 0 THEN
+                    ELSIF c.tombstone > 0 THEN
                         writes := true;
-                        new := dibs.tomb(c.id, now, c.bury);
+                        new := dibs.tombstone(c.id, now, c.tombstone, 'released');
                     ELSE
                         writes := own.id IS NOT NULL;
                         new := NULL;
@@ -383,11 +311,11 @@ BEGIN
                     reply := '["lost","expired",""]';
 
                 WHEN c.kind = 'resize' AND own.state = 'revoked' THEN
-                    reply := dibs.lost('revoked', own.detail);
+                    reply := json_build_array('lost', 'revoked', own.detail);
 
                 WHEN c.kind = 'resize' THEN
                     writes := true;
-                    new.state := 'held';  -- its owner speaks, so it is claimed
+                    new.state := 'held';  -- a command from its owner claims it
                     new.ttl := greatest(0, least(own.expires - now, own.ttl));
                     new.expires := now + new.ttl;
                     IF c.seq > own.seq THEN
@@ -396,8 +324,7 @@ BEGIN
                             new.slots := own.slots[1:c.units::integer];
                             new.units := c.units;
                         ELSIF book.used - own.units + c.units <= book.capacity THEN
-                            -- Growing ignores the queue: holders would else wait for those who wait for them.
-                            book.taken := dibs.taken_slots(book);
+                            -- Growing ignores the queue: a holder could wait for waiters that wait for it.
                             book.last := dibs.next_token(book.last, stamp, 0);
                             new.token := book.last;
                             new.slots := dibs.free_slots(book, c.units, own.slots);
@@ -405,27 +332,26 @@ BEGIN
                         END IF;
                     END IF;
                     IF c.seq = new.seq AND c.units > book.capacity AND c.units <> new.units THEN
-                        reply := dibs.too_large();
+                        reply := too_large;
                     ELSIF c.seq = new.seq AND c.units <> new.units THEN
-                        reply := json_build_array('refused', 'held',
-                            dibs.holders_shown(book, own.id, now, stamp),
-                            greatest((SELECT min(h.expires) - now FROM dibs.first_to_end(book, 2) AS h
-                                WHERE h.id <> own.id), 0));
+                        reply := dibs.refused(book, 'held', own.id, (SELECT min(h.expires) - now
+                            FROM dibs.first_to_end(book, 2) AS h WHERE h.id <> own.id), now, stamp);
                     ELSE
                         reply := dibs.granted(new);
                     END IF;
 
                 WHEN c.kind = 'inspect' THEN
-                    reply := dibs.status_of(book, now, stamp);
+                    reply := dibs.status(book, now, stamp);
 
                 WHEN c.kind = 'revoke' THEN
                     over := ARRAY(SELECT h FROM dibs.first_to_end(book, dibs.max_holders()) AS h
                         WHERE h.state <> 'retained' AND (c.lease IS NULL OR c.lease = dibs.fingerprint(h.id)));
                     ends_in := 0;
                     FOREACH e IN ARRAY over LOOP
-                        pushes := pushes || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
-                        IF c.at_once THEN
-                            new := dibs.tomb(e.id, now, dibs.tombstone_ttl(), 'revoked', c.reason);
+                        notifications := notifications
+                            || dibs.notify(book.key, e, 'revoked', now, own_inbox, c.reason);
+                        IF c.now THEN
+                            new := dibs.tombstone(e.id, now, dibs.tombstone_ttl(), 'revoked', c.reason);
                         ELSE
                             new := e;
                             new.state := 'revoked';
@@ -439,11 +365,11 @@ BEGIN
 
             ELSIF stage = 'room' THEN
                 writes := true;
-                wish := dibs.place_of(c, now, stamp);
+                wish := dibs.waiter(c, now, stamp);
                 IF dibs.fits(book, c.units, now, CASE WHEN c.queue THEN book.doubt ELSE 0 END) THEN
-                    stage := 'granted';  -- a try passes only those that missed a heartbeat: others may live
-                ELSIF c.queue THEN  -- rows do not bound a queue, so none is ever full
-                    stage := 'line';
+                    stage := 'granted';  -- a try passes only waiters that missed a heartbeat
+                ELSIF c.queue THEN
+                    stage := 'queue';
                     book.arrivals := book.arrivals + 1;
                     wish.arrival := book.arrivals;
                     new := wish;
@@ -452,13 +378,12 @@ BEGIN
                     stage := 'end';
                     writes := false;
                     again := dibs.first_release(book) - now;
-                    reply := json_build_array('refused', CASE WHEN (SELECT bool_and(h.state = 'retained')
-                            FROM dibs.first_to_end(book, 8) AS h) THEN 'closed' ELSE 'held' END,
-                        dibs.holders_shown(book, NULL, now, stamp),
-                        CASE WHEN steps = 0 THEN 0 WHEN again < 'Infinity' THEN greatest(again, 0) ELSE 5 END);
+                    reply := dibs.refused(book, CASE WHEN (SELECT bool_and(h.state = 'retained')
+                            FROM dibs.first_to_end(book, 8) AS h) THEN 'closed' ELSE 'held' END, NULL,
+                        CASE WHEN steps = 0 THEN 0 WHEN again < 'Infinity' THEN again ELSE 5 END, now, stamp);
                 END IF;
 
-            ELSIF stage = 'line' THEN
+            ELSIF stage = 'queue' THEN
                 stage := 'end';
                 IF book.waiting <> waiting THEN
                     own := dibs.get(book, c.id);
@@ -466,7 +391,7 @@ BEGIN
                 IF own.what = 'hold' THEN
                     stage := 'rule';  -- to claim it
                 ELSIF NOT deferred AND dibs.fits(book, own.units, now, book.doubt) THEN
-                    stage := 'granted';  -- from beyond what is looked at above
+                    stage := 'granted';  -- it is behind those that are examined above
                     writes := true;
                     wish := own;
                 ELSE
@@ -475,24 +400,19 @@ BEGIN
                     END IF;
                     -- When its owner should send its next heartbeat.
                     wait := dibs.claim_timeout(own.grant_ttl);
-                    IF steps = 0 THEN  -- there is more to do at once
-                        again := 0;
-                    ELSIF own.silence = wait AND ahead > 0 THEN
-                        again := wait / 3;
-                    ELSIF own.silence = wait THEN
-                        again := least(wait / 3, greatest(dibs.first_release(book) - now, 0));
-                    ELSE
-                        again := least(own.ttl / 3, free_in,
-                            wait + least(wait, greatest(dibs.first_release(book) - now, 0)));
-                    END IF;
-                    reply := json_build_array('queued', ahead, again, now);
+                    again := greatest(dibs.first_release(book) - now, 0);
+                    reply := json_build_array('queued', ahead, CASE
+                        WHEN steps = 0 THEN 0  -- there is more to do at once
+                        WHEN own.silence = wait AND ahead > 0 THEN wait / 3
+                        WHEN own.silence = wait THEN least(wait / 3, again)
+                        ELSE least(own.ttl / 3, free_in, wait + least(wait, again)) END, now);
                 END IF;
             END IF;
 
-            IF stage = 'line' THEN  -- its owner lives
+            IF stage = 'queue' THEN  -- a heartbeat
                 new.silence := dibs.claim_timeout(new.grant_ttl);
-                IF ahead >= dibs.front() AND ahead - dibs.passed_over(book.key, least(ahead, dibs.sight()),
-                    now, book.doubt) >= dibs.front()
+                IF ahead >= dibs.heartbeat_positions() AND ahead - dibs.count_passed_over(book.key,
+                    least(ahead, dibs.examined_positions()), now, book.doubt) >= dibs.heartbeat_positions()
                 THEN
                     new.silence := 3 * new.silence;
                 END IF;
@@ -500,13 +420,12 @@ BEGIN
             ELSIF stage = 'granted' THEN
                 stage := 'end';
                 book.last := dibs.next_token(book.last, stamp, wish.floor);
-                book.taken := dibs.taken_slots(book);
-                new := dibs.hold_of(wish, book, 'held', CASE WHEN own.what = 'place'
+                new := dibs.hold_of(wish, book, 'held', CASE WHEN own.what = 'waiter'
                     THEN greatest(c.ttl, dibs.claim_timeout(own.grant_ttl)) ELSE c.ttl END, now, stamp);
                 reply := dibs.granted(new);
             END IF;
             IF writes THEN
-                IF own.what = 'place' OR new.what = 'place' THEN
+                IF own.what = 'waiter' OR new.what = 'waiter' THEN
                     head := NULL;
                 END IF;
                 book := dibs.put(book, own, new);
@@ -517,9 +436,9 @@ BEGIN
         replies[c.n] := reply;
         batch_steps := batch_steps - (allowed - steps);
         IF book.waiting > 0 AND head.id IS DISTINCT FROM first AND head.id IS DISTINCT FROM c.id THEN
-            pushes := pushes || dibs.notify(book.key, head, 'head', now, own_inbox);
+            notifications := notifications || dibs.notify(book.key, head, 'head', now, own_inbox);
         END IF;
     END LOOP;
     PERFORM dibs.flush(book, was, now);
-    RETURN ROW(replies, pushes);
+    RETURN ROW(replies, notifications);
 END $$;

@@ -1,7 +1,7 @@
--- What is done now and then: idle keys are removed, and what there is is listed. And the fencing guard.
+-- Removing idle keys; and the fencing guard.
 
--- Look at the next `amount` keys: settle those of which something has ended, and remove those that were
--- idle for a minute. Returns how many were removed; tokens still rise, as new keys begin above.
+-- Look at the next `amount` keys: settle those that are due, and remove those that were idle for a minute.
+-- Returns how many were removed. Tokens still rise, because new keys begin above.
 CREATE FUNCTION dibs.sweep(
     amount integer DEFAULT 256, now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql
@@ -28,13 +28,13 @@ BEGIN
     FOREACH book IN ARRAY found LOOP
         IF book.due <= now THEN
             look.key := book.key;
-            PERFORM dibs.apply_guarded(look, '', now, stamp);
+            PERFORM dibs.apply_guarded(look, ARRAY[book.key], '', now, stamp);
         END IF;
     END LOOP;
     WITH gone AS (
         DELETE FROM dibs.keys AS k
         WHERE k.key = ANY (ARRAY(SELECT x.key FROM unnest(found) AS x)) AND k.touched <= now - 60
-            AND (k.hold).id IS NULL AND k.used = 0 AND k.waiting = 0 AND k.holds = 0 AND k.tombs = 0
+            AND (k.hold).id IS NULL AND k.used = 0 AND k.waiting = 0 AND k.holds = 0 AND k.tombstones = 0
         RETURNING k.last
     ), last AS (SELECT count(*) AS amount, max(gone.last) AS token FROM gone), kept AS (
         UPDATE dibs.meta AS m SET floor = greatest(m.floor, last.token),
@@ -45,36 +45,11 @@ BEGIN
     RETURN removed;
 END $$;
 
--- The next keys (in byte order, from `prefix`, after `after`, to `until`) that are held or waited for, with
--- the answer of a batch that inspects them. No more than 64 at a time, as their rows are locked: `next` is
--- where to go on, or null.
-CREATE FUNCTION dibs.scan(
-    format integer, prefix bytea, after bytea, until bytea, amount integer,
-    now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
-) RETURNS TABLE (answer text, keys text[], next text) LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    found bytea[];
-    enough integer := least(amount, 64);
-BEGIN
-    found := ARRAY(SELECT k.key FROM dibs.keys AS k
-        WHERE k.key >= prefix AND (after IS NULL OR k.key > after)
-            AND (until IS NULL OR k.key < until)
-            AND ((k.hold).id IS NOT NULL OR k.waiting > 0 OR k.holds > 0)
-        ORDER BY k.key LIMIT enough);
-    keys := ARRAY(SELECT encode(x, 'hex') FROM unnest(found) AS x);
-    answer := dibs.apply(format, (SELECT coalesce(jsonb_agg(jsonb_build_array(x, 'inspect')), '[]')
-        FROM unnest(keys) AS x), '', now, stamp);
-    next := CASE WHEN cardinality(found) = enough THEN keys[enough] END;
-    RETURN NEXT;
-END $$;
-
 -- A fencing guard for your own writes in this database: call it first in the transaction that writes.
 --
--- It raises (SQLSTATE ZDF01) if a higher token has been seen for this key and slot, and else remembers
--- the token and keeps others waiting until the transaction ends. So whoever lost the lease and does not
--- know it can't write over what its successor wrote.
-
+-- It raises (SQLSTATE ZDF01) if a higher token has been seen for this key and slot. Otherwise it remembers the
+-- token, and others wait until the transaction ends. So a holder that lost the lease without knowing it can't
+-- write over what its successor wrote.
 CREATE FUNCTION dibs.guard(key bytea, token bigint, slot integer DEFAULT 0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
