@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dibs.errors import Forbidden, IncompatibleVersion
 from dibs.stores.postgres.errors import SqlError
 
-FORMAT = 2
+FORMAT = 3
 """Raised when an older release could no longer keep exclusion beside a newer one."""
 
 VERSION_QUERY = r"""

@@ -108,8 +108,8 @@ DECLARE
     locked dibs.keys[];
     book dibs.keys;
 BEGIN
-    IF format <> 2 THEN
-        RAISE EXCEPTION 'this database has format 2, and was asked for format %', format
+    IF format <> 3 THEN
+        RAISE EXCEPTION 'this database has format 3, and was asked for format %', format
             USING ERRCODE = 'ZDV01';
     ELSIF current_setting('synchronous_commit') IN ('off', 'local') THEN  -- a crash would forget a lease
         PERFORM set_config('synchronous_commit', 'on', true);
