@@ -8,9 +8,8 @@ from typing import Any
 from dibs.client import NamedStore
 from dibs.locks.base import check_promises
 from dibs.locks.election import until_lost
-from dibs.locks.transaction import UserTransaction
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
-from dibs.runtime.port import Runtime, step
+from dibs.runtime.port import Runtime, TransactionConnection, step
 from dibs.session import StoreSession
 
 IN_WORKFLOWS = frozenset({"Lock", "Semaphore"})
@@ -132,7 +131,7 @@ def checked_client(given: Any, require: Collection[str] = ()) -> Any:
     return given
 
 
-def join_async(rt: Runtime, connection: Any) -> UserTransaction:
+def join_async(rt: Runtime, connection: Any) -> TransactionConnection:
     """The user's async connection, as one to the store."""
     return _join(
         rt,
@@ -143,7 +142,7 @@ def join_async(rt: Runtime, connection: Any) -> UserTransaction:
     )
 
 
-def join_blocking(rt: Runtime, connection: Any) -> UserTransaction:
+def join_blocking(rt: Runtime, connection: Any) -> TransactionConnection:
     """The user's blocking connection, as one to the store."""
     return _join(
         rt,
@@ -154,10 +153,10 @@ def join_blocking(rt: Runtime, connection: Any) -> UserTransaction:
     )
 
 
-def _join(rt: Runtime, connection: Any, *, blocking: bool, else_say: str) -> UserTransaction:
+def _join(rt: Runtime, connection: Any, *, blocking: bool, else_say: str) -> TransactionConnection:
     keeper: Any = rt.keeper
     joined = keeper.store.within(connection)
     if joined.blocking is not blocking:
         raise TypeError(f"within= is a {type(connection).__qualname__}: {else_say}")
-    transaction: UserTransaction = joined
+    transaction: TransactionConnection = joined
     return transaction

@@ -144,7 +144,7 @@ class Naive:
             kept = self.keep(line, line.close - late, 60.0 if silent else 0.0)
             self.lines.append(kept)
         elif line.holds and remember > late:
-            why = line.what if silent else "buried"
+            why = line.what if silent else "released"
             self.lines.append(self.ended(line.id, remember - late, why, line.why))
 
     def keep(self, line: Line, seconds: float, remember: float) -> Line:
@@ -327,7 +327,7 @@ class Naive:
         line = self.line(command.id)
         if line is None:
             if command.tombstone:
-                self.lines.append(self.ended(command.id, command.tombstone, "buried"))
+                self.lines.append(self.ended(command.id, command.tombstone, "released"))
             return Unknown()
         if line.what == "retained":
             line.remember = max(line.remember, command.tombstone)
@@ -339,7 +339,7 @@ class Naive:
         if line.holds and command.retain:
             self.replace(line, self.keep(line, command.retain, command.tombstone))
         elif command.tombstone:
-            self.replace(line, self.ended(line.id, command.tombstone, "buried"))
+            self.replace(line, self.ended(line.id, command.tombstone, "released"))
         else:
             self.lines.remove(line)
         return Released()

@@ -88,7 +88,7 @@ class Tombstone:
     ttl: float
     expires: float
     beat: int = 0
-    reason: Literal["buried", "unclaimed", "too_large", "revoked"] = "buried"
+    reason: Literal["released", "unclaimed", "too_large", "revoked"] = "released"
     detail: str = ""
 
 

@@ -28,7 +28,7 @@ DRIFT = 0.01
 """How far clocks may run apart, as a fraction of the time that they measure."""
 
 MIN_TTL = 0.1
-"""The shortest ttl: a shorter one would be all margin."""
+"""The shortest ttl: of a shorter one, more than half would be margin."""
 
 END_OF_TIME = 7_258_118_400_000_000
 """The year 2200 in microseconds: a later stamp cannot be right."""

@@ -18,7 +18,7 @@ from dibs.core.timing import (
 )
 from dibs.model import MAX_HOLDERS, MAX_SLOTS, Event, Granted, Notification, Queued, Refused
 
-type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
+type Reason = Literal["released", "unclaimed", "too_large", "revoked"]
 
 _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked"}
 """A hold that expires in one of these states leaves a tombstone: its owner may not know, and ask again."""
@@ -76,7 +76,7 @@ class Transition:
                 return self.retain(entry, entry.lock_delay - late, tombstone)
             tombstone = TOMBSTONE_TTL if entry.state in _ENDS_ITS_ID else entry.tombstone
             if tombstone > late:
-                reason = _ENDS_ITS_ID.get(entry.state, "buried")
+                reason = _ENDS_ITS_ID.get(entry.state, "released")
                 return self.set_tombstone(entry.id, tombstone - late, reason, entry.detail)
         self.book.remove(entry)
 
@@ -281,7 +281,7 @@ class Transition:
         self,
         entry_id: str,
         seconds: float,
-        reason: Reason = "buried",
+        reason: Reason = "released",
         detail: str = "",
     ) -> None:
         """Remember that an id has ended.

@@ -183,11 +183,11 @@ class AllOfPart(NamedTuple):
         return self.primitive.key
 
     @property
-    def patience(self) -> float | None:
+    def own_wait(self) -> float | None:
         """Seconds to wait for it; None: no limit."""
         wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
-        patience: float | None = wait
-        return patience
+        seconds: float | None = wait
+        return seconds
 
     def differences(self) -> dict[str, Any]:
         """The options of its lease, to compare."""
@@ -431,9 +431,9 @@ class AllOfAttempt:
         self._held.append(request.hold(rt, grant, self._me, standby=True))
 
     async def _complete(self, before: int) -> bool:
-        """All are held: from now on on their own terms, unless one was lost meanwhile.
+        """Hold each lease on its own options from now on. Return False if one was lost meanwhile.
 
-        The time of those that are not renewed counts from here.
+        A lease without `auto_renew` is renewed once, so that its ttl counts from now.
         """
         requests = self._requests
         due = [
@@ -497,7 +497,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
                 "AllOf is given nothing: name what is to be held, as AllOf(lock, other)"
             )
         self._parts = in_order(self._named)
-        waits = [part.patience for part in self._named]
+        waits = [part.own_wait for part in self._named]
         self._wait = min((wait for wait in waits if wait is not None), default=None)
         by_client = {id(part.primitive._client): part.primitive for part in self._parts}
         self._of_each_client = list(by_client.values())
@@ -538,7 +538,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
                 f"{self._called} are not all of one client, and only one store can give all or nothing: "
                 "make all of them by the same client"
             )
-        patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
+        limit = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
         for part in self._parts:
             if part.primitive._require:
                 await part.primitive._check_the_store(rt)
@@ -548,13 +548,13 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
         leases: dict[bytes, Any] = {}
         try:
             for part in self._parts:  # acquire again what we hold already, if it is reentrant
-                again = await part.primitive._held_already(rt, me, patience)
+                again = await part.primitive._held_already(rt, me, limit)
                 if again is not None:
                     leases[part.key] = again
             rest = [part for part in self._parts if part.key not in leases]
             if rest:
                 requests = [part.request(priority, note, on_wait) for part in rest]
-                leases |= await self._acquire_new(rt, requests, me, patience)
+                leases |= await self._acquire_new(rt, requests, me, limit)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
             for lease in leases.values():
@@ -562,16 +562,16 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
             raise
 
     async def _acquire_new(
-        self, rt: Runtime, requests: list[PartRequest], me: object, patience: float | None
+        self, rt: Runtime, requests: list[PartRequest], me: object, limit: float | None
     ) -> dict[bytes, Any]:
         """Acquire the keys that this task or thread does not hold; return their leases."""
         hook = None
         if hooks.observer is not None:
-            hook, traced = hooks.begin([each.request for each in requests], patience, me)
+            hook, traced = hooks.begin([each.request for each in requests], limit, me)
             pairs = zip(requests, traced, strict=True)
             requests = [each._replace(request=request) for each, request in pairs]
         try:
-            leases = await AllOfAttempt(rt, requests, me).run(patience)
+            leases = await AllOfAttempt(rt, requests, me).run(limit)
         except BaseException as error:
             if hook is not None:
                 hook.end(error)

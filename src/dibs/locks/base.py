@@ -34,7 +34,7 @@ from dibs.locks.requests import (
     refuse_options,
     shown_as,
 )
-from dibs.locks.transaction import UserTransaction, acquire_within, one_try
+from dibs.locks.transaction import acquire_within, one_try
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import (
     MANY,
@@ -50,7 +50,7 @@ from dibs.model import (
     Status,
 )
 from dibs.process import generation
-from dibs.runtime.port import Runtime
+from dibs.runtime.port import Runtime, TransactionConnection
 from dibs.settings import PrimitiveConfig, config_of
 
 PROMISES = Capabilities(
@@ -97,7 +97,7 @@ class ReusableContext[HeldT: BlockLease]:
         raise NotImplementedError
 
     async def _acquire(self) -> HeldT:
-        """Acquire, as it is described."""
+        """Acquire with the options of the object."""
         raise NotImplementedError
 
     @property
@@ -179,7 +179,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     """Units to acquire, unless another number is given."""
     _rules: LeaseRules = COMMON
     _for_one: ClassVar[bool] = False
-    """A task or thread that holds it can never acquire it again, whatever the capacity."""
+    """A nested wait for it can never end, whatever the capacity."""
     _require: frozenset[str] = frozenset()
     """Words that the store must promise."""
     _may_await: ClassVar[bool] = True
@@ -274,7 +274,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         return given
 
     @staticmethod
-    def _join(rt: Runtime, connection: Any) -> UserTransaction:
+    def _join(rt: Runtime, connection: Any) -> TransactionConnection:
         """The user's own connection as one to the store; set by the public classes."""
         raise NotImplementedError
 
@@ -360,13 +360,13 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             if self.config.reentrant:
                 raise TypeError(NOT_WITHIN)
             wait = one_try(wait)
-        patience: Any = self.config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
+        limit: Any = self.config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         own = rt.holding.get(self.key, me)
         # a lease of ours that is not renewed ends by itself, so it can be waited for
-        waits_for_own = own is not None and not own._options.auto_renew and patience != 0
+        waits_for_own = own is not None and not own._options.auto_renew and limit != 0
         if own is not None and (self.config.reentrant or not waits_for_own):
-            again = await self._held_already(rt, me, patience)
+            again = await self._held_already(rt, me, limit)
             if again is not None:
                 return again
         if self._require:
@@ -380,10 +380,10 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             check_on_wait(on_wait, may_await=self._may_await)
         hook = None
         if hooks.observer is not None:
-            hook, (request,) = hooks.begin((request,), patience, me)
+            hook, (request,) = hooks.begin((request,), limit, me)
         try:
             if within is None:
-                grant = await self._attempt(rt, request, on_wait).run(patience)
+                grant = await self._attempt(rt, request, on_wait).run(limit)
             else:
                 grant = await acquire_within(rt, self._join(rt, within), request)
             lease = self._hold(rt, options, grant, me)
@@ -433,14 +433,14 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             lease._depth = Depth()
         return lease
 
-    async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
+    async def _held_already(self, rt: Runtime, me: object, limit: float | None) -> LeaseT | None:
         """Acquire again what our task or thread holds, or refuse to; None if that has ended."""
         lease = rt.holding.get(self.key, me)
         if lease is None or not await lease._still_stands():
             return None
         again = self._again(lease) if self.config.reentrant else None
         if again is None and lease._stands:  # it may have ended this very moment
-            self._refuse_reentry(patience)
+            self._refuse_reentry(limit)
         return again
 
     def _again(self, held: Any) -> LeaseT | None:
@@ -448,9 +448,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         again: LeaseT | None = another_of(held, self._on_lost)
         return again
 
-    def _refuse_reentry(self, patience: object) -> None:
+    def _refuse_reentry(self, limit: object) -> None:
         name = format_key(self.key)
-        if patience == 0:
+        if limit == 0:
             raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
         raise Reentrant(
             f"{name} is already held by this task or thread, so {self._if_held}", key=self.key

@@ -161,26 +161,19 @@ class TermBase(LeaseBase):
         log.info("%s: the leader with token %d resigns", format_key(self.key), self.token)
         return True
 
-    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
+    async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended. Nobody else leads before `on_stopped` has returned."""
-        ours = self._exit_block(exc)
+        no_other_error = self._exit_block(exc)
         try:
             await self._stop()
         finally:
-            await super()._leave(exc, ours)
+            await self._end_block(exc, no_other_error)
 
     async def _hand_over(self) -> None:
         """Release it after its end here, so that another candidate can lead at once."""
-        if self._given_up or generation.number != self._generation:
-            return
-        self._given_up = True
-        try:
-            self._finish_release(await self._rt.call(self._release_command()))
-        except BackendUnavailable as error:
-            self._finish_release(error)
-        except BaseException:
-            self._abandon()
-            raise
+        if not self._given_up and generation.number == self._generation:
+            self._given_up = True
+            await self._send_release()
 
     async def _renew(self, ttl: Duration | None) -> None:
         if ttl is not None:
@@ -387,7 +380,7 @@ def announce(ready: object) -> None:
 
 
 class LogThrottle:
-    """The failures of one candidate: the first is logged, then one every `LOG_EVERY` seconds."""
+    """Logs the first failure of a candidate, then at most one every `LOG_EVERY` seconds."""
 
     def __init__(self, of: str, now: Callable[[], float]) -> None:
         self._of = of
@@ -401,7 +394,7 @@ class LogThrottle:
         self.latest = error
         now = self._now()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now  # only if it is logged: else nothing but the first ever would be
+            self._logged_at = now  # only now: else frequent failures would never be logged again
             log.warning("the campaign for %s failed and will retry: %s", self._of, error)
 
     def clear(self) -> None:
@@ -560,7 +553,7 @@ class CampaignBase[TermT: TermBase]:
             await self._step_down(term)
 
     async def _step_down(self, term: TermT) -> None:
-        """End the term; when another candidate can lead, nothing is done by it any more."""
+        """End the term. Release it once guarded blocks and `on_stopped` have ended."""
         term._resign()  # unless it was lost
         try:
             all_ended = await self._until_unguarded(term, self._running())

@@ -62,8 +62,8 @@ class EndSignal(Protocol):
 class LeaseBase:
     """What leases of asyncio and threads share; made by the primitives only.
 
-    The keeper calls `_check`, `_renewal`, `_renewed`, `_not_renewed`, `_doubt` and `_lose` in threads of
-    its own. An interrupt can come at any point, so an end is one atomic step: see `_finish`.
+    The keeper calls what `runtime.port.Watched` has, in threads of its own. An interrupt can come at any
+    point, so an end is one atomic step: see `_finish`.
     """
 
     __slots__ = (
@@ -75,7 +75,6 @@ class LeaseBase:
         "_deadline",
         "_depth",
         "_detail",
-        "_doubted",
         "_doubtful",
         "_end",
         "_end_signals",
@@ -92,6 +91,7 @@ class LeaseBase:
         "_rules",
         "_seen",
         "_seq",
+        "_suspected_at",
         "_trouble",
         "_uncommitted_at",
         "key",
@@ -103,7 +103,8 @@ class LeaseBase:
         self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
     ) -> None:
         self._bucket: Any = None
-        self._end: str | None = "unborn"
+        self._end: str | None = "new"
+        """Why it ended: a `LossReason`, or `released`, `detached` or `forgotten`; None while it is held."""
         self._rt = rt
         self._options = options
         self._rules = options.rules
@@ -123,8 +124,8 @@ class LeaseBase:
         self._hold_until: float | None = None
         self._retain_until: float | None = None
         self._renewing = False
-        self._doubted: float | None = None
-        """When a notification said that it was revoked, until the store has answered a later renewal."""
+        self._suspected_at: float | None = None
+        """When a notification said that it was revoked; None once the store has answered a later renewal."""
         self._given_up = False
         """It was lost, and the store was told that its holder has ended."""
         self._blocks: list[Block] = []
@@ -137,6 +138,7 @@ class LeaseBase:
         self._seen: hooks.LeaseHook | None = None
         self._generation = generation.number
         self._alive = [True]
+        """Emptied by whichever thread ends it first."""
         self._me = me
         if options.max_hold is not None:
             self._hold_until = since + options.max_hold
@@ -321,22 +323,20 @@ class LeaseBase:
         if self._end in LOSSES:
             guard.fire()
 
-    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
-        """The body has ended: release. Raise `LeaseLost` where a loss ended it.
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended: release. Raise `LeaseLost` where a loss ended it."""
+        await self._end_block(exc, self._exit_block(exc))
 
-        `ours`: whether only the loss ended the body. None: find out.
-        """
-        if ours is None:
-            ours = self._exit_block(exc)
+    async def _end_block(self, exc: BaseException | None, no_other_error: bool) -> None:
         if self._end is None and self._rt.now() < self._deadline:
             await self._release()
             return
         loss = self._settle_loss()
         if loss is not None and not (self._rules.overruns and loss.reason == "max_hold"):
-            raise_loss(loss, exc, ours)
+            raise_loss(loss, exc, no_other_error)
 
     def _exit_block(self, exc: BaseException | None) -> bool:
-        """Nothing interrupts the body any more; return whether nothing but a loss has ended it."""
+        """Stop interrupting the body; return False if an error other than our interruption ended it."""
         blocks = self._blocks
         if not blocks:
             return True
@@ -415,7 +415,7 @@ class LeaseBase:
             self._options.auto_renew
             or self._claim_by is not None
             or self._uncommitted_at is not None
-            or self._doubted is not None
+            or self._suspected_at is not None
         )
 
     def _check(self, now: float) -> Care:
@@ -448,7 +448,7 @@ class LeaseBase:
     def _renewal(self) -> Command:
         """The command that asks the store for more time, or only whether the lease stands."""
         ttl = self._options.ttl
-        if self._doubted is not None and not self._options.auto_renew:
+        if self._suspected_at is not None and not self._options.auto_renew:
             ttl = max(self._deadline - self._rt.now(), MIN_TTL)
         return Renew(self.key, self._id, ttl, self._rt.inbox)
 
@@ -463,7 +463,7 @@ class LeaseBase:
             self._not_renewed(DibsError(f"the store answered a renewal with {answer.reply!r}"))
 
     def _follow(self, answer: TimedReply) -> bool:
-        """Go by the store's answer to a renewal; False if it says nothing about the lease."""
+        """Extend or lose the lease, by the answer to a renewal; False if the answer is neither."""
         reply = answer.reply
         if isinstance(reply, Renewed) or (isinstance(reply, Granted) and self._is_ours(answer)):
             self._extend(answer.sent, reply.ttl)
@@ -488,9 +488,9 @@ class LeaseBase:
             self._uncommitted_at = None
         deadline = max(self._deadline, sent + self._trusted(ttl))
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
-        if self._doubted is not None and sent >= self._doubted:
-            self._doubted = None
-        lead = 0.0 if self._doubted is not None else self._lead
+        if self._suspected_at is not None and sent >= self._suspected_at:
+            self._suspected_at = None
+        lead = 0.0 if self._suspected_at is not None else self._lead
         self._renew_at = sent + lead
         self._schedule(self._rt.now(), lead)
         if self._seen is not None:
@@ -513,11 +513,11 @@ class LeaseBase:
             self._renew_at = now + pause
             self._schedule(now, 0.0)
 
-    def _doubt(self) -> bool:
+    def _suspect_revocation(self) -> bool:
         """A notification says that it was revoked: return whether to renew it now, to find out."""
         if self._end is not None:
             return False
-        self._doubted = self._rt.now()
+        self._suspected_at = self._rt.now()
         if self._renewing:
             return False  # it is renewed again once that answer is there
         self._renewing = True
@@ -600,8 +600,10 @@ class LeaseBase:
     async def _release(self) -> bool:
         """Give it up; True if it was held until now. Never raises because the store is away."""
         inner_was_held = self._depth is not None and len(self._depth) > 1 and self._stands
-        if not self._begin_release():
-            return inner_was_held
+        return await self._send_release() if self._begin_release() else inner_was_held
+
+    async def _send_release(self) -> bool:
+        """Tell the store of the end; return whether the lease was held until then."""
         try:
             answer = await self._rt.call(self._release_command())
         except BackendUnavailable as error:

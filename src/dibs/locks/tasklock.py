@@ -38,9 +38,9 @@ class TaskLeaseBase(LeaseBase):
         self._reported = False
         super().__init__(rt, key, options, grant, me)
 
-    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
+    async def _leave(self, exc: BaseException | None) -> None:
         try:
-            await super()._leave(exc, ours)
+            await super()._leave(exc)
         finally:
             self._report_overrun()
 

@@ -1,26 +1,13 @@
 """Acquire as part of the user's own transaction: one try, on the user's connection."""
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from dibs.config import Duration, Unset, optional_seconds
 from dibs.errors import BackendUnavailable
 from dibs.locks.acquire import refused
 from dibs.locks.lease import give_up
 from dibs.locks.messages import unexpected
 from dibs.locks.requests import AcquireRequest, Grant, new_id
-from dibs.model import Command, Granted, Refused, Reply
-from dibs.runtime.port import Runtime
-
-
-class UserTransaction(Protocol):
-    """The user's own connection, as a connection to the store."""
-
-    async def open(self) -> None:
-        """Raises `NotConfigured` if it is a connection to another database."""
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Return a reply for each command. From now on the commands are part of the transaction."""
+from dibs.model import Granted, Refused
+from dibs.runtime.port import Runtime, TransactionConnection
 
 
 def one_try(wait: Duration | Unset | None) -> float:
@@ -34,7 +21,7 @@ def one_try(wait: Duration | Unset | None) -> float:
 
 
 async def acquire_within(
-    rt: Runtime, transaction: UserTransaction, request: AcquireRequest
+    rt: Runtime, transaction: TransactionConnection, request: AcquireRequest
 ) -> Grant:
     """Try once. Raises as any try, and `BackendUnavailable` if another transaction has the key."""
     if not rt.is_ready:

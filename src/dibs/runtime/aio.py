@@ -28,7 +28,7 @@ class TaskJob:
         self._task = task
 
     async def join(self, timeout: float | None) -> bool:
-        """Wait until it has ended; tell whether it has. To be cancelled meanwhile leaves it alone."""
+        """Wait until it has ended; return whether it has. To be cancelled meanwhile leaves it alone."""
         done, _ = await asyncio.wait((self._task,), timeout=timeout)
         return bool(done)
 
@@ -95,7 +95,7 @@ class TaskGuard:
     """Cancels the task that entered, by the rules of `asyncio.timeout`.
 
     A cancellation of ours is taken back on leaving. The caller raises `LeaseLost` only if nobody else
-    has cancelled the task meanwhile, and never in the stead of the body's own exception.
+    has cancelled the task meanwhile, and never replaces the body's own exception.
     """
 
     __slots__ = ("_at_entry", "_cancelled", "_loop", "_task")

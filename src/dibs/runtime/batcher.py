@@ -70,6 +70,7 @@ class Batch:
         "_batcher",
         "calls",
         "commands",
+        "context",
         "give_up",
         "is_innocent",
         "outcome",
@@ -78,6 +79,8 @@ class Batch:
     )
 
     give_up: GiveUp
+    context: Context | None
+    """Context of its first command, for a second try."""
     until: float
     """When it is given up, on the loop's clock."""
     is_innocent: bool
@@ -162,6 +165,7 @@ class Batcher:
         outcome = batch.outcome
         if outcome is None:
             call = self._new_call(command, wait)
+            batch.context = copy_context()
             self._begin(batch, (call,))
             return await call.future
         if self._turn_began is None:
@@ -214,7 +218,7 @@ class Batcher:
     # -- sending ------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """Have what gathers leave at the end of this turn, if a batch may leave."""
+        """Send what gathers at the end of this turn, unless `parallel` batches are under way."""
         if not self._planned and self._gathering and len(self._under_way) < self._parallel:
             self._planned = True
             self._loop.call_soon(self._send_gathered, context=self._context)
@@ -234,16 +238,15 @@ class Batcher:
         for part in (calls[:middle], calls[middle:]):
             if part:
                 batch = Batch(self, [call.command for call in part], sent)
+                batch.context = self._context
                 self._submit(batch)
                 self._begin(batch, part)
 
     def _take(self) -> list[Call]:
         """Take at most a batch of what has gathered.
 
-        Where not all have room, renewals and releases leave before acquires.
-
-        One that comes after an acquire of its own key stays behind that. A Revoke leaves by itself: a batch
-        may be sent again, and would revoke whoever came after.
+        If not all fit, acquires go last, and so does what comes after an acquire of its own key. A Revoke
+        leaves by itself: a batch may be sent again, and would revoke leases that were granted meanwhile.
         """
         waiting: list[Call] = []
         for call in self._gathering:
@@ -323,7 +326,7 @@ class Batcher:
     def _retry(self, batch: Batch) -> None:
         """Send it again, by a task of its own: as it is if it is innocent, else in halves."""
         self._under_way.add(batch)
-        context = None if self._context is None else self._context.copy()
+        context = None if batch.context is None else batch.context.copy()  # we may be in it
         task = asyncio.Task(
             self._send_again(batch), loop=self._loop, eager_start=True, context=context
         )

@@ -199,7 +199,7 @@ class StoreKeeper:
         """A notification says that one of our leases was revoked: the store has the last word."""
         for lease in self._scheduler.leases():
             is_it = lease.key == notification.key and fingerprint(lease._id) == notification.lease
-            if is_it and lease._doubt():
+            if is_it and lease._suspect_revocation():
                 self._post(lease)
 
     # -- its own thread -----------------------------------------------------------------------------

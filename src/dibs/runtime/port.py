@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from dibs.errors import DibsError
 from dibs.model import Capabilities, Command, Finding, Reply, record
 from dibs.runtime.holding import HeldByOwner
+from dibs.stores.port import TransactionConnection as TransactionConnection
 from dibs.stores.port import step as step
 
 
@@ -35,7 +36,7 @@ class Signal(Protocol):
     def set(self, value: object = None) -> None: ...
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; tell whether it is."""
+        """Wait until it is set; return whether it is."""
 
 
 class Guard(Protocol):
@@ -48,7 +49,7 @@ class Guard(Protocol):
         """Interrupt the body. Any thread; only the first call counts."""
 
     def leave(self, exc: BaseException | None) -> bool:
-        """The body has ended with `exc`: tell whether our interruption ended it."""
+        """The body has ended with `exc`. Return False if an error other than our interruption ended it."""
 
     @property
     def is_orphaned(self) -> bool:
@@ -92,8 +93,8 @@ class Watched(Protocol):
     def _not_renewed(self, error: Exception) -> None:
         """The outcome of a renewal is unknown: it will be tried again until the deadline."""
 
-    def _doubt(self) -> bool:
-        """A notification says that it was revoked: tell whether to renew it now, to go by the answer."""
+    def _suspect_revocation(self) -> bool:
+        """A notification says that it was revoked: return whether to renew it now, to go by the answer."""
 
     def _lose(self, reason: str, detail: str = "") -> None:
         """End it before its holder has given it up."""
@@ -137,7 +138,7 @@ class Job(Protocol):
     """A coroutine that runs in the background."""
 
     async def join(self, timeout: float | None) -> bool:
-        """Wait until it has ended; tell whether it has."""
+        """Wait until it has ended; return whether it has."""
 
     def cancel(self) -> None:
         """Interrupt it, where that can be done: in a loop."""
@@ -168,7 +169,7 @@ class Runtime(Protocol):
         """The address for notifications; empty while nobody listens."""
 
     async def listen(self) -> None:
-        """Let there be an inbox."""
+        """Start to receive notifications; sets `inbox`."""
 
     @property
     def is_ready(self) -> bool:

@@ -36,7 +36,7 @@ class ThreadJob:
             raise
 
     async def join(self, timeout: float | None) -> bool:
-        """Wait until it has ended; tell whether it has."""
+        """Wait until it has ended; return whether it has."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -51,17 +51,19 @@ SCANNED = 100
 class ThreadSignal:
     """A lock that any thread may open, with a timeout on the clock in use."""
 
-    __slots__ = ("_at", "_clock", "_gate", "value")
+    __slots__ = ("_at", "_clock", "_gate", "_is_set", "value")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at = alarms_of(clock)
         self._gate = Gate()
+        self._is_set = False
         self.value: Any = None
 
     def set(self, value: object = None) -> None:
         if self.value is None:
             self.value = value
+        self._is_set = True
         self._gate.open()
 
     async def wait(self, timeout: float | None) -> bool:
@@ -72,7 +74,7 @@ class ThreadSignal:
             self._gate.wait(None)
         finally:
             cancel()
-        return self.value is not None
+        return self._is_set
 
 
 class ThreadGuard:

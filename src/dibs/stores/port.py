@@ -40,8 +40,8 @@ SHORTEST = 0.1
 def time_limit(command: Command, call_timeout: float, wait: float | None = None) -> float:
     """Return how many seconds one round trip may take for a command.
 
-    That is `call_timeout` at most, `wait` if the caller has less time, and a sixth of the ttl, so that a
-    renewal leaves time for another. Callers can shorten it further, by `wait`.
+    The least of `call_timeout`, `wait` (the time that the caller has left) and a sixth of the ttl, so that a
+    renewal leaves time for another; never less than `SHORTEST`.
     """
     limit = call_timeout if wait is None or wait > call_timeout else wait
     ttl: float = getattr(command, "ttl", inf)

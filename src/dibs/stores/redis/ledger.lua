@@ -562,7 +562,7 @@ local function expire(call, entry)
     call.units_free_in = math.min(call.units_free_in, entry.lock_delay - late)
     retain(call, entry, entry.lock_delay - late, ends_its_id and TOMBSTONE_TTL or 0)
   elseif tombstone > late then
-    set_tombstone(call, entry.id, tombstone - late, ends_its_id and entry.state or 'buried', entry.detail)
+    set_tombstone(call, entry.id, tombstone - late, ends_its_id and entry.state or 'released', entry.detail)
   else
     book:remove(entry)
   end
@@ -773,7 +773,7 @@ function Rules.release(call, command)
   elseif entry and is_over and command.tombstone > 0 then
     extend(call, entry, command.tombstone) -- its Acquire may have been sent again since
   elseif command.tombstone > 0 then
-    set_tombstone(call, command.id, command.tombstone, 'buried')
+    set_tombstone(call, command.id, command.tombstone, 'released')
   elseif not is_over then
     book:remove(entry)
   end
