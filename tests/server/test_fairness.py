@@ -42,8 +42,9 @@ class Gate:
         self.order: list[str] = []
         """Whose acquires went to the store."""
         self.reads = 0
-        runtime = world.server.service.runtime
+        runtime, picture = world.server.service.runtime, world.server.service.observatory.picture
         call, scan = runtime.call, runtime.connection.scan
+        wait_until(lambda: picture._walks, "the server's own first look, which takes no room")
 
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
             if type(command) is Acquire:
