@@ -104,7 +104,7 @@ def test_what_is_over_is_neither_renewed_nor_granted_before_it_is_cleared() -> N
 
 
 def test_a_batch_is_bounded_too() -> None:
-    book, batch = queue_of(CROWD), ledger.Batch()
+    book, batch = queue_of(CROWD), ledger.StepBudget()
     commands: list[Command] = [wish("new", 10 * CROWD, waiter_ttl=1e6), *[Inspect(KEY)] * 99]
     told = sum(len(ledger.apply(book, each, 0.0, 0, batch)[1]) for each in commands)
     assert BATCH_STEPS <= told <= BATCH_STEPS + 100 * (LEAST_STEPS + 1)

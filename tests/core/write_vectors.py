@@ -36,7 +36,7 @@ class Reference:
         self.books: dict[bytes, MemoryBook] = {}
 
     def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Notification]]:
-        replies, notifications, bound = [], [], ledger.Batch()
+        replies, notifications, bound = [], [], ledger.StepBudget()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook())
             now, stamp = self.clock.now(), self.clock.stamp()

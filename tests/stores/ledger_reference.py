@@ -49,7 +49,7 @@ class Reference:
     def apply(self, batch: Sequence[Command]) -> Outcome:
         replies: list[Reply] = []
         notifications: list[Notification] = []
-        bound = ledger.Batch()
+        bound = ledger.StepBudget()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook(self.floor))
             now, stamp = self.time.now(), self.time.stamp()

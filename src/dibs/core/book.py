@@ -132,7 +132,7 @@ class Book(Protocol):
         """How many waiters there can be. None: no limit."""
 
     def expires_at(self, entry: Entry) -> float:
-        """When an entry expires, on the clock of `now` in `ledger.apply`."""
+        """Return when an entry expires, on the clock of `now` in `ledger.apply`."""
 
     def ended(self, now: float, most: int) -> Collection[Entry]:
         """At most `most` expired entries, in the order of expiry, then of id."""
@@ -333,5 +333,5 @@ def bits_of(slots: Iterable[int]) -> int:
 
 
 def first_release(book: Book) -> float:
-    """When time first frees units. Infinity if nothing is held."""
+    """Return when time first frees units; infinity if nothing is held."""
     return min((book.expires_at(hold) for hold in book.first_to_end(1)), default=inf)

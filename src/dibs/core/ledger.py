@@ -58,7 +58,7 @@ HOLDERS_SHOWN = 100
 WAITERS_SHOWN = 100
 
 
-class Batch:
+class StepBudget:
     """The steps that the commands of one batch have left. Make a new one for each batch."""
 
     __slots__ = ("steps",)
@@ -68,7 +68,7 @@ class Batch:
 
 
 def apply(
-    book: Book, command: Command, now: float, stamp: int, batch: Batch | None = None
+    book: Book, command: Command, now: float, stamp: int, batch: StepBudget | None = None
 ) -> tuple[Reply, list[Notification]]:
     """Apply one command to the book of its key. Returns the reply and the notifications to send."""
     flaw = flaw_of(command)

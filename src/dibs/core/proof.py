@@ -22,7 +22,7 @@ def proof_of(
     granted_at: float,
     claim_timeout: float,
 ) -> str:
-    """What proves this grant to the one who waits under that id."""
+    """Return the proof of this grant for the waiter with this lease id."""
     proof: str = _hashes()[0](
         _said(key, lease_id, token, slots, granted_at, claim_timeout)
     ).hexdigest()

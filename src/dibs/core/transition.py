@@ -1,4 +1,4 @@
-"""What one command does to a key: expiry and grants first, and the steps that several rules share."""
+"""A command applied to a key: expiry and grants first, and the steps that several rules share."""
 
 from itertools import islice, takewhile
 from math import inf
@@ -25,7 +25,7 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 
 
 class Transition:
-    """One command applied to one key: its book, the time, and the notifications to send."""
+    """A command applied to a key: its book, the time, and the notifications to send."""
 
     __slots__ = ("book", "caller", "key", "notifications", "now", "stamp", "steps", "units_free_in")
 
@@ -250,7 +250,7 @@ class Transition:
             return 0.0
         timeout = claim_timeout(waiter.grant_ttl)
         often = heartbeat_interval(timeout)
-        is_front = waiter.silence == timeout
+        is_front = waiter.silence == timeout  # as `_record_heartbeat` has set it
         if is_front and ahead:
             return often
         units_free_in = max(first_release(self.book) - self.now, 0.0)

@@ -87,7 +87,7 @@ class StopSignal:
 
 
 class WaitDuties:
-    """What there is to do from time to time during a wait: report it, and look for a deadlock."""
+    """Does what is due from time to time during a wait: reports it, and looks for a deadlock."""
 
     def __init__(self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None) -> None:
         self._rt = rt
@@ -104,7 +104,7 @@ class WaitDuties:
 
     @property
     def due_at(self) -> float:
-        """When there is something to do."""
+        """The time at which there is something to do."""
         due = [each.due_at for each in (self._reporter, self._detector) if each is not None]
         return min(due, default=inf)
 

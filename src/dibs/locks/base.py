@@ -141,7 +141,7 @@ class ReusableContext[HeldT: BlockLease]:
         return lease
 
     def _those_who_may_leave(self, owners: list[object]) -> list[object]:
-        """Of several who have entered: this task or thread, or else those that have ended."""
+        """Return this task or thread if it has entered, or else those owners that have ended."""
         with suppress(
             RuntimeError
         ):  # its event loop is closed: the garbage collector ends the block

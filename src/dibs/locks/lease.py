@@ -60,7 +60,7 @@ class EndSignal(Protocol):
 
 
 class LeaseBase:
-    """What leases of asyncio and threads share; made by the primitives only.
+    """A lease on both sides; made by the primitives only.
 
     The keeper calls what `runtime.port.Watched` has, in threads of its own. An interrupt can come at any
     point, so an end is one atomic step: see `_finish`.
@@ -170,7 +170,7 @@ class LeaseBase:
 
     @property
     def owner(self) -> str:
-        """Who holds it, for people: `host/pid/label`."""
+        """The holder, for people: `host/pid/label`."""
         return self._options.owner
 
     @property
@@ -194,7 +194,7 @@ class LeaseBase:
 
     @property
     def lost(self) -> bool:
-        """It ended before its holder gave it up; computed from the deadline at every call."""
+        """Whether it ended before its holder gave it up; computed from the deadline at every call."""
         return self.reason is not None
 
     @property
@@ -244,7 +244,7 @@ class LeaseBase:
 
     @property
     def _stands(self) -> bool:
-        """It is held: neither lost nor given up."""
+        """Whether it is held: neither lost nor given up."""
         return self._end is None and bool(self._alive) and not self.lost
 
     async def _still_stands(self) -> bool:
@@ -272,7 +272,7 @@ class LeaseBase:
         return self
 
     def _forget_holder(self) -> None:
-        """Its task or thread no longer holds the key."""
+        """Note that its task or thread no longer holds the key."""
         if self._options.exclusive:
             self._rt.holding.drop(self.key, self._me, self)
 
@@ -545,7 +545,7 @@ class LeaseBase:
         return "max_hold" if self._hold_until == self._deadline else self._rules.deadline_is
 
     def _detail_of(self, reply: Lost) -> str:
-        """What the store says about a loss."""
+        """Return the store's reason for a loss."""
         if reply.reason != "expired" or reply.detail:
             return reply.detail
         return FORGOTTEN if self._uncommitted_at is None else NEVER_WAS
@@ -657,7 +657,7 @@ class LeaseBase:
         return True
 
     def _release_after_loss(self) -> None:
-        """It was lost, and its holder has ended or must: the store need not keep it until it expires."""
+        """Give up a lost lease whose holder has ended or must, before it expires."""
         if not self._given_up and self._end in LOSSES and generation.number == self._generation:
             self._given_up = True
             self._abandon()

@@ -119,7 +119,7 @@ class Grant(NamedTuple):
 
 
 class LeaseRules(NamedTuple):
-    """What the leases of a kind do differently from those of a `Lock`; in `HoldOptions`."""
+    """Differences of the leases of a kind from those of a `Lock`; in `HoldOptions`."""
 
     renew_every: float | None = None
     """Seconds between two renewals; None: a third of the ttl."""

@@ -140,7 +140,7 @@ class TaskGuard:
 
 
 class AsyncRuntime:
-    """One event loop's way to a store."""
+    """The runtime of an event loop: its connection to a store."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class Batch:
 
 
 class Batcher:
-    """One event loop's commands to one connection: up to `most` in a batch, `parallel` batches at a time.
+    """The commands of an event loop to a connection: up to `most` in a batch, `parallel` batches at a time.
 
     Each call has a time limit of its own, and each batch that of its longest call.
     """

@@ -1,4 +1,4 @@
-"""Who holds what in this process: a task or thread must not wait for a lease of its own."""
+"""The leases that tasks and threads of this process hold: none may wait for its own."""
 
 from typing import Any, Protocol
 from weakref import ref

@@ -145,7 +145,7 @@ class Job(Protocol):
 
 
 class Runtime(Protocol):
-    """One event loop's, or all threads', way to a store."""
+    """The connections of an event loop, or of all threads, to a store."""
 
     connect_timeout: float
     call_timeout: float
@@ -186,7 +186,7 @@ class Runtime(Protocol):
         """Connect, if that hasn't been done; raise `BackendUnavailable` after `timeout` seconds."""
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
-        """One command's round trip. Raises `BackendUnavailable` if its outcome is unknown.
+        """Send a command and wait for its answer. Raises `BackendUnavailable` if its outcome is unknown.
 
         Waits for `wait` seconds at most, or less: see `time_limit` in `stores/port.py`.
         """

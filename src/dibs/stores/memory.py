@@ -45,7 +45,7 @@ class Shelf:
         clock = self.clock
         with self._lock:
             now, stamp = clock.now(), clock.stamp()
-            batch = ledger.Batch() if len(commands) > 1 else None
+            batch = ledger.StepBudget() if len(commands) > 1 else None
             if self._open is not None:
                 self._mend()
             for command in commands:

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from math import inf
 
-from dibs.core.ledger import Batch, apply
+from dibs.core.ledger import StepBudget, apply
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Failed, Inspect, Notification, Reply
 from dibs.stores.sqlite import schema
@@ -112,7 +112,7 @@ class Transactions:
     def _apply_together(self, commands: Sequence[Command]) -> Outcome:
         """The usual way, in which nothing goes wrong. Commands on the same key share its book."""
         now, stamp = self._begin(commands[0].key if commands else None)
-        batch = Batch()
+        batch = StepBudget()
         books = self._books
         replies: list[Reply] = []
         notifications: list[Notification] = []
