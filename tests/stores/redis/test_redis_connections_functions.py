@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable
-from dibs.model import Granted
+from dibs.model import Granted, Released
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
 from tests.servers.binaries import redis_programs
@@ -69,6 +70,24 @@ def test_without_the_rights_the_same_text_runs_as_a_script(
             found = calls(server)
             assert found["evalsha"] == 1
             assert not {"fcall", "function|load", "script|load"} & found.keys()
+
+    side.run(case)
+
+
+def test_the_first_batch_without_the_right_is_applied_once(side: Side, tmp_path: Path) -> None:
+    """It is sent again as a whole, as a script: the refusal says nothing of any one key."""
+
+    async def case() -> None:
+        with RedisServer(tmp_path, users=[user(*sorted(SCRIPTS))]) as server:
+            admin = await side.open(server.url, listen=False)
+            backend = await side.open(f"redis://app:pw@127.0.0.1:{server.port}")
+            queued = acquire("b", queue=True, inbox=backend.inbox)
+            await admin.apply([acquire("a"), queued])
+            reset(server)
+            replies = await backend.apply([release("a"), acquire("c", key=b"lock:other")])
+            assert [type(reply) for reply in replies] == [Released, Granted]
+            assert calls(server)["evalsha"] == 2, "the script was missing at first"
+            assert (await side.pushed(backend, "granted")).lease == fingerprint("b")
 
     side.run(case)
 

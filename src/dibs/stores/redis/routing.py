@@ -71,7 +71,9 @@ class Part:
     @property
     def is_partly_forbidden(self) -> bool:
         """This user may not touch some of its keys. That costs the others nothing."""
-        is_refused = isinstance(self.answer, ReplyError) and code_of(self.answer) == "NOPERM"
+        if self.again or not isinstance(self.answer, ReplyError):
+            return False
+        is_refused = code_of(self.answer) == "NOPERM"
         return is_refused and len({command.key for command in self.commands}) > 1
 
     def fail(self, error: DibsError, *, unknown: bool = False) -> None:
