@@ -306,7 +306,7 @@ class Router:
         refusal = await prepare(link, unprepared[0].answer) if unprepared else None
         for part in unprepared:
             part.again = refusal is None
-            part.error = part.full or explain(refusal or part.answer, link.endpoint)
+            self._take_refusal(part, refusal or part.answer, link)
 
     def _take_refusal(self, part: Part, answer: ReplyError, link: Link) -> None:
         """The server did nothing, and says why."""
