@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from dibs.stores.redis.ledger import store_key
 from dibs.stores.redis.routing import slot_of
 from tests.servers.redis import RedisServer
-from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_cluster import SLOTS, RedisCluster, ask
 from tests.servers.waiting import wait_until
 from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
 
@@ -178,6 +179,47 @@ def test_any_node_will_do_to_begin_with(side: Side, cluster: RedisCluster, url: 
         granted((await (await side.open(nowhere)).apply([acquire()]))[0])
         with pytest.raises(BackendUnavailable, match="no node of the Cluster can be reached"):
             await side.open("redis://127.0.0.1:1,127.0.0.1:2?cluster=true")
+
+    side.run(case)
+
+
+def test_a_node_that_is_in_no_cluster_any_more_tells_nothing(
+    side: Side, cluster: RedisCluster, url: str, tmp_path: Path
+) -> None:
+    """Such a node, as after a scale-in, goes on to answer: that nobody serves anything."""
+
+    async def case() -> None:
+        with RedisServer(tmp_path, extra=["cluster-enabled yes"]) as alone:
+            backend = await side.open(url.replace("redis://", f"redis://127.0.0.1:{alone.port},"))
+            granted((await backend.apply([acquire()]))[0])
+            with pytest.raises(BackendUnavailable, match="it is in no Cluster"):
+                await side.open(f"redis://127.0.0.1:{alone.port}?cluster=true")
+
+    side.run(case)
+
+
+def test_a_node_that_was_taken_out_is_left(side: Side, tmp_path: Path) -> None:
+    """The only one that is still connected to it, it is asked first when the other one has hung up."""
+
+    async def case() -> None:
+        with RedisCluster(tmp_path, nodes=2) as cluster:
+            left, stays = cluster.nodes
+            backend = await side.open(url_of(cluster))
+            await backend.apply([acquire(key=key) for key in KEYS])
+            left_id, stays_id = (ask(node, "CLUSTER MYID") for node in (left, stays))
+            ask(left, "FLUSHALL")
+            with stays.client() as client, client.pipeline(transaction=False) as pipe:
+                for slot in range(SLOTS // 2):
+                    pipe.execute_command("CLUSTER SETSLOT", slot, "NODE", stays_id)
+                pipe.execute()
+            ask(stays, "CLUSTER BUMPEPOCH")
+            wait_until(lambda: len(primaries(left)) == 1, "the node knows that it serves nothing")
+            ask(stays, "CLUSTER FORGET", left_id)
+            ask(left, "CLUSTER RESET", "SOFT")
+            with stays.client() as client:
+                client.client_kill_filter(_type="normal")
+            replies = await side.again(backend, *[acquire(key=key) for key in KEYS])
+            assert {type(reply) for reply in replies} == {Granted}
 
     side.run(case)
 

@@ -8,6 +8,7 @@ a full server can still be looked at, an ACL forbids some of its keys.
 import random
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -134,17 +135,7 @@ class Router:
             return await connect_to_master(settings, self._dial)
         if not self._is_cluster:
             return await connect(settings, self._dial, settings.endpoints[0])
-        errors: list[DibsError] = []
-        for endpoint in sorted(
-            [*self._nodes(), *settings.endpoints], key=self._avoided.__contains__
-        ):
-            try:
-                return await self._connect(endpoint)
-            except BackendUnavailable as error:
-                errors.append(error)
-        raise BackendUnavailable(
-            "no node of the Cluster can be reached: " + "; ".join(dict.fromkeys(map(str, errors)))
-        )
+        return await self._by_any(self._connect)
 
     async def _connect(self, node: Endpoint) -> Link:
         began, limit = monotonic(), LATE if self._owners else inf
@@ -355,31 +346,47 @@ class Router:
         random.shuffle(nodes)
         return nodes
 
+    async def _by_any[T](self, use: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """What comes of it at the first node that is not away; those that have just failed come last."""
+        now, errors = monotonic(), []
+        nodes = dict.fromkeys([*self._nodes(), *self._settings.endpoints])
+        for node in sorted(nodes, key=lambda node: self._avoided.get(node, -inf) > now):
+            try:
+                return await use(node)
+            except BackendUnavailable as error:
+                errors.append(str(error))
+        raise BackendUnavailable("no node of the Cluster can be reached: " + "; ".join(errors))
+
     async def _learn(self) -> None:
         """Have any node tell who serves which slot; best one that we are connected to."""
         for link in list(self._links.values()):
-            if link.usable and await self._learn_by(link):
-                return
-        link = await self.dial()
+            if link.usable:
+                with suppress(BackendUnavailable):
+                    return await self._learn_by(link)
+        return await self._by_any(self._learn_at)
+
+    async def _learn_at(self, node: Endpoint) -> None:
+        link = await self._connect(node)
         try:
-            if not await self._learn_by(link):
-                raise BackendUnavailable(f"{link.endpoint} hung up; check the network")
+            await self._learn_by(link)
         finally:
             link.close()
 
-    async def _learn_by(self, link: Link) -> bool:
+    async def _learn_by(self, link: Link) -> None:
         began = monotonic()
         try:
             (answer,) = await link.ask(pack((b"CLUSTER", b"SLOTS")), limit=LATE)
-        except (OSError, HiredisError):
+        except (OSError, HiredisError) as error:
             link.close()
             self._avoid(link.endpoint, began)
-            return False
+            raise broken(error, link.endpoint) from error
         if isinstance(answer, ReplyError):
             raise explain(answer, link.endpoint)
+        if not answer:
+            link.close()
+            raise BackendUnavailable(f"{link.endpoint} knows of no slots: it is in no Cluster")
         self._owners = read_slots(answer, link.endpoint)
         self._outdated = False
-        return True
 
     # -- the rest -----------------------------------------------------------------------------------
 
