@@ -12,6 +12,7 @@ import pytest
 
 import dibs
 import dibs.sync
+from dibs.core.names import fingerprint
 from dibs.errors import AcquireTimeout, BackendUnavailable, NotConfigured
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from dibs.stores.redis.ledger import store_key
@@ -323,9 +324,9 @@ BUSY = 3.0
 """Seconds for which the healthy keys are used while a node hangs."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """A Cluster whose nodes do not notice that one of them hangs, until the test is over."""
+    """A Cluster whose nodes do not notice that one of them hangs, until the tests are over."""
     folder = tmp_path_factory.mktemp("hanging")
     with RedisCluster(folder, node_timeout=600.0) as cluster:
         yield cluster
@@ -338,6 +339,87 @@ def paused(node: RedisServer) -> Iterator[None]:
         yield
     finally:
         node.resume()
+
+
+def one_for_each(cluster: RedisCluster) -> list[bytes]:
+    """For each node a key that it serves."""
+    served = {owner(cluster, slot_of(store_key(key))).port: key for key in KEYS}
+    return [served[node.port] for node in cluster.nodes]
+
+
+def test_nodes_that_hang_cost_no_more_than_one(side: Side, hanging: RedisCluster) -> None:
+    """Neither where they are connected to, nor where they do not answer. A batch has a second."""
+
+    async def case() -> None:
+        *hung, healthy = one_for_each(hanging)
+        for is_connected in (False, True):
+            backend = await side.open(url_of(hanging))
+            await backend.apply([Inspect(healthy)])
+            if is_connected:
+                await backend.apply([Inspect(key) for key in hung])
+            began = time.monotonic()
+            with paused(hanging.nodes[0]), paused(hanging.nodes[1]):
+                batch = [Inspect(key) for key in (*hung, healthy)]
+                if is_connected:
+                    with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                        await backend.apply(batch)
+                else:
+                    replies = await backend.apply(batch)
+                    assert [type(reply) for reply in replies] == [Failed, Failed, Status]
+                assert time.monotonic() - began < 1.5
+
+    side.run(case)
+
+
+def test_threads_wait_for_no_node_beyond_their_time(hanging: RedisCluster) -> None:
+    side = Side("blocking")
+
+    async def case() -> None:
+        *hung, healthy = one_for_each(hanging)
+        backend = await side.open(url_of(hanging), listen=False)
+        await backend.apply([Inspect(healthy)])
+        with paused(hanging.nodes[0]), paused(hanging.nodes[1]):
+            began = time.monotonic()
+            batch = [Inspect(key) for key in (*hung, healthy)]
+            replies = backend.connection.apply(batch, 0.4)
+            assert [type(reply) for reply in replies] == [Failed, Failed, Status]
+            assert time.monotonic() - began < 0.7
+
+    side.run(case)
+
+
+def test_a_node_that_has_hung_up_is_not_taken_for_one_that_hangs(hanging: RedisCluster) -> None:
+    side = Side("blocking")
+
+    async def case() -> None:
+        batch = [Inspect(key) for key in one_for_each(hanging)]
+        backend = await side.open(url_of(hanging), listen=False)
+        await backend.apply(batch)
+        with hanging.nodes[1].client() as client, paused(hanging.nodes[0]):
+            client.client_kill_filter(_type="normal")
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply(batch)
+            replies = await backend.apply(batch)
+            assert [type(reply) for reply in replies] == [Failed, Status, Status]
+
+    side.run(case)
+
+
+def test_a_batch_that_fails_in_part_still_brings_its_notifications(
+    side: Side, hanging: RedisCluster
+) -> None:
+    async def case() -> None:
+        hung, key, _ = one_for_each(hanging)
+        backend = await side.open(url_of(hanging))
+        await backend.apply([acquire("a", key=key), Inspect(hung)])
+        await backend.apply([acquire("b", key=key, queue=True, inbox=backend.inbox)])
+        with paused(hanging.nodes[0]):
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply([release("a", key=key), Inspect(hung)])
+            assert (await side.pushed(backend, "granted")).lease == fingerprint("b")
+        await backend.apply([release("b", key=key)])
+
+    side.run(case)
 
 
 def divided(cluster: RedisCluster) -> tuple[RedisServer, list[str], list[str]]:

@@ -253,19 +253,19 @@ def _refuses_functions(said: str) -> bool:
     return told.startswith(("err ", "noperm ")) and "fcall" in told
 
 
-async def prepare(link: Link, answer: object) -> ReplyError | None:
+async def prepare(link: Link, answer: object, limit: float) -> ReplyError | None:
     """Give the server what it lacked, or decide on the other way; an error is what it says to every call.
 
-    Raises `OSError` and `HiredisError` as the link does.
+    It has `limit` seconds. Raises `OSError` and `HiredisError` as the link does.
     """
     said = str(answer)
     if _refuses_functions(said):
         link.has_functions = False
         return None
     if said.startswith("NOSCRIPT"):
-        (found,) = await link.ask(pack((b"SCRIPT", b"LOAD", TEXT)))
+        (found,) = await link.ask(pack((b"SCRIPT", b"LOAD", TEXT)), 1, limit)
         return found if isinstance(found, ReplyError) else None
-    (found,) = await link.ask(pack((b"FUNCTION", b"LOAD", LIBRARY)))
+    (found,) = await link.ask(pack((b"FUNCTION", b"LOAD", LIBRARY)), 1, limit)
     if not isinstance(found, ReplyError) or "already exists" in str(found):
         return None
     if code_of(found) in ("NOPERM", "ERR"):

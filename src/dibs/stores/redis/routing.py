@@ -105,6 +105,8 @@ class Router:
         self._context = context
         self._listings = listings
         self._is_cluster = settings.topology == "cluster"
+        self._limit = LATE if self._is_cluster else settings.timeout
+        """Seconds in which an answer must come."""
         self._owners: dict[int, Endpoint] = {}
         """Who serves each slot of a Cluster, as one node told, and redirections since."""
         self._outdated = self._is_cluster
@@ -125,7 +127,10 @@ class Router:
     @property
     def link(self) -> Link | None:
         """The connection to the only server, if it stands."""
-        link = self._links.get(None)
+        return self._standing(None)
+
+    def _standing(self, node: Endpoint | None) -> Link | None:
+        link = self._links.get(node)
         return link if link is not None and link.usable else None
 
     async def dial(self) -> Link:
@@ -137,8 +142,12 @@ class Router:
             return await connect(settings, self._dial, settings.endpoints[0])
         return await self._by_any(self._connect)
 
-    async def _connect(self, node: Endpoint) -> Link:
-        began, limit = monotonic(), LATE if self._owners else inf
+    async def _connect(self, node: Endpoint, limit: float = LATE) -> Link:
+        began = monotonic()
+        if limit <= 0:
+            raise BackendUnavailable(f"{node} was not asked, because other nodes hang")
+        if not self._owners:
+            limit = inf  # any will do to begin with, however slow
         try:
             return await connect(self._settings, self._dial, node, limit)
         except BaseException:
@@ -151,17 +160,19 @@ class Router:
         now = monotonic()
         self._avoided[node] = now + AVOIDED * (now - began)
 
-    async def _link(self, node: Endpoint | None) -> Link:
-        link = self._links.get(node)
-        if link is not None and link.usable:
+    async def _link(self, node: Endpoint | None, until: float = inf) -> Link:
+        """The connection to it; a new one must be made by `until`."""
+        link = self._standing(node)
+        if link is not None:
             return link
-        made = await (self.dial() if node is None else self._connect(node))
-        link = self._links.get(node)
-        if link is not None and link.usable:
+        limit = until - monotonic()
+        made = await (self.dial() if node is None else self._connect(node, limit))
+        link = self._standing(node)
+        if link is not None:
             made.close()  # another task was faster, and uses it already
             return link
-        if link is not None:
-            link.close()
+        if node in self._links:
+            self._links[node].close()
         self._links[node] = made
         if node is None:
             self._arrived_at(made.endpoint)
@@ -208,7 +219,7 @@ class Router:
     async def _ask_one(self, link: Link, commands: Sequence[Command]) -> Any:
         """Ask the only server. Nearly all batches end here, so this is short."""
         try:
-            return (await link.ask(self.request(link, commands)))[0]
+            return (await link.ask(self.request(link, commands), 1, self._limit))[0]
         except BaseException as error:
             link.close()
             if isinstance(error, OSError | HiredisError):
@@ -227,26 +238,31 @@ class Router:
         return list(parts.values())
 
     async def _send(self, parts: Sequence[Part]) -> None:
-        """Send each part to its server, then wait for all answers."""
+        """Send each part to its server, then wait for all answers.
+
+        Servers that are still to be connected to come last, and have `LATE` seconds for that together.
+        """
         routes: dict[Endpoint | None, list[Part]] = {}
         for part in parts:
             part.error, part.answer, part.again = None, None, False
             routes.setdefault(part.asking or self._owners.get(part.slot), []).append(part)
-        reached: list[tuple[Link, list[Part]]] = []
-        for node, its_parts in routes.items():
-            try:
-                self._check(node)
-                reached.append((await self._link(node), its_parts))
-            except DibsError as error:
-                for part in its_parts:
-                    part.fail(error)
-        began = monotonic()
+        until = monotonic() + LATE
+        asked: list[tuple[Link, list[Part], Awaitable[list[Any]], float]] = []
         try:
-            asked = [(link, its_parts, self._ask(link, its_parts)) for link, its_parts in reached]
-            for link, its_parts, answers in asked:
-                await self._hear(link, its_parts, answers, began)
+            for node in sorted(routes, key=lambda node: self._standing(node) is None):
+                try:
+                    self._check(node)
+                    link = await self._link(node, until)
+                except DibsError as error:
+                    for part in routes[node]:
+                        part.fail(error)
+                else:
+                    began, answers = monotonic(), self._ask(link, routes[node])
+                    asked.append((link, routes[node], answers, began))
+            for each in asked:
+                await self._hear(*each)
         except BaseException:
-            for link, its_parts in reached:
+            for link, its_parts, *_ in asked:
                 if its_parts[0].answer is None:
                     link.close()
             raise
@@ -266,7 +282,7 @@ class Router:
                 data.append(pack((b"ASKING",)))
             call = self._context.call(part.commands)
             data.append(call.request(link.has_functions and part.full is None))
-        return link.ask(b"".join(data), len(data), LATE if self._is_cluster else inf)
+        return link.ask(b"".join(data), len(data), self._limit)
 
     async def _hear(
         self, link: Link, parts: Sequence[Part], answers: Awaitable[list[Any]], began: float
@@ -277,8 +293,9 @@ class Router:
             self._avoided.pop(link.endpoint, None)
         except BaseException as error:
             link.close()
-            self._avoid(link.endpoint, began)
             self._outdated = self._is_cluster
+            if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+                self._avoid(link.endpoint, began)  # it is silent: whatever else it is, took no time
             if not isinstance(error, OSError | HiredisError):
                 raise
             for part in parts:
@@ -294,7 +311,8 @@ class Router:
                 unprepared.append(part)
             elif isinstance(part.answer, ReplyError):
                 self._take_refusal(part, part.answer, link)
-        refusal = await prepare(link, unprepared[0].answer) if unprepared else None
+        lack = unprepared[0].answer if unprepared else None
+        refusal = None if lack is None else await prepare(link, lack, self._limit)
         for part in unprepared:
             part.again = refusal is None
             self._take_refusal(part, refusal or part.answer, link)
@@ -318,11 +336,16 @@ class Router:
             link.close()
 
     def _together(self, parts: Sequence[Part], count: int) -> list[Reply]:
-        """The replies of all parts, in the order of the batch.
+        """The replies of all parts, in the order of the batch. Notifications are handed on in any case.
 
         Raises where nothing was applied, and where it isn't known whether something was: the commands
         can then be sent again. Otherwise a part that failed costs the others nothing.
         """
+        replies: dict[int, Reply] = {}
+        for part in parts:
+            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
+            found = found or self.read(part.answer, part.commands)
+            replies.update(zip(part.numbers, found, strict=True))
         errors = [part.error for part in parts if part.error is not None]
         unknown = [part.error for part in parts if part.error is not None and part.unknown]
         newer = [error for error in errors if isinstance(error, IncompatibleVersion)]
@@ -331,11 +354,6 @@ class Router:
         if errors and len(errors) == len(parts):
             unavailable = [error for error in errors if isinstance(error, BackendUnavailable)]
             raise (unavailable or errors)[0]
-        replies: dict[int, Reply] = {}
-        for part in parts:
-            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
-            found = found or self.read(part.answer, part.commands)
-            replies.update(zip(part.numbers, found, strict=True))
         return [replies[number] for number in range(count)]
 
     # -- a Cluster's nodes --------------------------------------------------------------------------
@@ -375,7 +393,7 @@ class Router:
     async def _learn_by(self, link: Link) -> None:
         began = monotonic()
         try:
-            (answer,) = await link.ask(pack((b"CLUSTER", b"SLOTS")), limit=LATE)
+            (answer,) = await link.ask(pack((b"CLUSTER", b"SLOTS")), 1, LATE)
         except (OSError, HiredisError) as error:
             link.close()
             self._avoid(link.endpoint, began)
@@ -397,16 +415,17 @@ class Router:
 
     async def examine(self) -> Sequence[Finding]:
         """Return what the server reports about itself, or any node of a Cluster."""
-        return await health.examine(await self.dial(), self._settings.holdoff)
+        settings = self._settings
+        return await health.examine(await self.dial(), settings.holdoff, settings.timeout)
 
     async def _names(self) -> set[bytes]:
         """The names of all keys of ours, on all nodes."""
         if not self._is_cluster:
-            return await scanning.names_on(await self.dial())
+            return await scanning.names_on(await self.dial(), self._settings.timeout)
         await self._learn()
         found: set[bytes] = set()
         for node in self._nodes():
-            found |= await scanning.names_on(await self._connect(node))
+            found |= await scanning.names_on(await self._connect(node), self._settings.timeout)
         return found
 
     def close(self) -> None:

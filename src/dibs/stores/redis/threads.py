@@ -3,7 +3,9 @@
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from math import inf
+from typing import Any
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Notification, Page, Reply
@@ -78,7 +80,7 @@ class BlockingRedisConnection:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._dial = SocketDial(settings.timeout)
+        self._dial = SocketDial()
         self._router = Router(settings, self._dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
@@ -86,8 +88,12 @@ class BlockingRedisConnection:
         on_fork(self)
 
     def open(self, timeout: float) -> None:
-        self._dial.limit = min(timeout, self._settings.timeout)
-        step(self._router.open())
+        self._run(self._router.open(), timeout)
+
+    def _run[T](self, asking: Coroutine[Any, Any, T], timeout: float = inf) -> T:
+        """All of it may take `timeout` seconds; each answer has its own limit besides."""
+        self._dial.until = time.monotonic() + timeout
+        return step(asking)
 
     def close(self) -> None:
         self._router.close()
@@ -103,33 +109,29 @@ class BlockingRedisConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        self._dial.limit = min(timeout, self._settings.timeout)
-        return step(self._router.apply(commands))
+        return self._run(self._router.apply(commands), timeout)
 
     def _hand_on(self, notifications: list[Notification]) -> None:
         if self._bell is not None:
             self._arrived += notifications
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        self._dial.limit = self._settings.timeout
-        return step(self._router.scan(prefix, cursor, limit))
+        return self._run(self._router.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        self._dial.limit = self._settings.timeout
-        return step(self._router.examine())
+        return self._run(self._router.examine())
 
     # -- notifications ------------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
         if self._bell is None:
-            self._dial.limit = min(timeout, self._settings.timeout)
             inbox = new_inbox(self._settings)
-            self._subscribe(inbox)
+            self._subscribe(inbox, timeout)
             self._bell = Bell()
             self.inbox = self._context.inbox = inbox
 
-    def _subscribe(self, inbox: str) -> None:
-        link = step(self._router.dial())
+    def _subscribe(self, inbox: str, timeout: float = inf) -> None:
+        link = self._run(self._router.dial(), timeout)
         assert isinstance(link, SocketLink)
         found = step(begin(link, inbox, self._settings.connect_timeout))
         self._subscription = SocketSubscription(link, inbox, found)
