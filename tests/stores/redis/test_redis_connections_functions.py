@@ -1,5 +1,6 @@
 """Where the ledger runs as a Function, and where as a script."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Granted, Released
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
+from dibs.testing.proxy import FaultProxy
 from tests.servers.binaries import redis_programs
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -111,6 +113,24 @@ def test_a_restart_without_persistence(side: Side, tmp_path: Path) -> None:
             replies = await side.again(backend, acquire())
             granted(replies[0])
             assert calls(server)["function|load"] == 1
+
+    side.run(case)
+
+
+def test_a_server_that_takes_too_long_to_load_it(
+    side: Side, redis_server: RedisServer, redis_url: str
+) -> None:
+    async def case() -> None:
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+            url = f"{proxy.url_for(redis_url)}?socket_timeout=0.3s"
+            backend = await side.open(url, listen=False)
+            with redis_server.client() as client:
+                client.function_flush()
+            proxy.throttle(20_000)
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply([acquire()])
+            assert time.monotonic() - began < 1.5
 
     side.run(case)
 
