@@ -34,7 +34,7 @@ from dibs.model import (
 from dibs.stores.redis.connection import Link, ReplyError, pack
 from dibs.stores.redis.errors import code_of
 
-FORMAT = 2
+FORMAT = 3
 """Of what lies in Redis; as in `ledger.lua`."""
 
 _TEXT = (files("dibs.stores.redis") / "ledger.lua").read_bytes()
