@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -422,22 +422,21 @@ def test_a_batch_that_fails_in_part_still_brings_its_notifications(
     side.run(case)
 
 
-def divided(cluster: RedisCluster) -> tuple[RedisServer, list[str], list[str]]:
-    """A node, names that it serves, and names that others serve."""
-    node = cluster.node_of(store_key(KEYS[0]))
-    served = {key: owner(cluster, slot_of(store_key(key))) is node for key in KEYS}
+def divided(cluster: RedisCluster, hanging: int) -> tuple[list[str], list[str]]:
+    """Names that the first nodes serve, and names that others serve."""
+    nodes = cluster.nodes[:hanging]
+    served = {key: owner(cluster, slot_of(store_key(key))) in nodes for key in KEYS}
     names = {key: key.decode().removeprefix("lock:") for key in KEYS}
-    return (
-        node,
-        [names[key] for key in KEYS if served[key]],
-        [names[key] for key in KEYS if not served[key]],
-    )
+    return [names[key] for key in KEYS if served[key]], [
+        names[key] for key in KEYS if not served[key]
+    ]
 
 
+@pytest.mark.parametrize("count", [1, 2])
 async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
-    hanging: RedisCluster,
+    hanging: RedisCluster, count: int
 ) -> None:
-    node, hung, healthy = divided(hanging)
+    hung, healthy = divided(hanging, count)
     slowest = 0.0
     async with dibs.connect(url_of(hanging)) as client:
 
@@ -459,7 +458,9 @@ async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
         await asyncio.gather(*map(use, healthy))
         end = time.monotonic() + BUSY
         slowest = 0.0
-        with paused(node):
+        with ExitStack() as stack:
+            for node in hanging.nodes[:count]:
+                stack.enter_context(paused(node))
             await asyncio.gather(*map(try_the_hung, hung), *map(use, healthy))
         assert slowest < 2.0
         async with client.lock(hung[0], wait=10.0):
@@ -468,13 +469,13 @@ async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
 
 def test_a_hanging_node_costs_threads_no_lease_of_another(hanging: RedisCluster) -> None:
     """The keeper renews the leases of all nodes in one batch."""
-    node, hung, healthy = divided(hanging)
+    hung, healthy = divided(hanging, 1)
     lost = threading.Event()
     with dibs.sync.connect(url_of(hanging)) as client:
         kept = [client.lock(name, ttl=3.0, on_lost=lambda _: lost.set()) for name in healthy]
         leases = [lock.acquire(wait=0) for lock in kept]
         others = [client.lock(name, ttl=3.0).acquire(wait=0) for name in hung]
-        with paused(node):
+        with paused(hanging.nodes[0]):
             assert not lost.wait(2 * BUSY)
         for lease in (*leases, *others):
             lease.release()

@@ -112,6 +112,8 @@ class Router:
         self._outdated = self._is_cluster
         self._avoided: dict[Endpoint, float] = {}
         """Nodes that failed and have not answered since, and until when they are sent nothing."""
+        self._trials = 0
+        """Batches that try to reach such a node again: one at a time, so that others go on."""
         self._links: dict[Endpoint | None, Link] = {}
         """None is the only server, or the current master."""
         self._hand_on = hand_on
@@ -146,14 +148,18 @@ class Router:
         began = monotonic()
         if limit <= 0:
             raise BackendUnavailable(f"{node} was not asked, because other nodes hang")
-        if not self._owners:
-            limit = inf  # any will do to begin with, however slow
+        if not self._owners and len(self._settings.endpoints) == 1:
+            limit = inf  # there is no other to ask
+        is_trial = node in self._avoided
+        self._trials += is_trial
         try:
             return await connect(self._settings, self._dial, node, limit)
         except BaseException:
             self._outdated = True
             self._avoid(node, began)
             raise
+        finally:
+            self._trials -= is_trial
 
     def _avoid(self, node: Endpoint, began: float) -> None:
         """It has failed to do what was asked at `began`."""
@@ -272,7 +278,7 @@ class Router:
         if node is None and self._is_cluster:
             self._outdated = True
             raise BackendUnavailable("nobody in the Cluster serves this slot")
-        if node is not None and monotonic() < self._avoided.get(node, -inf):
+        if node in self._avoided and (self._trials or monotonic() < self._avoided[node]):
             raise BackendUnavailable(f"{node} did not answer in time; check it and the network")
 
     def _ask(self, link: Link, parts: Sequence[Part]) -> Awaitable[list[Any]]:
@@ -365,10 +371,10 @@ class Router:
         return nodes
 
     async def _by_any[T](self, use: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """What comes of it at the first node that is not away; those that have just failed come last."""
-        now, errors = monotonic(), []
+        """What comes of it at the first node that is not away; the one that failed last comes last."""
+        errors: list[str] = []
         nodes = dict.fromkeys([*self._nodes(), *self._settings.endpoints])
-        for node in sorted(nodes, key=lambda node: self._avoided.get(node, -inf) > now):
+        for node in sorted(nodes, key=lambda node: self._avoided.get(node, 0.0)):
             try:
                 return await use(node)
             except BackendUnavailable as error:
