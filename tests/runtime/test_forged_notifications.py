@@ -64,7 +64,7 @@ def by_redis(url: str) -> Iterator[Forge]:
 
             def forge(it: Notification) -> None:
                 name = b"dibs:{%b}" % it.key
-                head = b"DI\2" + struct.pack(">I", len(name)) + name
+                head = b"DI\3" + struct.pack(">I", len(name)) + name
                 assert chat.publish(it.inbox, head + msgpack.encode(codec.encode(it))) == 1
 
             yield forge

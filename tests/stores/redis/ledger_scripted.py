@@ -10,7 +10,7 @@ from dibs.clock import Clock
 from dibs.model import Command, Notification, Reply
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
-from dibs.stores.redis.ledger import Call, CallContext
+from dibs.stores.redis.ledger import CallContext, LedgerCall
 from dibs.stores.redis.url import Endpoint
 from tests.servers.redis import RedisServer
 
@@ -36,7 +36,7 @@ class At(Clock):
 
 def call_for(
     batch: Sequence[Command], *, now: float | None = None, stamp: int = STAMP, holdoff: float = 0.0
-) -> Call:
+) -> LedgerCall:
     """What is sent for a batch from inbox "here"."""
     clock = None if now is None else At(now, stamp)
     return CallContext(clock, holdoff, "here").call(batch)
@@ -70,7 +70,7 @@ class Scripted:
         self._pubsub.close()
         self.redis.close()
 
-    def evaluate(self, call: Call, redis: Any = None) -> Any:
+    def evaluate(self, call: LedgerCall, redis: Any = None) -> Any:
         """What the server answers, by another user's client perhaps."""
         words = (*self.words, len(call.keys), *call.keys, *call.args)
         try:

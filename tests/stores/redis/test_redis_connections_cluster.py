@@ -4,19 +4,21 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dibs
 import dibs.sync
+from dibs.core.names import fingerprint
 from dibs.errors import AcquireTimeout, BackendUnavailable, NotConfigured
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from dibs.stores.redis.ledger import store_key
 from dibs.stores.redis.routing import slot_of
 from tests.servers.redis import RedisServer
-from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_cluster import SLOTS, RedisCluster, ask
 from tests.servers.waiting import wait_until
 from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
 
@@ -182,6 +184,47 @@ def test_any_node_will_do_to_begin_with(side: Side, cluster: RedisCluster, url: 
     side.run(case)
 
 
+def test_a_node_that_is_in_no_cluster_any_more_tells_nothing(
+    side: Side, cluster: RedisCluster, url: str, tmp_path: Path
+) -> None:
+    """Such a node, as after a scale-in, goes on to answer: that nobody serves anything."""
+
+    async def case() -> None:
+        with RedisServer(tmp_path, extra=["cluster-enabled yes"]) as alone:
+            backend = await side.open(url.replace("redis://", f"redis://127.0.0.1:{alone.port},"))
+            granted((await backend.apply([acquire()]))[0])
+            with pytest.raises(BackendUnavailable, match="it is in no Cluster"):
+                await side.open(f"redis://127.0.0.1:{alone.port}?cluster=true")
+
+    side.run(case)
+
+
+def test_a_node_that_was_taken_out_is_left(side: Side, tmp_path: Path) -> None:
+    """The only one that is still connected to it, it is asked first when the other one has hung up."""
+
+    async def case() -> None:
+        with RedisCluster(tmp_path, nodes=2) as cluster:
+            left, stays = cluster.nodes
+            backend = await side.open(url_of(cluster))
+            await backend.apply([acquire(key=key) for key in KEYS])
+            left_id, stays_id = (ask(node, "CLUSTER MYID") for node in (left, stays))
+            ask(left, "FLUSHALL")
+            with stays.client() as client, client.pipeline(transaction=False) as pipe:
+                for slot in range(SLOTS // 2):
+                    pipe.execute_command("CLUSTER SETSLOT", slot, "NODE", stays_id)
+                pipe.execute()
+            ask(stays, "CLUSTER BUMPEPOCH")
+            wait_until(lambda: len(primaries(left)) == 1, "the node knows that it serves nothing")
+            ask(stays, "CLUSTER FORGET", left_id)
+            ask(left, "CLUSTER RESET", "SOFT")
+            with stays.client() as client:
+                client.client_kill_filter(_type="normal")
+            replies = await side.again(backend, *[acquire(key=key) for key in KEYS])
+            assert {type(reply) for reply in replies} == {Granted}
+
+    side.run(case)
+
+
 def test_what_is_no_cluster(side: Side, redis_url: str) -> None:
     async def case() -> None:
         with pytest.raises(NotConfigured, match="it is no Cluster"):
@@ -281,9 +324,9 @@ BUSY = 3.0
 """Seconds for which the healthy keys are used while a node hangs."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """A Cluster whose nodes do not notice that one of them hangs, until the test is over."""
+    """A Cluster whose nodes do not notice that one of them hangs, until the tests are over."""
     folder = tmp_path_factory.mktemp("hanging")
     with RedisCluster(folder, node_timeout=600.0) as cluster:
         yield cluster
@@ -298,22 +341,102 @@ def paused(node: RedisServer) -> Iterator[None]:
         node.resume()
 
 
-def divided(cluster: RedisCluster) -> tuple[RedisServer, list[str], list[str]]:
-    """A node, names that it serves, and names that others serve."""
-    node = cluster.node_of(store_key(KEYS[0]))
-    served = {key: owner(cluster, slot_of(store_key(key))) is node for key in KEYS}
-    names = {key: key.decode().removeprefix("lock:") for key in KEYS}
-    return (
-        node,
-        [names[key] for key in KEYS if served[key]],
-        [names[key] for key in KEYS if not served[key]],
-    )
+def one_for_each(cluster: RedisCluster) -> list[bytes]:
+    """For each node a key that it serves."""
+    served = {owner(cluster, slot_of(store_key(key))).port: key for key in KEYS}
+    return [served[node.port] for node in cluster.nodes]
 
 
-async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
-    hanging: RedisCluster,
+def test_nodes_that_hang_cost_no_more_than_one(side: Side, hanging: RedisCluster) -> None:
+    """Neither where they are connected to, nor where they do not answer. A batch has a second."""
+
+    async def case() -> None:
+        *hung, healthy = one_for_each(hanging)
+        for is_connected in (False, True):
+            backend = await side.open(url_of(hanging))
+            await backend.apply([Inspect(healthy)])
+            if is_connected:
+                await backend.apply([Inspect(key) for key in hung])
+            began = time.monotonic()
+            with paused(hanging.nodes[0]), paused(hanging.nodes[1]):
+                batch = [Inspect(key) for key in (*hung, healthy)]
+                if is_connected:
+                    with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                        await backend.apply(batch)
+                else:
+                    replies = await backend.apply(batch)
+                    assert [type(reply) for reply in replies] == [Failed, Failed, Status]
+                assert time.monotonic() - began < 1.5
+
+    side.run(case)
+
+
+def test_threads_wait_for_no_node_beyond_their_time(hanging: RedisCluster) -> None:
+    side = Side("blocking")
+
+    async def case() -> None:
+        *hung, healthy = one_for_each(hanging)
+        backend = await side.open(url_of(hanging), listen=False)
+        await backend.apply([Inspect(healthy)])
+        with paused(hanging.nodes[0]), paused(hanging.nodes[1]):
+            began = time.monotonic()
+            batch = [Inspect(key) for key in (*hung, healthy)]
+            replies = backend.connection.apply(batch, 0.4)
+            assert [type(reply) for reply in replies] == [Failed, Failed, Status]
+            assert time.monotonic() - began < 0.7
+
+    side.run(case)
+
+
+def test_a_node_that_has_hung_up_is_not_taken_for_one_that_hangs(hanging: RedisCluster) -> None:
+    side = Side("blocking")
+
+    async def case() -> None:
+        batch = [Inspect(key) for key in one_for_each(hanging)]
+        backend = await side.open(url_of(hanging), listen=False)
+        await backend.apply(batch)
+        with hanging.nodes[1].client() as client, paused(hanging.nodes[0]):
+            client.client_kill_filter(_type="normal")
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply(batch)
+            replies = await backend.apply(batch)
+            assert [type(reply) for reply in replies] == [Failed, Status, Status]
+
+    side.run(case)
+
+
+def test_a_batch_that_fails_in_part_still_brings_its_notifications(
+    side: Side, hanging: RedisCluster
 ) -> None:
-    node, hung, healthy = divided(hanging)
+    async def case() -> None:
+        hung, key, _ = one_for_each(hanging)
+        backend = await side.open(url_of(hanging))
+        await backend.apply([acquire("a", key=key), Inspect(hung)])
+        await backend.apply([acquire("b", key=key, queue=True, inbox=backend.inbox)])
+        with paused(hanging.nodes[0]):
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply([release("a", key=key), Inspect(hung)])
+            assert (await side.pushed(backend, "granted")).lease == fingerprint("b")
+        await backend.apply([release("b", key=key)])
+
+    side.run(case)
+
+
+def divided(cluster: RedisCluster, hanging: int) -> tuple[list[str], list[str]]:
+    """Names that the first nodes serve, and names that others serve."""
+    nodes = cluster.nodes[:hanging]
+    served = {key: owner(cluster, slot_of(store_key(key))) in nodes for key in KEYS}
+    names = {key: key.decode().removeprefix("lock:") for key in KEYS}
+    return [names[key] for key in KEYS if served[key]], [
+        names[key] for key in KEYS if not served[key]
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
+    hanging: RedisCluster, count: int
+) -> None:
+    hung, healthy = divided(hanging, count)
     slowest = 0.0
     async with dibs.connect(url_of(hanging)) as client:
 
@@ -335,7 +458,9 @@ async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
         await asyncio.gather(*map(use, healthy))
         end = time.monotonic() + BUSY
         slowest = 0.0
-        with paused(node):
+        with ExitStack() as stack:
+            for node in hanging.nodes[:count]:
+                stack.enter_context(paused(node))
             await asyncio.gather(*map(try_the_hung, hung), *map(use, healthy))
         assert slowest < 2.0
         async with client.lock(hung[0], wait=10.0):
@@ -344,13 +469,13 @@ async def test_a_hanging_node_costs_the_tasks_of_others_a_second_at_most(
 
 def test_a_hanging_node_costs_threads_no_lease_of_another(hanging: RedisCluster) -> None:
     """The keeper renews the leases of all nodes in one batch."""
-    node, hung, healthy = divided(hanging)
+    hung, healthy = divided(hanging, 1)
     lost = threading.Event()
     with dibs.sync.connect(url_of(hanging)) as client:
         kept = [client.lock(name, ttl=3.0, on_lost=lambda _: lost.set()) for name in healthy]
         leases = [lock.acquire(wait=0) for lock in kept]
         others = [client.lock(name, ttl=3.0).acquire(wait=0) for name in hung]
-        with paused(node):
+        with paused(hanging.nodes[0]):
             assert not lost.wait(2 * BUSY)
         for lease in (*leases, *others):
             lease.release()

@@ -1,14 +1,17 @@
 """Where the ledger runs as a Function, and where as a script."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable
-from dibs.model import Granted
+from dibs.model import Granted, Released
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
+from dibs.testing.proxy import FaultProxy
 from tests.servers.binaries import redis_programs
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -73,6 +76,24 @@ def test_without_the_rights_the_same_text_runs_as_a_script(
     side.run(case)
 
 
+def test_the_first_batch_without_the_right_is_applied_once(side: Side, tmp_path: Path) -> None:
+    """It is sent again as a whole, as a script: the refusal says nothing of any one key."""
+
+    async def case() -> None:
+        with RedisServer(tmp_path, users=[user(*sorted(SCRIPTS))]) as server:
+            admin = await side.open(server.url, listen=False)
+            backend = await side.open(f"redis://app:pw@127.0.0.1:{server.port}")
+            queued = acquire("b", queue=True, inbox=backend.inbox)
+            await admin.apply([acquire("a"), queued])
+            reset(server)
+            replies = await backend.apply([release("a"), acquire("c", key=b"lock:other")])
+            assert [type(reply) for reply in replies] == [Released, Granted]
+            assert calls(server)["evalsha"] == 2, "the script was missing at first"
+            assert (await side.pushed(backend, "granted")).lease == fingerprint("b")
+
+    side.run(case)
+
+
 def test_a_library_that_an_administrator_has_loaded(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
         with RedisServer(tmp_path, users=[user("+fcall")]) as server:
@@ -92,6 +113,24 @@ def test_a_restart_without_persistence(side: Side, tmp_path: Path) -> None:
             replies = await side.again(backend, acquire())
             granted(replies[0])
             assert calls(server)["function|load"] == 1
+
+    side.run(case)
+
+
+def test_a_server_that_takes_too_long_to_load_it(
+    side: Side, redis_server: RedisServer, redis_url: str
+) -> None:
+    async def case() -> None:
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+            url = f"{proxy.url_for(redis_url)}?socket_timeout=0.3s"
+            backend = await side.open(url, listen=False)
+            with redis_server.client() as client:
+                client.function_flush()
+            proxy.throttle(20_000)
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.apply([acquire()])
+            assert time.monotonic() - began < 1.5
 
     side.run(case)
 

@@ -1,6 +1,8 @@
 """Batches that are submitted: sent at once, and answered by a call in the loop."""
 
 import asyncio
+import select
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +10,9 @@ import pytest
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.model import Granted, Refused, Released
 from dibs.stores.redis import RedisStore
+from dibs.stores.redis.aio import LoopDial, LoopLink
+from dibs.stores.redis.connection import connect, pack
+from dibs.stores.redis.url import read_url
 from dibs.testing.proxy import FaultProxy
 from tests.connections import connection_to
 from tests.servers.redis import RedisServer
@@ -96,6 +101,22 @@ async def test_what_breaks_under_way_lands_as_an_error(
         proxy.heal()
         assert isinstance((await backend.apply([acquire("c")]))[0], Granted)
         await backend.close()
+
+
+async def test_an_answer_that_came_while_the_loop_stalled_is_not_late(redis_url: str) -> None:
+    settings = read_url(redis_url)
+    link = await connect(settings, LoopDial(), settings.endpoints[0])
+    limit = 0.05
+    assert isinstance(link, LoopLink)
+    assert link._transport is not None
+    answers = link.ask(pack((b"PING",)), 1, limit)
+    sock = link._transport.get_extra_info("socket")
+    assert select.select([sock], [], [], 10)[0]
+    time.sleep(2 * limit)  # the loop stalls
+    assert await answers == [b"PONG"]
+    await asyncio.sleep(0)
+    assert link.usable
+    link.close()
 
 
 async def test_what_the_server_refuses(tmp_path: Any) -> None:

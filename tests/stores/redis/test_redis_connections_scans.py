@@ -5,7 +5,9 @@ import time
 
 import pytest
 
+from dibs.errors import BackendUnavailable
 from dibs.stores.redis import RedisStore
+from dibs.testing.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.stores.redis.both_worlds import Side, acquire
 from tests.stores.redis.counting import calls, reset
@@ -65,6 +67,33 @@ def test_strange_keys_beside_ours_are_left_alone(
         await backend.apply([acquire(key=b"lock:}{%7D\xff\0")])
         page = await backend.scan(b"", None, 100)
         assert [status.key for status in page.items] == [b"lock:}{%7D\xff\0"]
+
+    side.run(case)
+
+
+def test_a_server_that_hangs_ends_the_listing(
+    side: Side, redis_server: RedisServer, redis_url: str
+) -> None:
+    """In the search, whose answers are too long here, and at the keys themselves."""
+
+    async def case() -> None:
+        with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+            backend = await side.open(f"{proxy.url_for(redis_url)}?socket_timeout=0.3s")
+            keys = [b"lock:n/%03d" % number for number in range(400)]
+            await backend.apply([acquire(key=key) for key in keys])
+            proxy.throttle(2000)
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.scan(b"lock:n/", None, 10)
+            assert time.monotonic() - began < 2
+            proxy.heal()
+            page = await backend.scan(b"lock:n/", None, 10)
+            assert [status.key for status in page.items] == keys[:10]
+            proxy.hang()
+            began = time.monotonic()
+            with pytest.raises(BackendUnavailable, match="did not answer in time"):
+                await backend.scan(b"lock:n/", page.cursor, 10)
+            assert time.monotonic() - began < 2
 
     side.run(case)
 

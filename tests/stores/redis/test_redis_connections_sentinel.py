@@ -8,6 +8,7 @@ import redis
 from dibs.errors import BackendUnavailable
 from dibs.model import Refused
 from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import in_step
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.waiting import wait_until
 from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
@@ -45,6 +46,31 @@ def test_a_failover(side: Side, tmp_path: Path) -> None:
             await backend.apply([acquire("b", queue=True, inbox=backend.inbox)])
             await other.apply([release("a")])
             assert (await side.pushed(backend, "granted")).key == KEY
+
+    side.run(case)
+
+
+def test_an_old_master_that_hangs_up_on_nobody(side: Side, tmp_path: Path) -> None:
+    """It has lost the ledger, too, since its new master had none: that is what it answers first."""
+
+    async def case() -> None:
+        with RedisSentinel(tmp_path, sentinels=1) as sentinels:
+            backend = await side.open(url_of(sentinels), listen=False)
+            await backend.apply([acquire("a")])
+            wait_for_replica(sentinels)
+            old, new = sentinels.master, sentinels.replica
+            with sentinels.sentinels[0].client() as sentinel:
+                sentinel.sentinel_remove(sentinels.service)
+                with old.client() as here, new.client() as there:
+                    there.replicaof("NO", "ONE")
+                    there.function_flush()
+                    here.replicaof("127.0.0.1", new.port)
+                    wait_until(lambda: in_step(old), "the old master follows the new one")
+                    assert here.function_list() == []
+                sentinel.sentinel_monitor(sentinels.service, "127.0.0.1", new.port, 1)
+            with pytest.raises(BackendUnavailable, match="it is a replica"):
+                await backend.apply([acquire("b")])
+            assert isinstance((await backend.apply([acquire("b")]))[0], Refused)
 
     side.run(case)
 

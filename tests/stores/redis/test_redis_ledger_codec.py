@@ -182,7 +182,7 @@ def notification() -> bytes:
     """As the ledger writes it."""
     name = b"dibs:{lock:x}"
     fields = ["notification", "lease", "granted", 7, [0, 1], 1.5, 5, "why", "f" * 40]
-    return b"DI\2" + len(name).to_bytes(4, "big") + name + msgpack.encode(fields)
+    return b"DI\3" + len(name).to_bytes(4, "big") + name + msgpack.encode(fields)
 
 
 @given(st.binary(max_size=80))
@@ -198,7 +198,7 @@ def test_no_part_of_a_notification_is_one() -> None:
     assert (found.inbox, found.token) == ("there", 7)
     assert not any(ledger.read_published(whole[:end], "there") for end in range(len(whole)))
     assert not ledger.read_published(whole.replace(b"granted", b"removed"), "there")
-    assert not ledger.read_published(whole.replace(b"DI\2", b"DI\3"), "there")
+    assert not ledger.read_published(whole.replace(b"DI\3", b"DI\2"), "there")
     assert not ledger.read_published(whole + whole, "there")
 
 

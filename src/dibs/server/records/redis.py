@@ -253,8 +253,7 @@ class Line:
         if link is None or not link.usable:
             link = self._link = await self._connected()
         try:
-            async with asyncio.timeout(self._settings.timeout):
-                return await link.ask(data, count)
+            return await link.ask(data, count, self._settings.timeout)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | HiredisError):

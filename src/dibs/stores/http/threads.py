@@ -201,7 +201,7 @@ class BlockingHttpConnection:
         self._reconnect = ReconnectDelay()
         self._link: BlockingHttpLink | None = None
         self._stream: BlockingHttpStream | None = None
-        self._bell: Waker | None = None
+        self._waker: Waker | None = None
         on_fork(self)
 
     def open(self, timeout: float) -> None:
@@ -213,9 +213,9 @@ class BlockingHttpConnection:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.close()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -271,9 +271,9 @@ class BlockingHttpConnection:
     # -- notifications ------------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
-        if self._bell is None:
+        if self._waker is None:
             self._listen()
-            self._bell = Waker()
+            self._waker = Waker()
 
     def _listen(self) -> None:
         """Open a stream, and with it an inbox. Without one only notifications are missing."""
@@ -293,35 +293,35 @@ class BlockingHttpConnection:
             stream.close()
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
-        if self._bell is None:
+        if self._waker is None:
             return ()
         stream = self._stream
         if stream is None:
-            return self._try_again(self._bell, timeout)
+            return self._try_again(self._waker, timeout)
         try:
-            found = self._wait(stream, self._bell, timeout)
+            found = self._wait(stream, self._waker, timeout)
         except DibsError:
             self._end_stream()
             self._reconnect.failed()
-            self._bell.wait(self._reconnect.left)
+            self._waker.wait(self._reconnect.left)
             raise
         if stream.reader.missed:
             stream.reader.missed = False
             raise BackendUnavailable(MISSED_SOME)
         return found
 
-    def _try_again(self, bell: Waker, timeout: float | None) -> Sequence[Notification]:
+    def _try_again(self, waker: Waker, timeout: float | None) -> Sequence[Notification]:
         """Wait until a stream may be opened again, and open it."""
         left = self._reconnect.left
-        rang = bell.wait(left if timeout is None else min(left, timeout))
-        if not rang and not self._reconnect.left:
+        woken = waker.wait(left if timeout is None else min(left, timeout))
+        if not woken and not self._reconnect.left:
             self._listen()
             if self._stream is not None:
                 raise BackendUnavailable(MISSED_SOME)
         return ()
 
     def _wait(
-        self, stream: BlockingHttpStream, bell: Waker, timeout: float | None
+        self, stream: BlockingHttpStream, waker: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -331,19 +331,19 @@ class BlockingHttpConnection:
                 return arrived
             due = stream.due_in()
             left = due if left is None else min(left, due)
-            if bell.wait(left, stream.socket):
+            if waker.wait(left, stream.socket):
                 return ()
 
     def wake(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.wake()
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
 
     def after_fork(self) -> None:
         """Forget the parent's connections, in the child."""
-        link, stream, bell = self._link, self._stream, self._bell
-        self._link = self._stream = self._bell = None
+        link, stream, waker = self._link, self._stream, self._waker
+        self._link = self._stream = self._waker = None
         self.inbox = ""
-        for each in (link, stream, bell):
+        for each in (link, stream, waker):
             if each is not None:
                 each.close()

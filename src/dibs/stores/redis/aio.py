@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -42,13 +41,16 @@ class LoopLink(BufferedLink):
         """Those to the first of them, so far."""
         self._reader = new_reader()
 
-    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> asyncio.Future[list[Any]]:
+    def ask(self, data: bytes, count: int, limit: float) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self.launch(data, count, partial(resolve, future))
-        if limit < inf:
-            timer = self._loop.call_later(limit, self._break, TimeoutError())
-            future.add_done_callback(lambda _: timer.cancel())
+        timer = self._loop.call_later(limit, self._too_late, future)
+        future.add_done_callback(lambda _: timer.cancel())
         return future
+
+    def _too_late(self, future: asyncio.Future[list[Any]]) -> None:
+        if not future.done():
+            self._break(TimeoutError())
 
     def launch(self, data: bytes, count: int, land: Land) -> None:
         """Send commands at once, and have `land` called with their answers as soon as they are there."""

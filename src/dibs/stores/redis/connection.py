@@ -35,6 +35,9 @@ MORE = object()
 BUFFER = 65536
 """Bytes that are read at a time, at most."""
 
+SHORTEST = 0.001
+"""Seconds that a wait lasts at least: with none at all a socket does not wait, but fails in another way."""
+
 STALE = 1.0
 """Seconds of silence after which a connection is looked at before it is used."""
 
@@ -54,8 +57,11 @@ class Link(Protocol):
     def usable(self) -> bool:
         """Nothing is known to be wrong with it."""
 
-    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> Awaitable[list[Any]]:
-        """Send commands at once; await their `count` answers, for `limit` seconds. That raises `OSError`."""
+    def ask(self, data: bytes, count: int, limit: float) -> Awaitable[list[Any]]:
+        """Send commands at once; await their `count` answers, until `limit` seconds from now.
+
+        That raises `OSError`.
+        """
 
     def close(self) -> None:
         """Hang up. Callers that wait for an answer get an `OSError`."""
@@ -160,7 +166,7 @@ async def _connect_by(settings: Settings, dial: Dial, sentinel: Endpoint) -> Lin
     master = Endpoint(host.decode(), int(port))
     link = await connect(settings, dial, master)
     try:
-        (role,) = await link.ask(pack((b"ROLE",)), limit=settings.connect_timeout)
+        (role,) = await link.ask(pack((b"ROLE",)), 1, settings.connect_timeout)
     except BaseException as error:
         link.close()
         if isinstance(error, OSError):
@@ -199,11 +205,10 @@ class SocketLink:
         self.socket = sock
         self._dial = dial
         self._open = True
-        self._timeout = dial.limit
+        self._timeout = sock.gettimeout() or SHORTEST
         self._reader = new_reader()
         self._buffer = bytearray(BUFFER)
         self._used = monotonic()
-        sock.settimeout(dial.limit)
 
     @property
     def usable(self) -> bool:
@@ -216,24 +221,22 @@ class SocketLink:
             self._used = monotonic()
         return self._open
 
-    def ask(self, data: bytes, count: int = 1, limit: float = inf) -> _Answers:
-        limit = min(limit, self._dial.limit)
+    def ask(self, data: bytes, count: int, limit: float) -> _Answers:
+        until = min(monotonic() + limit, self._dial.until)
         try:
-            self._wait_at_most(limit)
+            self._wait_until(until)
             self.socket.sendall(data)
         except OSError as error:
             return _Answers(partial(_fail, error))
-        return _Answers(partial(self._read_answers, count, limit))
+        return _Answers(partial(self._read_answers, count, until))
 
-    def _read_answers(self, count: int, limit: float) -> list[Any]:
-        until = monotonic() + limit
+    def _read_answers(self, count: int, until: float) -> list[Any]:
         answers: list[Any] = []
-        while True:
+        while len(answers) < count:
+            self._wait_until(until)
             answers += self.read()
             self._used = monotonic()
-            if len(answers) >= count:
-                return answers
-            self._wait_at_most(until - self._used)
+        return answers
 
     def read(self) -> list[Any]:
         """What has come, after waiting for something to come."""
@@ -246,9 +249,9 @@ class SocketLink:
             found.append(reply)
         return found
 
-    def _wait_at_most(self, seconds: float) -> None:
-        if seconds <= 0:
-            raise TimeoutError
+    def _wait_until(self, until: float) -> None:
+        """Let the next wait end by then. What has come already can be read even later."""
+        seconds = max(until - monotonic(), SHORTEST)
         if abs(seconds - self._timeout) > 0.1 * self._timeout:  # setting it costs a system call
             self.socket.settimeout(seconds)
             self._timeout = seconds
@@ -265,14 +268,14 @@ def _fail(error: OSError) -> list[Any]:
 
 
 class SocketDial:
-    """Makes links for a thread; see `Dial`. No answer over them may take longer than `limit` seconds."""
+    """Makes links for a thread; see `Dial`. What is done with them ends by `until`."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
+        self.until = inf
 
     async def __call__(self, settings: Settings, endpoint: Endpoint, timeout: float) -> SocketLink:
-        sock = _connect(settings, endpoint, min(timeout, self.limit))
-        return SocketLink(sock, endpoint, self)
+        timeout = max(min(timeout, self.until - monotonic()), SHORTEST)
+        return SocketLink(_connect(settings, endpoint, timeout), endpoint, self)
 
 
 def _connect(settings: Settings, endpoint: Endpoint, timeout: float) -> socket.socket:

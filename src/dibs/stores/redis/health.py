@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dibs.model import Finding
-from dibs.stores.redis.connection import Link, ReplyError, pack
+from dibs.stores.redis.connection import HiredisError, Link, ReplyError, pack
+from dibs.stores.redis.errors import broken
 
 QUESTIONS = (
     (b"TIME",),
@@ -19,15 +20,18 @@ NEARLY = 0.8
 """So much of the memory in use is worth a warning."""
 
 
-async def examine(link: Link, holdoff: float) -> list[Finding]:
+async def examine(link: Link, holdoff: float, limit: float) -> list[Finding]:
     """What a server, or one of a Cluster's, says of itself in one round trip; then `link` is closed.
 
-    What this user may not ask is said so. `holdoff` is what the URL asks for.
+    What this user may not ask is said so. `holdoff` is what the URL asks for. The answers
+    must come within `limit` seconds.
     """
     try:
         before = time.time()
-        answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
+        answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS), limit)
         after = time.time()
+    except (OSError, HiredisError) as error:
+        raise broken(error, link.endpoint) from error
     finally:
         link.close()
     clock, info, policy, fsync, replicas = answers

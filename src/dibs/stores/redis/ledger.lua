@@ -15,7 +15,7 @@
 --   due      the same for waiters and tombstones
 --   queue    a sorted set: the waiters, by minus the priority, then by arrival
 
-local FORMAT = 2 -- raised when an older release could no longer keep exclusion beside a newer one
+local FORMAT = 3 -- raised when an older release could no longer keep exclusion beside a newer one
 
 local INFINITY = 1 / 0
 local LAST_TOKEN = 9007199254740991 -- below 2^53, so that a double holds every token

@@ -34,7 +34,7 @@ from dibs.model import (
 from dibs.stores.redis.connection import Link, ReplyError, pack
 from dibs.stores.redis.errors import code_of
 
-FORMAT = 2
+FORMAT = 3
 """Of what lies in Redis; as in `ledger.lua`."""
 
 _TEXT = (files("dibs.stores.redis") / "ledger.lua").read_bytes()
@@ -146,7 +146,7 @@ def _inexact(command: Command) -> str | None:
     return None
 
 
-class Call(NamedTuple):
+class LedgerCall(NamedTuple):
     """One call of the ledger: its keys and its arguments."""
 
     keys: list[bytes]
@@ -172,7 +172,7 @@ class CallContext:
         self.holdoff = holdoff
         self.inbox = inbox
 
-    def call(self, commands: Sequence[Command]) -> Call:
+    def call(self, commands: Sequence[Command]) -> LedgerCall:
         """The call that applies a batch."""
         keys = [store_key(command.key) for command in commands]
         args = [self.inbox.encode(), *map(packed, commands)]
@@ -181,7 +181,7 @@ class CallContext:
             args.append(_encode([clock.now(), clock.stamp(), holdoff]))
         elif holdoff is not None:
             args.append(_encode([None, None, holdoff]))
-        return Call(keys, args)
+        return LedgerCall(keys, args)
 
     def read(self, answer: list[bytes | int], commands: Sequence[Command]) -> "Outcome":
         """What came of a batch; see `read_answer`."""
@@ -253,19 +253,19 @@ def _refuses_functions(said: str) -> bool:
     return told.startswith(("err ", "noperm ")) and "fcall" in told
 
 
-async def prepare(link: Link, answer: object) -> ReplyError | None:
+async def prepare(link: Link, answer: object, limit: float) -> ReplyError | None:
     """Give the server what it lacked, or decide on the other way; an error is what it says to every call.
 
-    Raises `OSError` and `HiredisError` as the link does.
+    It has `limit` seconds. Raises `OSError` and `HiredisError` as the link does.
     """
     said = str(answer)
     if _refuses_functions(said):
         link.has_functions = False
         return None
     if said.startswith("NOSCRIPT"):
-        (found,) = await link.ask(pack((b"SCRIPT", b"LOAD", TEXT)))
+        (found,) = await link.ask(pack((b"SCRIPT", b"LOAD", TEXT)), 1, limit)
         return found if isinstance(found, ReplyError) else None
-    (found,) = await link.ask(pack((b"FUNCTION", b"LOAD", LIBRARY)))
+    (found,) = await link.ask(pack((b"FUNCTION", b"LOAD", LIBRARY)), 1, limit)
     if not isinstance(found, ReplyError) or "already exists" in str(found):
         return None
     if code_of(found) in ("NOPERM", "ERR"):

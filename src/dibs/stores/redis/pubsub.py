@@ -28,7 +28,7 @@ async def subscribe(link: Link, inbox: str, timeout: float) -> list[Notification
     Raises the errors of `stores.port`, and closes the link then.
     """
     try:
-        answers = await link.ask(pack((b"SUBSCRIBE", inbox)), limit=timeout)
+        answers = await link.ask(pack((b"SUBSCRIBE", inbox)), 1, timeout)
         if not link.usable:
             raise ConnectionResetError("the server closed the connection")
         return [each for answer in answers for each in received(answer, inbox, link.endpoint)]

@@ -8,6 +8,7 @@ a full server can still be looked at, an ACL forbids some of its keys.
 import random
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -71,7 +72,9 @@ class Part:
     @property
     def is_partly_forbidden(self) -> bool:
         """This user may not touch some of its keys. That costs the others nothing."""
-        is_refused = isinstance(self.answer, ReplyError) and code_of(self.answer) == "NOPERM"
+        if self.again or not isinstance(self.answer, ReplyError):
+            return False
+        is_refused = code_of(self.answer) == "NOPERM"
         return is_refused and len({command.key for command in self.commands}) > 1
 
     def fail(self, error: DibsError, *, unknown: bool = False) -> None:
@@ -102,11 +105,15 @@ class Router:
         self._context = context
         self._listings = listings
         self._is_cluster = settings.topology == "cluster"
+        self._limit = LATE if self._is_cluster else settings.timeout
+        """Seconds in which an answer must come."""
         self._owners: dict[int, Endpoint] = {}
         """Who serves each slot of a Cluster, as one node told, and redirections since."""
         self._outdated = self._is_cluster
         self._avoided: dict[Endpoint, float] = {}
         """Nodes that failed and have not answered since, and until when they are sent nothing."""
+        self._trials = 0
+        """Batches that try to reach such a node again: one at a time, so that others go on."""
         self._links: dict[Endpoint | None, Link] = {}
         """None is the only server, or the current master."""
         self._hand_on = hand_on
@@ -122,7 +129,10 @@ class Router:
     @property
     def link(self) -> Link | None:
         """The connection to the only server, if it stands."""
-        link = self._links.get(None)
+        return self._standing(None)
+
+    def _standing(self, node: Endpoint | None) -> Link | None:
+        link = self._links.get(node)
         return link if link is not None and link.usable else None
 
     async def dial(self) -> Link:
@@ -132,43 +142,43 @@ class Router:
             return await connect_to_master(settings, self._dial)
         if not self._is_cluster:
             return await connect(settings, self._dial, settings.endpoints[0])
-        errors: list[DibsError] = []
-        for endpoint in sorted(
-            [*self._nodes(), *settings.endpoints], key=self._avoided.__contains__
-        ):
-            try:
-                return await self._connect(endpoint)
-            except BackendUnavailable as error:
-                errors.append(error)
-        raise BackendUnavailable(
-            "no node of the Cluster can be reached: " + "; ".join(dict.fromkeys(map(str, errors)))
-        )
+        return await self._by_any(self._connect)
 
-    async def _connect(self, node: Endpoint) -> Link:
-        began, limit = monotonic(), LATE if self._owners else inf
+    async def _connect(self, node: Endpoint, limit: float = LATE) -> Link:
+        began = monotonic()
+        if limit <= 0:
+            raise BackendUnavailable(f"{node} was not asked, because other nodes hang")
+        if not self._owners and len(self._settings.endpoints) == 1:
+            limit = inf  # there is no other to ask
+        is_trial = node in self._avoided
+        self._trials += is_trial
         try:
             return await connect(self._settings, self._dial, node, limit)
         except BaseException:
             self._outdated = True
             self._avoid(node, began)
             raise
+        finally:
+            self._trials -= is_trial
 
     def _avoid(self, node: Endpoint, began: float) -> None:
         """It has failed to do what was asked at `began`."""
         now = monotonic()
         self._avoided[node] = now + AVOIDED * (now - began)
 
-    async def _link(self, node: Endpoint | None) -> Link:
-        link = self._links.get(node)
-        if link is not None and link.usable:
+    async def _link(self, node: Endpoint | None, until: float = inf) -> Link:
+        """The connection to it; a new one must be made by `until`."""
+        link = self._standing(node)
+        if link is not None:
             return link
-        made = await (self.dial() if node is None else self._connect(node))
-        link = self._links.get(node)
-        if link is not None and link.usable:
+        limit = until - monotonic()
+        made = await (self.dial() if node is None else self._connect(node, limit))
+        link = self._standing(node)
+        if link is not None:
             made.close()  # another task was faster, and uses it already
             return link
-        if link is not None:
-            link.close()
+        if node in self._links:
+            self._links[node].close()
         self._links[node] = made
         if node is None:
             self._arrived_at(made.endpoint)
@@ -215,7 +225,7 @@ class Router:
     async def _ask_one(self, link: Link, commands: Sequence[Command]) -> Any:
         """Ask the only server. Nearly all batches end here, so this is short."""
         try:
-            return (await link.ask(self.request(link, commands)))[0]
+            return (await link.ask(self.request(link, commands), 1, self._limit))[0]
         except BaseException as error:
             link.close()
             if isinstance(error, OSError | HiredisError):
@@ -234,26 +244,31 @@ class Router:
         return list(parts.values())
 
     async def _send(self, parts: Sequence[Part]) -> None:
-        """Send each part to its server, then wait for all answers."""
+        """Send each part to its server, then wait for all answers.
+
+        Servers that are still to be connected to come last, and have `LATE` seconds for that together.
+        """
         routes: dict[Endpoint | None, list[Part]] = {}
         for part in parts:
             part.error, part.answer, part.again = None, None, False
             routes.setdefault(part.asking or self._owners.get(part.slot), []).append(part)
-        reached: list[tuple[Link, list[Part]]] = []
-        for node, its_parts in routes.items():
-            try:
-                self._check(node)
-                reached.append((await self._link(node), its_parts))
-            except DibsError as error:
-                for part in its_parts:
-                    part.fail(error)
-        began = monotonic()
+        until = monotonic() + LATE
+        asked: list[tuple[Link, list[Part], Awaitable[list[Any]], float]] = []
         try:
-            asked = [(link, its_parts, self._ask(link, its_parts)) for link, its_parts in reached]
-            for link, its_parts, answers in asked:
-                await self._hear(link, its_parts, answers, began)
+            for node in sorted(routes, key=lambda node: self._standing(node) is None):
+                try:
+                    self._check(node)
+                    link = await self._link(node, until)
+                except DibsError as error:
+                    for part in routes[node]:
+                        part.fail(error)
+                else:
+                    began, answers = monotonic(), self._ask(link, routes[node])
+                    asked.append((link, routes[node], answers, began))
+            for each in asked:
+                await self._hear(*each)
         except BaseException:
-            for link, its_parts in reached:
+            for link, its_parts, *_ in asked:
                 if its_parts[0].answer is None:
                     link.close()
             raise
@@ -263,7 +278,7 @@ class Router:
         if node is None and self._is_cluster:
             self._outdated = True
             raise BackendUnavailable("nobody in the Cluster serves this slot")
-        if node is not None and monotonic() < self._avoided.get(node, -inf):
+        if node in self._avoided and (self._trials or monotonic() < self._avoided[node]):
             raise BackendUnavailable(f"{node} did not answer in time; check it and the network")
 
     def _ask(self, link: Link, parts: Sequence[Part]) -> Awaitable[list[Any]]:
@@ -273,7 +288,7 @@ class Router:
                 data.append(pack((b"ASKING",)))
             call = self._context.call(part.commands)
             data.append(call.request(link.has_functions and part.full is None))
-        return link.ask(b"".join(data), len(data), LATE if self._is_cluster else inf)
+        return link.ask(b"".join(data), len(data), self._limit)
 
     async def _hear(
         self, link: Link, parts: Sequence[Part], answers: Awaitable[list[Any]], began: float
@@ -284,8 +299,9 @@ class Router:
             self._avoided.pop(link.endpoint, None)
         except BaseException as error:
             link.close()
-            self._avoid(link.endpoint, began)
             self._outdated = self._is_cluster
+            if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+                self._avoid(link.endpoint, began)  # it is silent: whatever else it is, took no time
             if not isinstance(error, OSError | HiredisError):
                 raise
             for part in parts:
@@ -301,10 +317,11 @@ class Router:
                 unprepared.append(part)
             elif isinstance(part.answer, ReplyError):
                 self._take_refusal(part, part.answer, link)
-        refusal = await prepare(link, unprepared[0].answer) if unprepared else None
+        lack = unprepared[0].answer if unprepared else None
+        refusal = None if lack is None else await prepare(link, lack, self._limit)
         for part in unprepared:
             part.again = refusal is None
-            part.error = part.full or explain(refusal or part.answer, link.endpoint)
+            self._take_refusal(part, refusal or part.answer, link)
 
     def _take_refusal(self, part: Part, answer: ReplyError, link: Link) -> None:
         """The server did nothing, and says why."""
@@ -325,11 +342,16 @@ class Router:
             link.close()
 
     def _together(self, parts: Sequence[Part], count: int) -> list[Reply]:
-        """The replies of all parts, in the order of the batch.
+        """The replies of all parts, in the order of the batch. Notifications are handed on in any case.
 
         Raises where nothing was applied, and where it isn't known whether something was: the commands
         can then be sent again. Otherwise a part that failed costs the others nothing.
         """
+        replies: dict[int, Reply] = {}
+        for part in parts:
+            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
+            found = found or self.read(part.answer, part.commands)
+            replies.update(zip(part.numbers, found, strict=True))
         errors = [part.error for part in parts if part.error is not None]
         unknown = [part.error for part in parts if part.error is not None and part.unknown]
         newer = [error for error in errors if isinstance(error, IncompatibleVersion)]
@@ -338,11 +360,6 @@ class Router:
         if errors and len(errors) == len(parts):
             unavailable = [error for error in errors if isinstance(error, BackendUnavailable)]
             raise (unavailable or errors)[0]
-        replies: dict[int, Reply] = {}
-        for part in parts:
-            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
-            found = found or self.read(part.answer, part.commands)
-            replies.update(zip(part.numbers, found, strict=True))
         return [replies[number] for number in range(count)]
 
     # -- a Cluster's nodes --------------------------------------------------------------------------
@@ -353,31 +370,47 @@ class Router:
         random.shuffle(nodes)
         return nodes
 
+    async def _by_any[T](self, use: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """What comes of it at the first node that is not away; the one that failed last comes last."""
+        errors: list[str] = []
+        nodes = dict.fromkeys([*self._nodes(), *self._settings.endpoints])
+        for node in sorted(nodes, key=lambda node: self._avoided.get(node, 0.0)):
+            try:
+                return await use(node)
+            except BackendUnavailable as error:
+                errors.append(str(error))
+        raise BackendUnavailable("no node of the Cluster can be reached: " + "; ".join(errors))
+
     async def _learn(self) -> None:
         """Have any node tell who serves which slot; best one that we are connected to."""
         for link in list(self._links.values()):
-            if link.usable and await self._learn_by(link):
-                return
-        link = await self.dial()
+            if link.usable:
+                with suppress(BackendUnavailable):
+                    return await self._learn_by(link)
+        return await self._by_any(self._learn_at)
+
+    async def _learn_at(self, node: Endpoint) -> None:
+        link = await self._connect(node)
         try:
-            if not await self._learn_by(link):
-                raise BackendUnavailable(f"{link.endpoint} hung up; check the network")
+            await self._learn_by(link)
         finally:
             link.close()
 
-    async def _learn_by(self, link: Link) -> bool:
+    async def _learn_by(self, link: Link) -> None:
         began = monotonic()
         try:
-            (answer,) = await link.ask(pack((b"CLUSTER", b"SLOTS")), limit=LATE)
-        except (OSError, HiredisError):
+            (answer,) = await link.ask(pack((b"CLUSTER", b"SLOTS")), 1, LATE)
+        except (OSError, HiredisError) as error:
             link.close()
             self._avoid(link.endpoint, began)
-            return False
+            raise broken(error, link.endpoint) from error
         if isinstance(answer, ReplyError):
             raise explain(answer, link.endpoint)
+        if not answer:
+            link.close()
+            raise BackendUnavailable(f"{link.endpoint} knows of no slots: it is in no Cluster")
         self._owners = read_slots(answer, link.endpoint)
         self._outdated = False
-        return True
 
     # -- the rest -----------------------------------------------------------------------------------
 
@@ -388,16 +421,17 @@ class Router:
 
     async def examine(self) -> Sequence[Finding]:
         """Return what the server reports about itself, or any node of a Cluster."""
-        return await health.examine(await self.dial(), self._settings.holdoff)
+        settings = self._settings
+        return await health.examine(await self.dial(), settings.holdoff, settings.timeout)
 
     async def _names(self) -> set[bytes]:
         """The names of all keys of ours, on all nodes."""
         if not self._is_cluster:
-            return await scanning.names_on(await self.dial())
+            return await scanning.names_on(await self.dial(), self._settings.timeout)
         await self._learn()
         found: set[bytes] = set()
         for node in self._nodes():
-            found |= await scanning.names_on(await self._connect(node))
+            found |= await scanning.names_on(await self._connect(node), self._settings.timeout)
         return found
 
     def close(self) -> None:

@@ -60,14 +60,17 @@ async def scan(
     return Page(items, keys[done - 1] if done < len(keys) else None)
 
 
-async def names_on(link: Link) -> set[bytes]:
-    """The names of all books on one server; the connection was made for this, and is closed."""
+async def names_on(link: Link, limit: float) -> set[bytes]:
+    """The names of all books on one server; the connection was made for this, and is closed.
+
+    Each answer must come within `limit` seconds.
+    """
     found: set[bytes] = set()
     cursor = b"0"
     try:
         while True:
             question = pack((b"SCAN", cursor, b"MATCH", MATCH_ALL, b"COUNT", COUNT))
-            (answer,) = await link.ask(question)
+            (answer,) = await link.ask(question, 1, limit)
             if isinstance(answer, ReplyError):
                 raise explain(answer, link.endpoint)
             cursor, names = answer

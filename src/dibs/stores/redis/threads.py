@@ -3,7 +3,9 @@
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from math import inf
+from typing import Any
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Notification, Page, Reply
@@ -78,16 +80,20 @@ class BlockingRedisConnection:
         self.inbox = ""
         self._settings = settings
         self._context = context
-        self._dial = SocketDial(settings.timeout)
+        self._dial = SocketDial()
         self._router = Router(settings, self._dial, context, listings, self._hand_on, self._follow)
         self._subscription: SocketSubscription | None = None
-        self._bell: Waker | None = None
+        self._waker: Waker | None = None
         self._arrived: list[Notification] = []
         on_fork(self)
 
     def open(self, timeout: float) -> None:
-        self._dial.limit = min(timeout, self._settings.timeout)
-        step(self._router.open())
+        self._run(self._router.open(), timeout)
+
+    def _run[T](self, asking: Coroutine[Any, Any, T], timeout: float = inf) -> T:
+        """All of it may take `timeout` seconds; each answer has its own limit besides."""
+        self._dial.until = time.monotonic() + timeout
+        return step(asking)
 
     def close(self) -> None:
         self._router.close()
@@ -96,40 +102,36 @@ class BlockingRedisConnection:
     def _hang_up(self) -> None:
         self.inbox = self._context.inbox = ""
         self._unsubscribe()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.close()
 
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        self._dial.limit = min(timeout, self._settings.timeout)
-        return step(self._router.apply(commands))
+        return self._run(self._router.apply(commands), timeout)
 
     def _hand_on(self, notifications: list[Notification]) -> None:
-        if self._bell is not None:
+        if self._waker is not None:
             self._arrived += notifications
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        self._dial.limit = self._settings.timeout
-        return step(self._router.scan(prefix, cursor, limit))
+        return self._run(self._router.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        self._dial.limit = self._settings.timeout
-        return step(self._router.examine())
+        return self._run(self._router.examine())
 
     # -- notifications ------------------------------------------------------------------------------------
 
     def subscribe(self, timeout: float) -> None:
-        if self._bell is None:
-            self._dial.limit = min(timeout, self._settings.timeout)
+        if self._waker is None:
             inbox = new_inbox(self._settings)
-            self._subscribe(inbox)
-            self._bell = Waker()
+            self._subscribe(inbox, timeout)
+            self._waker = Waker()
             self.inbox = self._context.inbox = inbox
 
-    def _subscribe(self, inbox: str) -> None:
-        link = step(self._router.dial())
+    def _subscribe(self, inbox: str, timeout: float = inf) -> None:
+        link = self._run(self._router.dial(), timeout)
         assert isinstance(link, SocketLink)
         found = step(begin(link, inbox, self._settings.connect_timeout))
         self._subscription = SocketSubscription(link, inbox, found)
@@ -140,24 +142,24 @@ class BlockingRedisConnection:
             subscription.close()
 
     def _follow(self, endpoint: Endpoint) -> None:
-        """The server is another one now, as after a failover: pushes come from there."""
+        """The server is another one now, as after a failover: notifications come from there."""
         if self._subscription is not None and self._subscription.endpoint != endpoint:
             self._unsubscribe()
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
-        if self._bell is None:
+        if self._waker is None:
             return ()
         if self._subscription is None:
             self._subscribe(self.inbox)
             raise BackendUnavailable("notifications resumed; some may have been missed")
         try:
-            return self._wait(self._subscription, self._bell, timeout)
+            return self._wait(self._subscription, self._waker, timeout)
         except BackendUnavailable:
             self._unsubscribe()
             raise
 
     def _wait(
-        self, subscription: SocketSubscription, bell: Waker, timeout: float | None
+        self, subscription: SocketSubscription, waker: Waker, timeout: float | None
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -168,13 +170,13 @@ class BlockingRedisConnection:
                 return arrived
             due = subscription.due_in()
             left = due if left is None else min(left, due)
-            if bell.wait(left, subscription.socket):
+            if waker.wait(left, subscription.socket):
                 return ()
 
     def wake(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.wake()
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""
