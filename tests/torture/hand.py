@@ -171,10 +171,7 @@ class Hand:
     def allowed(self, lease: Any) -> float:
         """Until when a lease may be relied on, as the messages tell that its process has got."""
         sent, until = self.runtime.word[lease._id]
-        more = lease._options.more
-        if more is not None:
-            until = min(until, sent + more.trust_for)
-        return self.process.real(until)
+        return self.process.real(min(until, sent + lease._options.rules.trust_for))
 
     def tell(self, what: Any, lease: Any, **more: Any) -> None:
         """Record an event of a lease; the dead tell nothing."""
