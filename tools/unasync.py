@@ -23,10 +23,10 @@ SOURCE = ROOT / "src/dibs/_api.py"
 TARGET = ROOT / "src/dibs/sync.py"
 
 HEADER = '''\
+# Generated from `_api.py` by `tools/unasync.py`: change that file, and run the tool.
 """Only one at a time, everywhere: leases on shared resources, for threads.
 
-`dibs` has the same names, for asyncio. This file is generated from `_api.py` by `tools/unasync.py`: change
-that file, and run the tool.
+`dibs` has the same names, for asyncio.
 """
 
 '''

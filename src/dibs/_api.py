@@ -216,8 +216,9 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
         """End the leases of all holders; return how many there were.
 
         The holders get a notification with `reason` and cannot renew any more; the units are free when the
-        leases run out. With `now=True` they are free at once, although the holders may still be working.
-        This gives up exclusion: then only fencing protects the resource.
+        leases run out. A holder that is busy learns of it by its next renewal at the latest.
+        With `now=True` they are free at once, although the holders may still be working. This gives up
+        exclusion: then only fencing protects the resource.
         """
         return await self._revoke(reason, now)
 

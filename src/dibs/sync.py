@@ -1,7 +1,7 @@
+# Generated from `_api.py` by `tools/unasync.py`: change that file, and run the tool.
 """Only one at a time, everywhere: leases on shared resources, for threads.
 
-`dibs` has the same names, for asyncio. This file is generated from `_api.py` by `tools/unasync.py`: change
-that file, and run the tool.
+`dibs` has the same names, for asyncio.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -157,8 +157,9 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
         """End the leases of all holders; return how many there were.
 
         The holders get a notification with `reason` and cannot renew any more; the units are free when the
-        leases run out. With `now=True` they are free at once, although the holders may still be working.
-        This gives up exclusion: then only fencing protects the resource.
+        leases run out. A holder that is busy learns of it by its next renewal at the latest.
+        With `now=True` they are free at once, although the holders may still be working. This gives up
+        exclusion: then only fencing protects the resource.
         """
         return step(self._revoke(reason, now))
 

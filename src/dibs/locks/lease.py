@@ -218,8 +218,8 @@ class LeaseBase:
         """Raise unless at least `needs` (seconds, or "2s") are left before the deadline.
 
         Call it right before each step that relies on the lease: no callback can tell a process in time
-        that was paused. Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld` if it
-        was given up.
+        that was paused. It asks no store, so it knows of a revocation by the next renewal at the latest.
+        Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld` if it was given up.
         """
         if self._end is not None and self._end not in LOSSES:
             raise NotHeld(f"the lease on {format_key(self.key)} was {self._end}", key=self.key)

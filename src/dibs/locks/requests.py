@@ -213,6 +213,7 @@ class NoOptions(TypedDict):
 
 _WAIT = "write wait= (how long to queue; 0 for one try)"
 _TTL = "write ttl= (how long the store keeps it without a renewal)"
+_ONE_TRY = "write wait=0 for one try, or try_acquire(); without it, acquire() waits"
 _PUSHED = "leave it out: waiters do not poll, the store tells them when it is their turn"
 _OTHER_WORDS = {
     "timeout": (
@@ -222,9 +223,10 @@ _OTHER_WORDS = {
     **dict.fromkeys(
         ("blocking_timeout", "acquire_timeout", "wait_timeout", "max_wait", "wait_time"), _WAIT
     ),
-    "blocking": "write wait=0 for one try, or try_acquire(); without it, acquire() waits",
+    "blocking": _ONE_TRY,
     **dict.fromkeys(
-        ("lease_time", "lease_duration", "expire", "expires", "expiry", "lock_timeout"), _TTL
+        ("lease", "lease_time", "lease_duration", "expire", "expires", "expiry", "lock_timeout"),
+        _TTL,
     ),
     **dict.fromkeys(
         ("sleep", "retry_interval", "retry_delay", "retry_every", "poll_interval"), _PUSHED
@@ -236,10 +238,16 @@ _OTHER_WORDS = {
     ),
     **dict.fromkeys(("owner", "id"), "write label=, which is shown as part of the owner"),
     "worker": "leave it out: Dibs takes no identity, and a restarted process waits at most one ttl",
-    "backend": "write client=connect(url), or set DIBS_URL",
+    **dict.fromkeys(
+        ("backend", "store", "url", "redis"), "write client=connect(url), or set DIBS_URL"
+    ),
+    **dict.fromkeys(("on_elected", "on_leading"), "write on_started="),
     **dict.fromkeys(("min_lock_seconds", "max_lock_seconds"), "write TaskLock(name, 1, 60)"),
 }
 """Names that other libraries have for our options, and advice."""
+
+_NEEDS: Mapping[str | None, str] = {_WAIT: "wait", _ONE_TRY: "wait", _TTL: "ttl"}
+"""The option that an advice names."""
 
 
 def shown_as[F: Callable[..., object]](name: str) -> Callable[[F], F]:
@@ -259,15 +267,22 @@ def refuse_options(
     from inspect import Parameter, signature  # only a wrong call pays for it
 
     parameters = signature(known).parameters
+    options = [name for name in parameters if parameters[name].kind is Parameter.KEYWORD_ONLY]
     if takes:
-        options = [name for name in parameters if parameters[name].kind is Parameter.KEYWORD_ONLY]
         raise TypeError(f"{of} takes {takes}; options go by keyword: {'=, '.join(options[:3])}=")
     name = min(given)
-    advice = _WAIT if (of, name) == ("acquire()", "timeout") else _OTHER_WORDS.get(name)
+    advice = _OTHER_WORDS.get(name)
+    if name == "timeout" and (of == "acquire()" or "wait" not in options):
+        advice = _WAIT if "wait" in options else _TTL
     if of == "acquire()" and (advice == _TTL or name in LockOptions.__annotations__):
         advice = f"{advice or 'write it'} in the constructor"
+    elif {_WAIT: "wait", _ONE_TRY: "wait", _TTL: "ttl"}.get(advice or "", name) not in (
+        name,
+        *options,
+    ):
+        advice = f"its options are {'=, '.join(options)}="
     if advice is None:
-        near = closest(name, parameters)
+        near = closest(name, options)
         advice = f"did you mean {near}=?" if near else ""
     if not advice.startswith(name):
         advice = f"{of} has no option {name}={advice and ': '}{advice}"

@@ -216,7 +216,10 @@ class AsyncRuntime:
         if opening is None or opening.cancelled() or self._closed:
             raise DibsError("the client was closed while it was asked for something")
         if not opening.done():
-            raise BackendUnavailable("connecting to the store did not succeed in time")
+            raise BackendUnavailable(
+                f"{self.keeper.store.url} can't be reached: it did not answer in time; check that the server "
+                "runs, and the host, port and firewall"
+            )
         opening.result()
 
     async def _open(self) -> None:
