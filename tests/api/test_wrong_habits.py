@@ -147,8 +147,8 @@ def test_what_other_libraries_call_an_option(
             partial(client.task_lock, "a", 0, 60, **wrong),
             partial(client.leader_election, "a", **wrong),
         ]
-        for call in without_wait:
-            said = refusal(call)
+        for each in without_wait:
+            said = refusal(each)
             assert f"has no option {option}=" in said
             assert "wait=" not in said
     for call in calls:
