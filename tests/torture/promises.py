@@ -95,7 +95,9 @@ def check_delays(events: Iterable[Event]) -> Iterator[Violation]:
         if event.key != "lock:slow":
             continue
         before = last.get(event.key)
-        if told(event) == "granted":
+        if (
+            told(event) == "granted" and event.at < event.until
+        ):  # else it was lost before it was told
             if before and event.at < before.until + DELAY * (1 - DRIFT) - STEP:
                 message = f"granted {event.at - before.until:.3f} s after its holder was lost"
                 yield Broken("early", event.key, message, (before, event))

@@ -485,10 +485,10 @@ class CampaignBase[TermT: TermBase]:
         await term._wait_lost(timeout)
         return not term._stands
 
-    async def _until_unguarded(self, term: TermT, rt: Runtime) -> bool:
-        """Wait for the blocks that rely on a term, until its deadline; return whether all have ended."""
+    async def _until_unguarded(self, term: TermT, rt: Runtime) -> None:
+        """Wait for the blocks that rely on a term, until its deadline."""
         left = max(term._deadline - rt.now(), 0.0)
-        return await self._until(lambda: not self._guarded, left)
+        await self._until(lambda: not self._guarded, left)
 
     # -- in the background --------------------------------------------------------------------------
 
@@ -556,9 +556,9 @@ class CampaignBase[TermT: TermBase]:
         """End the term. Release it once guarded blocks and `on_stopped` have ended."""
         term._resign()  # unless it was lost
         try:
-            all_ended = await self._until_unguarded(term, self._running())
+            await self._until_unguarded(term, self._running())
             await term._stop()
-            if all_ended:
+            if not self._guarded:
                 await term._hand_over()
         except BaseException:  # cancelled: nobody can wait any more
             if not self._guarded:

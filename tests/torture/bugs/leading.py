@@ -15,8 +15,8 @@ def by_the_store_s_time(self: TermBase, ttl: float) -> float:
     return trusted(ttl)
 
 
-async def nobody_is_guarded(self: Any, term: TermBase, rt: Any) -> bool:
-    return True
+async def nobody_is_guarded(self: Any, term: TermBase, rt: Any) -> None:
+    self._guarded.clear()
 
 
 def resigns_some_time(self: TermBase) -> bool:
