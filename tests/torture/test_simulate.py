@@ -40,6 +40,14 @@ def test_ten_thousand_cycles_in_bad_weather(seed: int) -> None:
 @pytest.mark.once
 @pytest.mark.long
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", [13, 14, 25, 30])
+def test_histories_that_once_left_a_lost_lease_behind(seed: int) -> None:
+    assert simulate(seed, 10_000).violations == []
+
+
+@pytest.mark.once
+@pytest.mark.long
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     shown, planted = Counter[str](), BUGS[bug]

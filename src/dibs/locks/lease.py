@@ -672,6 +672,8 @@ class LeaseBase:
             return
         if self._generation == generation.number and self._finish("forgotten"):
             self._abandon()
+        else:
+            self._release_after_loss()  # a late renewal may prolong it at the store
 
     def __del__(self) -> None:
         try:
