@@ -86,8 +86,8 @@ class StopSignal:
         return was_set
 
 
-class WaitDuties:
-    """Does what is due from time to time during a wait: reports it, and looks for a deadlock."""
+class WaitChecks:
+    """Run from time to time during a wait: the report to `on_wait`, and deadlock detection."""
 
     def __init__(self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None) -> None:
         self._rt = rt
@@ -104,12 +104,12 @@ class WaitDuties:
 
     @property
     def due_at(self) -> float:
-        """The time at which there is something to do."""
+        """The time at which one of them is due."""
         due = [each.due_at for each in (self._reporter, self._detector) if each is not None]
         return min(due, default=inf)
 
-    async def do(self, waiter: str) -> None:
-        """Do what is due. `waiter` is its fingerprint, empty outside the queue. Raises `Deadlock`."""
+    async def run(self, waiter: str) -> None:
+        """Run what is due. `waiter` is its fingerprint, empty outside the queue. Raises `Deadlock`."""
         rt, reporter, detector = self._rt, self._reporter, self._detector
         try:
             if reporter is not None and reporter.due_at <= rt.now():
@@ -150,8 +150,8 @@ class AcquireAttempt:
         """There is nothing to be given up."""
         self._inbox = ""
         """Where the store sends notifications, as of the last answer."""
-        self._duties: WaitDuties | None = None
-        """What there is to do while it waits, once it does."""
+        self._checks: WaitChecks | None = None
+        """None until it waits."""
         self._queued = False
         self._was_behind = False
         """It upgrades, and found somebody ahead of it once."""
@@ -173,8 +173,8 @@ class AcquireAttempt:
         finally:
             if self._queued:
                 self._rt.notifications.forget(self._request.key, fingerprint(self._id))
-            if self._duties is not None:
-                self._duties.end()
+            if self._checks is not None:
+                self._checks.end()
 
     async def _try_again(self, answer: TimedReply, until: float) -> Grant:
         """The one try was refused. Try again as long as the store is still removing expired leases."""
@@ -275,8 +275,8 @@ class AcquireAttempt:
 
     async def _wait_in_queue(self, answer: TimedReply, reply: Queued, until: float) -> Grant | None:
         """Wait for a notification, or until it is time to ask again; None means: ask again."""
-        rt, duties = self._rt, self._begin_to_wait()
-        self._queued, duties.ahead = True, reply.position
+        rt, checks = self._rt, self._begin_to_wait()
+        self._queued, checks.ahead = True, reply.position
         if self._request.held and reply.position:
             if self._was_behind:
                 await self._refuse_upgrade(reply.position)
@@ -294,10 +294,10 @@ class AcquireAttempt:
         end = min(rt.now() + pause, until)
         key, waiter = self._request.key, fingerprint(self._id)
         while True:
-            await self._do_what_is_due(duties, waiter)
+            await self._run_checks(checks, waiter)
             signal = rt.signal()
             rt.notifications.expect(key, waiter, signal)
-            if await self._wait(signal, max(min(end, duties.due_at) - rt.now(), 0.0)):
+            if await self._wait(signal, max(min(end, checks.due_at) - rt.now(), 0.0)):
                 news = signal.value
                 if isinstance(news, Notification) and news.event == "granted":
                     return self._notified(news, answer.sent, reply.now)
@@ -316,21 +316,21 @@ class AcquireAttempt:
         if reply.reason == "too_large":
             self._over = True
             raise refused(self._request, reply)
-        duties = self._begin_to_wait()
-        if duties.due_at <= self._rt.now():
-            duties.ahead = None
-            await self._do_what_is_due(duties, "")
+        checks = self._begin_to_wait()
+        if checks.due_at <= self._rt.now():
+            checks.ahead = None
+            await self._run_checks(checks, "")
         pause = min(max(reply.recheck_in, 0.05), 1.0, until - self._rt.now())
         await self._wait(self._rt.signal(), max(pause, 0.0))
 
-    def _begin_to_wait(self) -> WaitDuties:
-        if self._duties is None:
-            self._duties = WaitDuties(self._rt, self._request, self._on_wait)
-        return self._duties
+    def _begin_to_wait(self) -> WaitChecks:
+        if self._checks is None:
+            self._checks = WaitChecks(self._rt, self._request, self._on_wait)
+        return self._checks
 
-    async def _do_what_is_due(self, duties: WaitDuties, waiter: str) -> None:
+    async def _run_checks(self, checks: WaitChecks, waiter: str) -> None:
         try:
-            await duties.do(waiter)
+            await checks.run(waiter)
         except Deadlock:
             with suppress(DibsError):  # then it is given up in the background
                 await self._leave_queue()
@@ -377,7 +377,7 @@ class AcquireAttempt:
                 holders = status.holders
         if hooks.observer is not None:
             hooks.observer.in_the_way(holders)
-        ahead = None if self._duties is None else self._duties.ahead
+        ahead = None if self._checks is None else self._checks.ahead
         return timed_out(self._request.key, holders, wait, ahead)
 
 

@@ -594,11 +594,11 @@ class GuardedBase[TermT: TermBase]:
 
     def _end(self, exc: BaseException | None) -> None:
         campaign, term = self._campaign, self._term
-        ours = self._guard.leave(exc)
+        no_other_error = self._guard.leave(exc)
         if campaign._guarded.pop(self, None) is not None:
             term._signal_no_more(self)
         if campaign._term is not term and term not in campaign._guarded.values():
             term._release_after_loss()  # the campaign has not waited for this block
         campaign._changed()
         if not term._stands:
-            raise_loss(term._loss(), exc, ours)
+            raise_loss(term._loss(), exc, no_other_error)

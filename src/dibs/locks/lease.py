@@ -705,9 +705,9 @@ def give_up(
     rt.keeper.abandon(key, lease_id, tombstone(rt, doubtful), retain_until)
 
 
-def raise_loss(loss: LeaseLost, exc: BaseException | None, ours: bool) -> None:
+def raise_loss(loss: LeaseLost, exc: BaseException | None, no_other_error: bool) -> None:
     """Raise a loss that ended a body; add it as a note to anything else that ended the body."""
-    if ours:
+    if no_other_error:
         raise loss from exc
     if exc is not None and not isinstance(exc, LeaseLost):
         exc.add_note(str(loss))

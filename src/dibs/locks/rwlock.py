@@ -178,10 +178,12 @@ class RWLeaseBase(LeaseBase):
 
     def _is_ours(self, answer: TimedReply) -> bool:
         """Whether it is the grant that we know, or the one before an upgrade that was answered later."""
-        outgrown = self._outgrown
-        if super()._is_ours(answer) or outgrown is None:
-            return super()._is_ours(answer)
-        return answer.reply.token == outgrown[0] and answer.sent < outgrown[1]  # type: ignore[union-attr]
+        if super()._is_ours(answer):
+            return True
+        if self._outgrown is None:
+            return False
+        token, upgraded_at = self._outgrown
+        return answer.reply.token == token and answer.sent < upgraded_at  # type: ignore[union-attr]
 
 
 async def upgrade(rt: Runtime, lease: RWLeaseBase, wait: float | None) -> None:

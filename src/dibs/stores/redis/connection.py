@@ -35,7 +35,7 @@ MORE = object()
 BUFFER = 65536
 """Bytes that are read at a time, at most."""
 
-SHORTEST = 0.001
+LEAST_WAIT = 0.001
 """Seconds that a wait lasts at least: with none at all a socket does not wait, but fails in another way."""
 
 STALE = 1.0
@@ -205,7 +205,7 @@ class SocketLink:
         self.socket = sock
         self._dial = dial
         self._open = True
-        self._timeout = sock.gettimeout() or SHORTEST
+        self._timeout = sock.gettimeout() or LEAST_WAIT
         self._reader = new_reader()
         self._buffer = bytearray(BUFFER)
         self._used = monotonic()
@@ -251,7 +251,7 @@ class SocketLink:
 
     def _wait_until(self, until: float) -> None:
         """Let the next wait end by then. What has come already can be read even later."""
-        seconds = max(until - monotonic(), SHORTEST)
+        seconds = max(until - monotonic(), LEAST_WAIT)
         if abs(seconds - self._timeout) > 0.1 * self._timeout:  # setting it costs a system call
             self.socket.settimeout(seconds)
             self._timeout = seconds
@@ -274,7 +274,7 @@ class SocketDial:
         self.until = inf
 
     async def __call__(self, settings: Settings, endpoint: Endpoint, timeout: float) -> SocketLink:
-        timeout = max(min(timeout, self.until - monotonic()), SHORTEST)
+        timeout = max(min(timeout, self.until - monotonic()), LEAST_WAIT)
         return SocketLink(_connect(settings, endpoint, timeout), endpoint, self)
 
 
