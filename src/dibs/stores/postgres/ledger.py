@@ -113,12 +113,12 @@ def parameters(
     """
     said = [_columns(number, command) for number, command in enumerate(commands, 1)]
     try:
-        text = json.dumps(said, ensure_ascii=False)
+        text = _to_json(said)
         text.encode()
     except (ValueError, TypeError):
         text = ""
     if not text or "\\u0000" in text or "\\u0010" in text:
-        text = json.dumps([_sayable(columns) for columns in said], ensure_ascii=False)
+        text = _to_json([_sayable(columns) for columns in said])
     # the time for the database to go by: in production its own
     return [
         text,
@@ -152,6 +152,8 @@ def notifications_in(payloads: Iterable[str], inbox: str) -> list[Notification]:
 def _notification(said: Sequence[Any], inbox: str) -> Notification:
     return codec.decode_notification(said[1:], bytes.fromhex(said[0]), inbox)
 
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _NAMES = {
     cls: ("kind", *(field.name for field in fields(cls) if field.name != "key"))
@@ -210,7 +212,7 @@ def _sayable(columns: dict[str, Any]) -> dict[str, Any]:
     """A command whose texts PostgreSQL can hold; one that JSON cannot hold says so."""
     escaped_columns = {name: escaped(value) for name, value in columns.items()}
     try:
-        json.dumps(escaped_columns, ensure_ascii=False).encode()
+        _to_json(escaped_columns).encode()
     except (TypeError, ValueError) as error:
         return _flawed(columns["n"], columns["key"], f"no row can hold this: {error}")
     return escaped_columns
