@@ -76,10 +76,15 @@ RULES: Mapping[str, Rule] = {
     "stores.redact": Rule(),
     "stores.waker": Rule(names("model")),
     "stores.aio": Rule(BASE | names("stores.port")),
+    "stores.loop_thread": Rule(BASE | names("process stores.port")),
     "stores": Rule(),
+    "stores.web.*": Rule(names("stores.aio"), theirs=names("httptools"), siblings=True),
     "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
     "stores.*": Rule(
-        BELOW | names("stores.aio stores.waker stores.port stores.redact"),
+        BELOW
+        | names(
+            "stores.aio stores.loop_thread stores.waker stores.port stores.redact stores.web.* stores.cas.*"
+        ),
         theirs=names("*"),
     ),
     "stores.memory": Rule(BELOW | names("stores.port")),
@@ -107,12 +112,18 @@ RULES: Mapping[str, Rule] = {
     # a query is asked at any time, and the workflow's own stands still between its tasks
     "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
     "stores.temporal.client.*": Rule(
-        BELOW | names("stores.aio stores.port stores.temporal.protocol.* stores.temporal.unheeded"),
+        BELOW
+        | names(
+            "stores.aio stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.unheeded"
+        ),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "stores.temporal.store": Rule(
-        BELOW | names("stores.port stores.temporal.protocol.* stores.temporal.client.*"),
+        BELOW
+        | names(
+            "stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.client.*"
+        ),
         theirs=names("temporalio"),
     ),
     "stores.temporal": Rule(),
@@ -220,7 +231,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names("process settings temporal testing config stores.http.* server.*")
+        | names("process settings temporal testing config stores.http.* stores.web.* server.*")
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),

@@ -21,10 +21,10 @@ from dibs.server.observatory.events import Event, read
 from dibs.stores.http import wire
 from dibs.stores.http.errors import broken, check_format, explain, is_ours, unreachable
 from dibs.stores.http.names import MARK, encoded
-from dibs.stores.http.reading import Events
 from dibs.stores.http.stream import MISSED, SLACK
 from dibs.stores.http.url import ApiKey, HttpSettings, read_url
 from dibs.stores.http.wire import to_model
+from dibs.stores.web.reading import Events
 
 BEAT = 15.0
 """So often something comes, until the service has said how often."""

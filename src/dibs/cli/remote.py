@@ -16,8 +16,8 @@ from dibs.stores.http.errors import (
     unreachable,
     unreadable,
 )
-from dibs.stores.http.reading import Response
 from dibs.stores.http.url import ApiKey, HttpSettings, read_url
+from dibs.stores.web.reading import Response
 
 MAX_ANSWER = 64 << 20
 

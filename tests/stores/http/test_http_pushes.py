@@ -10,9 +10,9 @@ import pytest
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Notification, Released
 from dibs.stores.http import wire
-from dibs.stores.http.reading import Response
 from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay, ServerAffinity
 from dibs.stores.registry import store_for
+from dibs.stores.web.reading import Response
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
 from tests.stores.redis.both_worlds import Side, acquire, release
 

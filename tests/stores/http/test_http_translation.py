@@ -27,9 +27,9 @@ from dibs.errors import (
 from dibs.model import Failed, Granted, Inspect, Released, Status
 from dibs.stores.http import wire
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import MAX_EVENT, MAX_HEAD, Events, NotHttp, Response, ResponseReader
-from dibs.stores.http.url import IDLE
 from dibs.stores.registry import store_for
+from dibs.stores.web.endpoint import IDLE
+from dibs.stores.web.reading import MAX_EVENT, MAX_HEAD, Events, NotHttp, Response, ResponseReader
 from tests.stores.http.peers import Peer, about, answer, batch, problem, service
 from tests.stores.redis.both_worlds import Side, acquire
 
@@ -176,7 +176,7 @@ def test_what_is_no_http(data: bytes) -> None:
 
 
 def test_a_body_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.stores.http.reading.MAX_BODY", 10)
+    monkeypatch.setattr("dibs.stores.web.reading.MAX_BODY", 10)
     reader = ResponseReader()
     reader.feed(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
     with pytest.raises(NotHttp, match="too large"):
@@ -378,8 +378,8 @@ def test_a_connection_that_was_idle_for_long_is_not_used(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert IDLE < 60  # what many a balancer waits
-    for world in ("loop_link", "threads"):
-        monkeypatch.setattr(f"dibs.stores.http.{world}.IDLE", 0.2)
+    for module in ("web.links", "http.threads"):
+        monkeypatch.setattr(f"dibs.stores.{module}.IDLE", 0.2)
 
     async def case() -> None:
         with Peer(service(batch=batch(GRANTED))) as peer:

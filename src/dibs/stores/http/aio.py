@@ -11,12 +11,13 @@ from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.http.errors import broken
 from dibs.stores.http.loop_link import AsyncHttpLink, AsyncHttpStream, dial
-from dibs.stores.http.reading import Response
 from dibs.stores.http.requests import findings
 from dibs.stores.http.stream import MISSED_SOME, ReconnectDelay, ServerAffinity, nowhere
 from dibs.stores.http.url import LARGEST, HttpSettings
 from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
+from dibs.stores.web.links import LinkPool
+from dibs.stores.web.reading import Response
 
 log = logging.getLogger("dibs")
 
@@ -34,7 +35,7 @@ class AsyncHttpConnection:
 
     def _reset(self) -> None:
         self.inbox = ""
-        self._links = AsyncHttpLinks(self._settings)
+        self._links = LinkPool(partial(dial, self._settings))
         self._stream: AsyncHttpStream | None = None
         self._loop_end: LoopEnd | None = None
         self._deliver: Deliver = _to_nobody
@@ -75,7 +76,7 @@ class AsyncHttpConnection:
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
             return [*await self._apply(commands[:middle]), *await self._apply(commands[middle:])]
-        return self._replies(link, await self._links.ask(link, request), commands)
+        return self._replies(link, await self._ask(link, request), commands)
 
     def _landed(
         self,
@@ -106,22 +107,31 @@ class AsyncHttpConnection:
             link.close()  # the next one looks for the key again
             raise
 
+    async def _ask(
+        self, link: AsyncHttpLink, request: bytes, timeout: float | None = None
+    ) -> Response:
+        """Send a request and return its answer. Raises `DibsError`."""
+        try:
+            return await self._links.ask(link, request, timeout)
+        except Exception as error:
+            raise broken(error, self._settings, silent=link.silent) from error
+
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         link = await self._links.take()
         request = link.requests.scan(prefix, cursor, limit)
-        return link.requests.page(await self._links.ask(link, request, self._settings.timeout))
+        return link.requests.page(await self._ask(link, request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
         """See `findings`."""
         about = await self._about()
         link = await self._links.take()
-        answer = await self._links.ask(link, link.requests.limits(), self._settings.timeout)
+        answer = await self._ask(link, link.requests.limits(), self._settings.timeout)
         return findings(about, link.requests.ttls(answer), self._settings)
 
     async def _about(self) -> About:
         """Ask what the service is. This also checks the API key."""
         link = await self._links.take()
-        answer = await self._links.ask(link, link.requests.about(), self._settings.timeout)
+        answer = await self._ask(link, link.requests.about(), self._settings.timeout)
         try:
             about = link.requests.who(answer)
         except BaseException:
@@ -186,64 +196,3 @@ class AsyncHttpConnection:
 
 def _to_nobody(_: object) -> None:
     """Nobody has subscribed."""
-
-
-MAX_IDLE = 4
-"""Connections that are kept for the next requests, at most."""
-
-
-class AsyncHttpLinks:
-    """The connections of one loop for requests, made when they are needed."""
-
-    def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
-        self._links: list[AsyncHttpLink] = []
-        self._parting = False
-
-    def idle(self) -> AsyncHttpLink | None:
-        """Return a connection that is open and idle, if there is one."""
-        for link in self._links:
-            if link.idle:
-                return link
-        return None
-
-    async def take(self) -> AsyncHttpLink:
-        """Return an idle connection, to be used before the caller awaits anything. Raises `DibsError`."""
-        link = self.idle()
-        if link is None:
-            link = await dial(self._settings)
-            self._links = [each for each in self._links if each.usable]
-            self._links.append(link)
-            link.parting = self._parting or len(self._links) > MAX_IDLE
-        return link
-
-    async def ask(
-        self, link: AsyncHttpLink, request: bytes, timeout: float | None = None
-    ) -> Response:
-        """Send a request and return its answer. Raises `DibsError`."""
-        try:
-            async with asyncio.timeout(timeout):
-                return await link.ask(request)
-        except Exception as error:
-            link.close()
-            raise broken(error, self._settings, silent=link.silent) from error
-        except BaseException:
-            link.close()  # cancelled: the next request must not get this answer
-            raise
-
-    def part(self, *, parting: bool = True) -> None:
-        """Close connections as soon as they are idle, from now on; or no longer.
-
-        A loop that ends leaves no time to close them later, and asyncio warns about sockets that stay open.
-        """
-        self._parting = parting
-        for link in self._links:
-            link.parting = parting
-            if parting:
-                link.close_if_idle()
-
-    def close_in_child(self) -> None:
-        """Close the sockets that a fork has copied, and send nothing."""
-        links, self._links = self._links, []
-        for link in links:
-            link.close_in_child()

@@ -7,8 +7,8 @@ import msgspec
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.stores.http import wire
-from dibs.stores.http.reading import NotHttp, Response
 from dibs.stores.http.url import HOW, ApiKey, HttpSettings
+from dibs.stores.web.reading import NotHttp, Response
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
 """Statuses of passing trouble, whether the service or a proxy answers with them."""

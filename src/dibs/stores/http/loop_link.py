@@ -1,130 +1,33 @@
-"""A connection in an event loop: an asyncio protocol of our own, since HTTP clients cost many times more."""
+"""The connections of an event loop to the service: for requests, and for notifications."""
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import cast
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Notification
-from dibs.stores.aio import BufferedLink, resolve
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.reading import Response, ResponseReader
-from dibs.stores.http.requests import Requests, keep_alive
+from dibs.stores.http.requests import Requests
 from dibs.stores.http.stream import StreamReader
-from dibs.stores.http.url import IDLE, HttpSettings
+from dibs.stores.http.url import HttpSettings
+from dibs.stores.web.links import WebLink, connect
+from dibs.stores.web.reading import Response
 
-type Land = Callable[[Response | Exception], None]
-"""Called with the answer, or with an error."""
 
-
-class AsyncHttpLink(BufferedLink):
-    """One TCP connection: one request at a time. It cannot be used again after an error."""
+class AsyncHttpLink(WebLink):
+    """A connection to the service: one request at a time. It cannot be used again after an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
         super().__init__(loop)
         self.requests = requests
-        self.silent = True
-        """Nothing has ever arrived on it."""
-        self.reader = ResponseReader()
-        self._land: Land | None = None
-        self._used = loop.time()
-
-    @property
-    def idle(self) -> bool:
-        """Whether it is open, and no request is under way."""
-        if self.usable and self._land is None and self._loop.time() - self._used > IDLE:
-            self.close()
-        return self.usable and self._land is None
-
-    def ask(self, request: bytes) -> asyncio.Future[Response]:
-        """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
-        future: asyncio.Future[Response] = self._loop.create_future()
-        self.launch(request, partial(resolve, future))
-        return future
-
-    def launch(self, request: bytes, land: Land) -> None:
-        """Send a request at once, and call `land` with its answer."""
-        if self.idle and self._transport is not None:
-            self._land = land
-            self._transport.write(request)
-        else:
-            land(ConnectionResetError("the connection is closed"))
-
-    # -- what the loop calls ------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            keep_alive(sock)
-        if not self.usable:
-            self._transport.abort()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.silent = False
-        try:
-            for answer in self.reader.feed(self._buffer[:nbytes]):
-                self._landed(answer)
-        except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
-            self._break(error)
-
-    def _landed(self, answer: Response) -> None:
-        land, self._land = self._land, None
-        self._used = self._loop.time()
-        if land is None or self.parting or not answer.lasts:
-            self._hang_up(ConnectionResetError("the service closed the connection"))
-        if land is not None:
-            land(answer)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._break(error or ConnectionResetError("the service closed the connection"))
-
-    # -- ends ---------------------------------------------------------------------------------------
-
-    def _break(self, error: Exception) -> None:
-        if self.usable:
-            self._hang_up(error)
-
-    def close_if_idle(self) -> None:
-        """Close it, unless a request is under way."""
-        if self._land is None:
-            self.close()
-
-    def close(self) -> None:
-        """Close it. A request under way fails with an `OSError`."""
-        if self.usable:
-            self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
-
-    def _hang_up(self, error: Exception) -> None:
-        self._abort()
-        land, self._land = self._land, None
-        if land is not None:
-            land(error)
 
 
 async def dial(settings: HttpSettings) -> AsyncHttpLink:
     """Connect, in the running loop. Raises `DibsError`."""
-    loop = asyncio.get_running_loop()
-    link = AsyncHttpLink(loop, Requests(settings))
-    tls = settings.tls
+    link = AsyncHttpLink(asyncio.get_running_loop(), Requests(settings))
     try:
-        async with asyncio.timeout(settings.connect_timeout):
-            await loop.create_connection(
-                lambda: link,
-                settings.host,
-                settings.port,
-                ssl=None if tls is None else tls(),
-                server_hostname=None if tls is None else settings.host,
-            )
-    except BaseException as error:
-        link.close()
-        if isinstance(error, OSError):
-            raise unreachable(error, settings) from error
-        raise
+        await connect(link, settings)
+    except OSError as error:
+        raise unreachable(error, settings) from error
     return link
 
 

@@ -1,11 +1,10 @@
 """Requests to the service, and what its answers mean. The connections of asyncio and threads carry them."""
 
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,13 +13,9 @@ from dibs.model import Command, Finding, Page, Reply
 from dibs.stores.http import wire
 from dibs.stores.http.errors import check_format, explain, is_ours, unreadable
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.reading import Response
 from dibs.stores.http.url import ApiKey, HttpSettings, is_here
 from dibs.stores.http.wire import to_model, to_wire
-
-if TYPE_CHECKING:
-    from asyncio.trsock import TransportSocket
-
+from dibs.stores.web.reading import Response
 
 BINARY = "application/msgpack"
 EVENTS = "text/event-stream"
@@ -161,15 +156,6 @@ def _propagator() -> Any:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator()
-
-
-def keep_alive(sock: "socket.socket | TransportSocket") -> None:
-    """Send without delay, and notice within a minute that the other side has vanished."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def findings(about: wire.About, ttls: wire.Ttls, settings: HttpSettings) -> Sequence[Finding]:

@@ -10,9 +10,9 @@ import msgspec
 
 from dibs.model import Command, Notification
 from dibs.stores.http import wire
-from dibs.stores.http.reading import Events, NotHttp, Response
 from dibs.stores.http.requests import Requests
 from dibs.stores.http.wire import notification_to_model
+from dibs.stores.web.reading import Events, NotHttp, Response
 
 MISSED = 2
 """Beats in a row that are missing when a stream is given up."""

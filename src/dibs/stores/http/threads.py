@@ -11,8 +11,7 @@ from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.reading import Response, ResponseReader
-from dibs.stores.http.requests import Requests, findings, keep_alive
+from dibs.stores.http.requests import Requests, findings
 from dibs.stores.http.stream import (
     MISSED_SOME,
     ReconnectDelay,
@@ -20,9 +19,11 @@ from dibs.stores.http.stream import (
     StreamReader,
     nowhere,
 )
-from dibs.stores.http.url import IDLE, LARGEST, HttpSettings
+from dibs.stores.http.url import LARGEST, HttpSettings
 from dibs.stores.http.wire import About
 from dibs.stores.waker import Waker
+from dibs.stores.web.endpoint import IDLE, keep_alive
+from dibs.stores.web.reading import Response, ResponseReader
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 

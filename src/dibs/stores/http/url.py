@@ -21,10 +21,6 @@ CONNECT_TIMEOUT = 5.0
 TIMEOUT = 10.0
 """Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
 
-IDLE = 50.0
-"""Seconds after which an idle connection is not used again. Proxies drop one, most of them after a minute."""
-
-
 LARGEST = 1 << 19
 """Bytes of a request above which its commands are sent in two. Services and proxies limit the body."""
 

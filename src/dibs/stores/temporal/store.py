@@ -7,16 +7,20 @@ import temporalio as temporalio  # so that it is told at once if it is missing
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
+from dibs.stores.loop_thread import BlockingLoopConnection, LoopThread
 from dibs.stores.port import BlockingConnection, Store
 from dibs.stores.temporal.client.aio import AsyncTemporalConnection
 from dibs.stores.temporal.client.calling import Caller
 from dibs.stores.temporal.client.connecting import Connection
 from dibs.stores.temporal.client.listening import Ear
-from dibs.stores.temporal.client.loop_thread import BlockingTemporalConnection, LoopThread
 from dibs.stores.temporal.client.scanning import Listings
 from dibs.stores.temporal.client.settings import Settings, Target
+from dibs.stores.temporal.client.threads import let_go
 from dibs.stores.temporal.client.url import read_url
 from dibs.stores.temporal.protocol.queues import task_queue
+
+STARTS = 3.0
+"""Seconds that connecting, and the start of a broker, may take on a busy machine."""
 
 
 class TemporalStore(Store):
@@ -73,7 +77,7 @@ class TemporalStore(Store):
         self._clock = clock
         self._listings = Listings()
         self._ears: WeakValueDictionary[str, Ear] = WeakValueDictionary()
-        self._thread = LoopThread(self._new_caller)
+        self._thread = LoopThread("dibs-temporal", self._new_caller, let_go)
 
     def _new_caller(self) -> Caller:
         return Caller(self._connection, self._clock)
@@ -86,7 +90,7 @@ class TemporalStore(Store):
     def blocking_connection(self) -> BlockingConnection:
         def inner() -> AsyncTemporalConnection:
             return AsyncTemporalConnection(
-                self._connection, self._listings, self._ears, self._thread.caller
+                self._connection, self._listings, self._ears, self._thread.shared
             )
 
-        return BlockingTemporalConnection(self._thread, inner)
+        return BlockingLoopConnection(self._thread, inner, least_timeout=STARTS)

@@ -14,13 +14,13 @@ from dibs.errors import DibsError
 from dibs.model import Command, Finding, Inspect, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import submit_in_task
+from dibs.stores.loop_thread import keep_for_ever
 from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.temporal.client.calling import ABREAST, Caller
 from dibs.stores.temporal.client.connecting import Connection, prepare
 from dibs.stores.temporal.client.listening import Ear, asked_to_hear, inbox_of, waits_in_vain
 from dibs.stores.temporal.client.pollers import ALIVE, ages, attended, last_heard, polled
 from dibs.stores.temporal.client.scanning import Listings
-from dibs.stores.temporal.client.threads import keep_for_ever
 from dibs.stores.temporal.client.updating import Update
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.queues import serve, terminate, unserved

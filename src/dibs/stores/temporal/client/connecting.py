@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dibs.errors import DibsError, Forbidden, NotConfigured
 from dibs.process import on_fork
+from dibs.stores.loop_thread import keep_for_ever
 from dibs.stores.temporal.client.settings import Settings, Target
-from dibs.stores.temporal.client.threads import keep_for_ever, runtime
+from dibs.stores.temporal.client.threads import runtime
 from dibs.stores.temporal.client.trouble import explain, explain_text, unreachable
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dibs.process import FreshLock, on_fork
+from dibs.stores.loop_thread import keep_for_ever
 
 if TYPE_CHECKING:
     from temporalio.runtime import Runtime
@@ -112,11 +113,3 @@ def _state(thread: str) -> str:
     except OSError:
         return ""  # it has ended
     return told.rpartition(")")[2].split()[0]
-
-
-def keep_for_ever(*things: Any) -> None:
-    """Have them outlive even the end of the interpreter: their end would wait for threads of the parent."""
-    import ctypes
-
-    for thing in things:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

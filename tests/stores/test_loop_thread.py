@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dibs.stores.temporal.client import loop_thread
-from dibs.stores.temporal.client.calling import Caller
-from dibs.stores.temporal.client.loop_thread import LoopThread
+from dibs.stores.loop_thread import LoopThread
 from tests.runtime.interrupting import Interrupting
 
 pytestmark = [
@@ -26,12 +24,6 @@ LONG = 30.0
 
 
 @pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these loops has used Temporal: nothing need be waited for at its end."""
-    monkeypatch.setattr(loop_thread, "let_go", lambda: None)
-
-
-@pytest.fixture(autouse=True)
 def _heard() -> Iterator[None]:
     """A shell starts what runs in the background with SIGINT ignored: then nothing would be tried."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,8 +31,8 @@ def _heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def no_caller() -> Caller:
-    raise AssertionError("nobody calls")
+def new_thread() -> LoopThread[None]:
+    return LoopThread("dibs-test", lambda: None, lambda: None)
 
 
 def at_every_bytecode(action: Callable[[], object], then: Callable[[], None]) -> int:
@@ -62,7 +54,7 @@ async def short_work(text: str = "") -> str:
 
 
 def test_an_interrupt_of_whoever_waits_leaves_the_loop_to_the_others() -> None:
-    thread = LoopThread(no_caller)
+    thread = new_thread()
     thread.enter("me")
 
     def others_go_on() -> None:
@@ -73,7 +65,7 @@ def test_an_interrupt_of_whoever_waits_leaves_the_loop_to_the_others() -> None:
 
 
 def test_an_interrupt_of_who_comes_and_goes_keeps_nobody_out() -> None:
-    thread = LoopThread(no_caller)
+    thread = new_thread()
 
     def come_and_go() -> None:
         thread.enter("me")

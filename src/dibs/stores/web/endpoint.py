@@ -1,0 +1,34 @@
+"""Where an HTTP server is, and how a socket to it is set up; for both sides."""
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import ssl
+    from asyncio.trsock import TransportSocket
+
+IDLE = 50.0
+"""Seconds after which an idle connection is not used again: many servers close it after a minute."""
+
+
+class Endpoint(Protocol):
+    """Where an HTTP server is, and how long connecting may take."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def tls(self) -> "Callable[[], ssl.SSLContext] | None": ...
+    @property
+    def connect_timeout(self) -> float: ...
+
+
+def keep_alive(sock: "socket.socket | TransportSocket") -> None:
+    """Send without delay, and notice within a minute that the other side has vanished."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
