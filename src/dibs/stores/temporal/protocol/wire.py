@@ -26,7 +26,7 @@ def too_new(what: str, given: int, whose: str, known: int) -> str | None:
     return f"{what} is of format {given}, and {whose} knows {known}: update that first"
 
 
-FORMAT = 2
+FORMAT = 3
 """Format of what is sent to and by brokers, and of what they carry over to their next run."""
 
 WITH_BACKLOG = 3

@@ -1,0 +1,90 @@
+"""What a store with compare-and-set has to provide: a cell for each key, that is loaded and swapped."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from dibs.core.book import MemoryBook
+from dibs.errors import DibsError
+from dibs.model import Finding, Notification
+from dibs.stores.snapshot import State
+
+
+class Cell(NamedTuple):
+    """A key as it was at one moment."""
+
+    version: Any
+    """Whatever the store compares. None: the key does not exist."""
+    state: State | None
+    """The book; None if the key does not exist."""
+
+
+class Change(NamedTuple):
+    """What a cell is to become."""
+
+    state: State | None
+    """The book; None deletes the cell."""
+    book: MemoryBook
+    """The same, for what the store shows of it."""
+    notifications: Sequence[Notification]
+    """For other processes. Lost ones cost time, not exclusion."""
+
+
+class Conflict(Exception):
+    """The cell is not of the version that the swap expected; nothing was written."""
+
+    def __init__(self, cell: Cell | None = None) -> None:
+        super().__init__()
+        self.cell = cell
+        """The cell as it is now, if the answer told."""
+
+
+class TooLarge(Exception):
+    """The store takes no value of this size; nothing was written."""
+
+
+type Receive = Callable[[Sequence[Notification] | DibsError], None]
+"""Takes notifications; or an error: the subscription has ended."""
+
+
+class Cells(Protocol):
+    """The cells of a store, used in one event loop.
+
+    Every method raises `DibsError` if it fails; `BackendUnavailable` if the cell may or may not have been
+    swapped. A call that is cancelled leaves no answer behind for another one.
+    """
+
+    async def open(self) -> None:
+        """Connect, and raise if the store cannot be used. Can be called again after `close`."""
+
+    async def close(self) -> None:
+        """Disconnect; subscriptions end without a word."""
+
+    async def load(self, key: bytes) -> Cell:
+        """Return the cell, not older than this call."""
+
+    async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        """Write a cell if it still has this version; return the new version.
+
+        Raises `Conflict` if it has another one, `TooLarge`. The notifications are sent with the write, or
+        after it.
+        """
+
+    async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
+        """Hand notifications for this inbox to `receive` from now on; return what ends it.
+
+        A store without notifications does nothing.
+        """
+
+    async def page(
+        self, prefix: bytes, cursor: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, Cell]], bytes | None]:
+        """The next keys that begin with `prefix`, in byte order, after `cursor`; and the next cursor."""
+
+    async def examine(self) -> Sequence[Finding]:
+        """Return what `dibs doctor` reports about the store."""
+
+    def part(self) -> None:
+        """The loop ends: close what is idle, and the rest as soon as it is. No time is left to wait."""
+
+    def after_fork(self) -> None:
+        """In the child: drop inherited sockets without a word to the other side."""

@@ -1,0 +1,133 @@
+"""When an entry has expired, in a store that has no clock for us.
+
+There are two ways to know it.
+
+*Observed*: this process has seen an entry without a sign of life for 1.01 times its ttl, on its own clock,
+from the moment that the answer came. A written time is not trusted. This is the rule of client-go's leader
+election, and holds whatever the clocks of other machines say.
+
+*Dated*: most stores write their own time into each answer (the `Date` header of HTTP). Whoever writes an
+entry also writes its end by that clock, as late as it may be; whoever reads it waits until that clock, as
+early as it may be, is past the end by `skew` seconds. It is a second way to know that an entry is dead, and
+never prolongs one. Without it, a process that looks once (cron, `dibs run --wait 0`) would never get a dead
+holder's lease, since it has watched for no time at all.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dibs.core.book import Entry, Hold, QueueEntry
+from dibs.core.timing import DRIFT
+
+SKEW = 10.0
+"""Seconds by which the clocks of a store's servers may differ, or be stepped; the option `skew` of URLs."""
+
+UNDATED = 0.0
+"""The `expires` of an entry whose writer did not know the store's time."""
+
+type Mark = tuple[type, int, int]
+"""What tells one sign of life from all others of the same id."""
+
+
+class Time(NamedTuple):
+    """The time of one command: the latest that the store's clock may show; without dates, our own clock."""
+
+    now: float
+    ahead: float
+    """Seconds that `now` is ahead of this process's clock."""
+    slack: float | None
+    """Seconds after the written end of an entry until it is dead by the dates. None: there are no dates."""
+    stamp: int
+    """The store's wall clock in microseconds, as early as it may be; 0 without dates."""
+
+
+class StoreClock:
+    """What this process knows of the store's clock: bounds of its difference to our own.
+
+    They narrow with every answer, and widen with time, since clocks may run apart by `DRIFT`.
+    """
+
+    def __init__(self, skew: float = SKEW) -> None:
+        self.skew = skew
+        self.disagreement = 0.0
+        """Seconds by which two answers contradicted each other at most: servers' clocks that differ."""
+        self._low = self._high = self._at = 0.0
+        self._known = False
+
+    def note(self, date: float, resolution: float, sent: float, heard: float) -> None:
+        """An answer had this date: seconds since 1970, rounded down to `resolution`.
+
+        The request was sent and its answer heard at these times of our own clock.
+        """
+        low, high = date - heard, date + resolution - sent
+        if self._known:
+            grown = DRIFT * (heard - self._at)
+            old_low, old_high = self._low - grown, self._high + grown
+            apart = max(old_low - high, low - old_high)
+            if apart <= 0:
+                low, high = max(low, old_low), min(high, old_high)
+            else:
+                self.disagreement = max(self.disagreement, apart)
+        self._low, self._high, self._at, self._known = low, high, heard, True
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the store's dates are known, and agree within `skew`."""
+        return self._known and self.disagreement <= self.skew
+
+    def time(self, now: float) -> Time:
+        """The time at `now` of our own clock."""
+        if not self.is_dated:
+            return Time(now, 0.0, None, 0)
+        grown = DRIFT * max(now - self._at, 0.0)
+        low, high = self._low - grown, self._high + grown
+        return Time(now + high, high, self.skew + high - low, int((now + low) * 1e6))
+
+
+class Sightings:
+    """The first time that this process saw each entry's present sign of life, for one key."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Mark, float]] = {}
+
+    def view(self, time: Time) -> Callable[[Entry], float]:
+        """Return `expires_at` for a book that was loaded by `time`; what is new to us is seen then."""
+        seen, ahead, slack, now = self._seen, time.ahead, time.slack, time.now - time.ahead
+
+        def expires_at(entry: Entry) -> float:
+            known, mark = seen.get(entry.id), mark_of(entry)
+            if known is None or known[0] != mark:
+                known = seen[entry.id] = (mark, now)
+            observed = known[1] + ahead + (1 + DRIFT) * entry.ttl
+            if slack is None or entry.expires == UNDATED:
+                return observed
+            return min(observed, entry.expires + slack)
+
+        return expires_at
+
+    def copy(self) -> "Sightings":
+        """The same, for an attempt that may fail: what was never stored, nobody has seen."""
+        other = Sightings()
+        other._seen = self._seen.copy()
+        return other
+
+    def is_changed(self, entry: Entry) -> bool:
+        """Whether an entry is not as it was seen last."""
+        known = self._seen.get(entry.id)
+        return known is None or known[0] != mark_of(entry)
+
+    def forget_all_but(self, entries: Iterable[Entry]) -> None:
+        """Keep no more than what is in the book."""
+        living = {entry.id for entry in entries}
+        for gone in self._seen.keys() - living:
+            del self._seen[gone]
+
+
+def mark_of(entry: Entry) -> Mark:
+    """The beat alone won't do: it begins anew where an id that had ended is acquired again."""
+    life = 0
+    if isinstance(entry, Hold):
+        life = entry.token
+    elif isinstance(entry, QueueEntry):
+        life = entry.arrival
+    return type(entry), life, entry.beat

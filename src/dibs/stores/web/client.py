@@ -1,0 +1,117 @@
+"""Requests to a server that speaks JSON over HTTP, and answers that are read line by line as they come."""
+
+import asyncio
+import calendar
+import time
+from collections.abc import Callable
+
+from dibs.stores.web.endpoint import Endpoint
+from dibs.stores.web.links import LinkPool, WebLink, connect
+from dibs.stores.web.reading import NotHttp, Response
+
+MAX_LINE = 1 << 24
+"""Bytes of a line at most."""
+
+type Note = Callable[[float, float, float, float], None]
+"""Takes the date of an answer: the date, its resolution, when the request left and when the answer came."""
+
+
+class NotConnected(OSError):
+    """No connection could be made: nothing was sent."""
+
+
+class Client:
+    """One server, for one event loop. It raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
+
+    def __init__(
+        self, endpoint: Endpoint, now: Callable[[], float], note: Note, most_idle: int
+    ) -> None:
+        self.endpoint = endpoint
+        self._now = now
+        self._note = note
+        self._links: LinkPool[WebLink] = LinkPool(self._dial, most_idle)
+        self._date = ("", 0.0)
+        self._host = f"{endpoint.host}:{endpoint.port}".encode("latin-1")
+
+    async def _dial(self) -> WebLink:
+        link = WebLink(asyncio.get_running_loop())
+        try:
+            await connect(link, self.endpoint)
+        except OSError as error:
+            raise NotConnected(*error.args) from error
+        return link
+
+    async def request(
+        self,
+        method: bytes,
+        path: bytes,
+        headers: bytes = b"",
+        body: bytes = b"",
+        timeout: float | None = None,
+    ) -> Response:
+        """Send a request and return its answer. `headers` are whole lines. Raises `OSError`, `NotHttp`."""
+        link = await self._links.take()
+        sent = self._now()
+        answer = await self._links.ask(link, self._request(method, path, headers, body), timeout)
+        date = answer.headers.get("date")
+        if date is not None:
+            if date != self._date[0]:
+                self._date = (date, _seconds(date))
+            if self._date[1]:
+                self._note(self._date[1], 1.0, sent, self._now())
+        return answer
+
+    def _request(self, method: bytes, path: bytes, headers: bytes, body: bytes) -> bytes:
+        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method, path, self._host, headers)
+        if not body and method == b"GET":
+            return head + b"\r\n"
+        return b"%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+            head,
+            len(body),
+            body,
+        )
+
+    async def lines(
+        self,
+        method: bytes,
+        path: bytes,
+        headers: bytes,
+        body: bytes,
+        line: Callable[[bytes], None],
+        over: Callable[[Response | Exception], None],
+    ) -> Callable[[], None]:
+        """Send a request, and hand over the lines of its answer as they come; return what ends that.
+
+        `over` is called once, when the answer has ended or if it is not a 200. Raises like `request`.
+        """
+        link = await self._dial()
+        rest = b""
+
+        def piece(data: bytes) -> None:
+            nonlocal rest
+            *whole, rest = (rest + data).split(b"\n")
+            if len(rest) > MAX_LINE:
+                raise NotHttp("a line is too large")
+            for each in whole:
+                if each:
+                    line(each)
+
+        link.reader.heed = lambda answer: piece if answer.status == 200 else None
+        link.launch(self._request(method, path, headers, body), over)
+        return link.close
+
+    def part(self, *, parting: bool = True) -> None:
+        """Close connections as soon as they are idle, from now on; or no longer."""
+        self._links.part(parting=parting)
+
+    def close_in_child(self) -> None:
+        """Close the sockets that a fork has copied, and send nothing."""
+        self._links.close_in_child()
+
+
+def _seconds(date: str) -> float:
+    """A date of HTTP as seconds since 1970; 0 if it is none."""
+    try:
+        return float(calendar.timegm(time.strptime(date, "%a, %d %b %Y %H:%M:%S GMT")))
+    except ValueError:
+        return 0.0
