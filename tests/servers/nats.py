@@ -1,0 +1,45 @@
+"""A NATS server of its own for a test."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from tests.servers.binaries import Program, nats_program
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
+
+
+class NatsServer(Server):
+    """A NATS with JetStream on a free loopback port; a killed one comes back with its streams."""
+
+    PORT_IS_TAKEN = "address already in use"
+
+    def __init__(self, folder: Path, *, program: Program | None = None) -> None:
+        super().__init__(folder)
+        self.program = program or nats_program()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{HOST}:{self.port}"
+
+    def info(self) -> dict[str, Any]:
+        """Return what the server sends first on a new connection: its name, version and features."""
+        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+            with connection.makefile("rb") as lines:
+                word, _, text = lines.readline().partition(b" ")
+        assert word == b"INFO", word
+        return dict(json.loads(text))
+
+    def _launch(self) -> ServerProcess:
+        command: list[str | Path] = [self.program.path, "--addr", HOST, "--port", str(self.port)]
+        command += ["--name", str(self.folder), "--jetstream", "--store_dir", self.folder / "data"]
+        return ServerProcess(command, log=self.folder / "nats.log")
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.info().get("server_name") == str(self.folder))
+        except (OSError, AssertionError):
+            return False
