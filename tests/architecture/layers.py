@@ -79,6 +79,10 @@ RULES: Mapping[str, Rule] = {
     "stores.loop_thread": Rule(BASE | names("process stores.port")),
     "stores": Rule(),
     "stores.web.*": Rule(names("stores.aio"), theirs=names("httptools"), siblings=True),
+    "stores.snapshot": Rule(names("core.*")),
+    "stores.cas.*": Rule(
+        BELOW | names("stores.aio stores.port stores.loop_thread stores.snapshot"), siblings=True
+    ),
     "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
     "stores.*": Rule(
         BELOW

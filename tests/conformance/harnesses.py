@@ -15,6 +15,7 @@ from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
 from tests.servers.certificates import self_signed
+from tests.servers.etcd import EtcdServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -74,6 +75,31 @@ class Valkey(Redis):
 
 class Valkeys(Redis):
     scheme = "valkeys"
+    tls = True
+
+
+class Etcd(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    scheme = "etcd"
+    tls = False
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with EtcdServer(tmp_path_factory.mktemp(cls.scheme), tls=cls.tls) as server:
+            cls.url = f"{cls.scheme}:{server.url.partition(':')[2]}"
+            if cls.tls:
+                cls.url += f"?cafile={server.certificate}"
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
+class Etcds(Etcd):
+    scheme = "etcds"
     tls = True
 
 
@@ -159,6 +185,8 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "valkey": Valkey,
     "valkeys": Valkeys,
     "postgresql": Postgresql,
+    "etcd": Etcd,
+    "etcds": Etcds,
     "temporal": Temporal,
     "http": Http,
     "https": Https,

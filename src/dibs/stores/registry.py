@@ -21,6 +21,8 @@ BUILTIN = {
     "valkey": "dibs.stores.redis:RedisStore",
     "valkeys": "dibs.stores.redis:RedisStore",
     "postgresql": "dibs.stores.postgres:PostgresStore",
+    "etcd": "dibs.stores.etcd:EtcdStore",
+    "etcds": "dibs.stores.etcd:EtcdStore",
     "temporal": "dibs.stores.temporal.store:TemporalStore",
     "https": "dibs.stores.http.store:HttpStore",
     "http": "dibs.stores.http.store:HttpStore",

@@ -2,8 +2,10 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from secrets import token_hex
+from weakref import WeakKeyDictionary
 
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, DibsError
@@ -29,7 +31,8 @@ class CasStore(Store):
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = url
         self._clock = clock or SystemClock()
-        self._thread: LoopThread[_Shared] = LoopThread("dibs-store", self._share, _nothing)
+        self._shares: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self._thread = LoopThread("dibs-store", _nothing, _nothing)
 
     @abstractmethod
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
@@ -39,16 +42,38 @@ class CasStore(Store):
         """
 
     def _share(self) -> "_Shared":
-        store_clock = StoreClock(self.skew)
-        cells = self.make_cells(store_clock, self._clock.now)
-        return _Shared(cells, CasLedger(cells, self._clock, store_clock), store_clock)
+        """Return what all connections in the running loop share."""
+        loop = asyncio.get_running_loop()
+        shared = self._shares.get(loop)
+        if shared is None:
+            store_clock = StoreClock(self.skew)
+            cells = self.make_cells(store_clock, self._clock.now)
+            ledger = CasLedger(cells, self._clock, store_clock)
+            shared = self._shares[loop] = _Shared(cells, ledger, store_clock)
+            shared.loop_end = LoopEnd(partial(self._part, loop, shared))
+        return shared
+
+    def _part(self, loop: asyncio.AbstractEventLoop, shared: "_Shared") -> None:
+        """Nobody uses it any more, or the loop ends: no time is left to wait."""
+        self._shares.pop(loop, None)
+        shared.ledger.close()
+        shared.cells.part()
+
+    async def _release(self, shared: "_Shared") -> None:
+        """A connection has been closed."""
+        shared.users -= 1
+        if not shared.users:
+            if shared.loop_end is not None:
+                shared.loop_end.forget()
+            self._part(asyncio.get_running_loop(), shared)
+            await shared.cells.close()
 
     def async_connection(self) -> AsyncConnection:
-        return AsyncCasConnection(self._share, self.url)
+        return AsyncCasConnection(self._share, self._release, self.url)
 
     def blocking_connection(self) -> BlockingConnection:
         return BlockingLoopConnection(
-            self._thread, lambda: AsyncCasConnection(self._thread.shared, self.url)
+            self._thread, lambda: AsyncCasConnection(self._share, self._release, self.url)
         )
 
 
@@ -60,6 +85,7 @@ class _Shared:
         self.ledger = ledger
         self.store_clock = store_clock
         self.users = 0
+        self.loop_end: LoopEnd | None = None
 
 
 class AsyncCasConnection:
@@ -67,8 +93,14 @@ class AsyncCasConnection:
 
     parallel = PARALLEL
 
-    def __init__(self, share: Callable[[], _Shared], url: str) -> None:
+    def __init__(
+        self,
+        share: Callable[[], _Shared],
+        release: Callable[[_Shared], Awaitable[None]],
+        url: str,
+    ) -> None:
         self._share = share
+        self._release = release
         self._url = url
         self._reset()
         on_fork(self)
@@ -76,7 +108,6 @@ class AsyncCasConnection:
     def _reset(self) -> None:
         self.inbox = ""
         self._shared: _Shared | None = None
-        self._loop_end: LoopEnd | None = None
         self._deliver: Deliver | None = None
         self._end_subscription: Callable[[], None] | None = None
 
@@ -87,24 +118,13 @@ class AsyncCasConnection:
         if self._shared is None:
             self._shared = self._share()
             self._shared.users += 1
-            self._loop_end = LoopEnd(self._leave)
         return self._shared
-
-    def _leave(self) -> None:
-        self._unsubscribe()
-        if self._shared is not None:
-            self._shared.cells.part()
 
     async def close(self) -> None:
         self._unsubscribe()
-        if self._loop_end is not None:
-            self._loop_end.forget()
-        shared, self._shared, self._loop_end = self._shared, None, None
+        shared, self._shared = self._shared, None
         if shared is not None:
-            shared.users -= 1
-            if not shared.users:
-                shared.ledger.close()
-                await shared.cells.close()
+            await self._release(shared)
 
     # -- commands -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class NotConnected(OSError):
 
 
 class Client:
-    """One server, for one event loop. It raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
+    """One server, for one event loop. Raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
 
     def __init__(
         self, endpoint: Endpoint, now: Callable[[], float], note: Note, most_idle: int

@@ -1,0 +1,31 @@
+"""The book of one key as the text that lies in a store."""
+
+import json
+
+from dibs.errors import Corrupt, IncompatibleVersion
+from dibs.stores.snapshot import State
+
+FORMAT = 1
+"""Number of this format. A newer one is not read, and nothing is granted."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def write_state(state: State) -> bytes:
+    """The text of a book."""
+    return _encode({"format": FORMAT, **state}).encode("utf-8", "surrogatepass")
+
+
+def read_state(key: bytes, text: bytes) -> State:
+    """The book in a text. Raises `IncompatibleVersion` or `Corrupt`."""
+    try:
+        state = json.loads(text.decode("utf-8", "surrogatepass"))
+        found = state.pop("format")
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise Corrupt(f"what lies under {key!r} is no book of Dibs: {error!r}") from error
+    if found != FORMAT:
+        raise IncompatibleVersion(
+            f"what lies under {key!r} has format {found}, and this release of dibs reads {FORMAT}: "
+            "install the release that wrote it, or a newer one"
+        )
+    return dict(state)

@@ -1,0 +1,374 @@
+"""The cells of an etcd: a key each, swapped by a transaction that compares its revision.
+
+The JSON gateway is used, which every member has on its client port. It costs a client less than any gRPC
+library does, and needs none. A transaction also writes the notifications, one key for each inbox, and each
+client watches its own inbox only.
+"""
+
+import asyncio
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.core.codec import decode_notification, encode
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
+from dibs.model import Finding, Notification
+from dibs.stores.cas.cells import Cell, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.clock import StoreClock
+from dibs.stores.cas.format import read_state, write_state
+from dibs.stores.etcd.health import examine
+from dibs.stores.etcd.url import Settings
+from dibs.stores.web.client import Client, NotConnected
+from dibs.stores.web.reading import NotHttp, Response
+
+MAX_SIZE = 1_000_000
+"""Bytes of one value, at most: etcd takes 1.5 MB in a transaction."""
+
+MAX_IDLE = 32
+"""Connections that are kept for the next requests."""
+
+OTHER_MEMBER_AFTER = 2.0
+"""Seconds without an answer after which another member is asked, if there are several."""
+
+KEEP_INBOX = 3600
+"""Seconds after which somebody's inbox is deleted: its process is gone, or has read it long ago."""
+
+INBOXES_SWEPT = 100
+"""Old inboxes that one client deletes, at most, when it subscribes."""
+
+UNAUTHENTICATED, PERMISSION_DENIED = 16, 7
+"""Codes of gRPC in the answers of the gateway."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class EtcdCells:
+    """See `Cells`."""
+
+    def __init__(self, settings: Settings, clock: StoreClock, now: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clients = [Client(member, now, clock.note, MAX_IDLE) for member in settings.members]
+        self._current = 0
+        """The member that is asked; another one once this one does not answer."""
+        self._token = b""
+        """The header with the token that stands for user and password; empty before the first call."""
+        self._keys = settings.prefix + b"/keys/"
+        self._inboxes = settings.prefix + b"/inboxes/"
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    async def _call(self, path: bytes, message: object, *, repeatable: bool) -> Any:
+        """Call the gateway, and return its answer. Raises `DibsError`.
+
+        `repeatable`: it changes nothing, so another member may be asked after any failure; else only if
+        nothing was sent.
+        """
+        body = _encode(message)
+        failure: DibsError = BackendUnavailable(f"{self._settings.shown}: no member was asked")
+        for _ in self._clients:
+            number = self._current
+            try:
+                return self._read(await self._request(self._clients[number], path, body))
+            except NotConnected as error:
+                failure = self._unreachable(number, error)
+            except (OSError, NotHttp) as error:
+                failure = self._broken(number, error)
+                if not repeatable:
+                    self._leave(number)
+                    raise failure from error
+            except BackendUnavailable as error:  # it has no leader, or is not itself
+                failure = error
+                if not repeatable:
+                    self._leave(number)
+                    raise
+            except asyncio.CancelledError:
+                self._leave(number)  # it may hang, and whoever tries again asks another
+                raise
+            self._leave(number)
+        raise failure
+
+    async def _request(self, client: Client, path: bytes, body: bytes) -> Response:
+        """Send a request, with a token if there are users; with a new one if that has expired."""
+        timeout = OTHER_MEMBER_AFTER if len(self._clients) > 1 else None
+        if self._settings.user and not self._token:
+            await self._authenticate(client, timeout)
+        answer = await client.request(b"POST", path, self._token, body, timeout)
+        if answer.status == 401 and self._settings.user and self._token:
+            await self._authenticate(client, timeout)
+            answer = await client.request(b"POST", path, self._token, body, timeout)
+        return answer
+
+    async def _authenticate(self, client: Client, timeout: float | None) -> None:
+        said = {"name": self._settings.user, "password": self._settings.password}
+        answer = await client.request(
+            b"POST", b"/v3/auth/authenticate", b"", _encode(said), timeout
+        )
+        if answer.status != 200:
+            told = _problem(answer)
+            if answer.status in (400, 401, 403):
+                raise Forbidden(
+                    f"{self._settings.shown} does not accept the user {self._settings.user!r}: {told}"
+                )
+            raise BackendUnavailable(f"{self._settings.shown}: {told}")
+        token = _decode(answer.body)["token"]
+        self._token = b"authorization: %b\r\n" % token.encode()
+
+    def _leave(self, number: int) -> None:
+        """Ask another member next, if it is still this one that is asked."""
+        if self._current == number:
+            self._current = (number + 1) % len(self._clients)
+
+    def _read(self, answer: Response) -> Any:
+        """Read an answer. Raises the error that it tells of."""
+        shown = self._settings.shown
+        if answer.status == 200:
+            try:
+                return _decode(answer.body)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise BackendUnavailable(f"{shown} answered what can't be read: {error}") from error
+        told, code = _problem(answer), _code(answer)
+        if answer.status == 404:
+            raise NotConfigured(
+                f"{shown} has no JSON gateway: start etcd without --enable-grpc-gateway=false, and "
+                "write the client port"
+            )
+        if answer.status == 400 and "CommonName" in told:
+            raise NotConfigured(
+                f"{shown}: {told}. With auth on, the gateway takes no user from a client certificate: "
+                "give user and password in the URL, or a certificate without a CommonName"
+            )
+        if answer.status in (401, 403) or code in (UNAUTHENTICATED, PERMISSION_DENIED):
+            keys = self._settings.prefix.decode(errors="replace")
+            raise Forbidden(
+                f"{shown}: {told}. The user needs a role with readwrite on the prefix {keys}/"
+            )
+        if "user name is empty" in told:
+            raise Forbidden(f"{shown} wants a user: write etcd://user:password@host")
+        if "too large" in told:
+            raise TooLarge(told)
+        raise BackendUnavailable(f"{shown}: {told}")
+
+    def _unreachable(self, number: int, error: Exception) -> DibsError:
+        member = self._settings.members[number]
+        why = "it did not answer in time" if isinstance(error.__cause__, TimeoutError) else error
+        return BackendUnavailable(
+            f"{self._settings.shown}: {member.host}:{member.port} can't be reached: {why}; check that "
+            "etcd runs, and the host, port, TLS (etcds://) and firewall"
+        )
+
+    def _broken(self, number: int, error: Exception) -> DibsError:
+        member = self._settings.members[number]
+        why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
+        hint = "check the member and the network"
+        if self._settings.members[number].tls is None:
+            hint += "; does this port speak TLS? Then write etcds://"
+        return BackendUnavailable(
+            f"{self._settings.shown}: {member.host}:{member.port} {why}; {hint}"
+        )
+
+    # -- cells --------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        for client in self._clients:
+            client.part(parting=False)
+        await self.load(b"")
+
+    async def close(self) -> None:
+        self.part()
+
+    async def load(self, key: bytes) -> Cell:
+        found = await self._call(b"/v3/kv/range", {"key": _text(self._keys + key)}, repeatable=True)
+        return self._cell(key, found.get("kvs") or ())
+
+    def _cell(self, key: bytes, found: Sequence[Any]) -> Cell:
+        if not found:
+            return Cell(None, None)
+        return Cell(found[0]["mod_revision"], read_state(key, b64decode(found[0].get("value", ""))))
+
+    async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        at = _text(self._keys + key)
+        writes: list[Any] = []
+        if change.state is None:
+            writes.append({"requestDeleteRange": {"key": at}})
+        else:
+            value = write_state(change.state)
+            if len(value) > MAX_SIZE:
+                raise TooLarge(f"{len(value)} bytes")
+            writes.append({"requestPut": {"key": at, "value": _text(value)}})
+        writes += [{"requestPut": put} for put in self._puts(change.notifications)]
+        compare = {"key": at, "target": "MOD", "result": "EQUAL", "mod_revision": version or "0"}
+        request = {
+            "compare": [compare],
+            "success": writes,
+            "failure": [{"requestRange": {"key": at}}],
+        }
+        found = await self._call(b"/v3/kv/txn", request, repeatable=False)
+        if found.get("succeeded"):
+            return found["header"]["revision"]
+        raise Conflict(self._cell(key, found["responses"][0]["response_range"].get("kvs") or ()))
+
+    def _puts(self, notifications: Sequence[Notification]) -> list[dict[str, str]]:
+        """What writes notifications into inboxes: one put for each inbox, since a key is put once only."""
+        inboxes: dict[str, list[Any]] = {}
+        for each in notifications:
+            inboxes.setdefault(each.inbox, []).append([_text(each.key), encode(each)])
+        at = int(time.time())
+        return [
+            {
+                "key": _text(self._inboxes + inbox.encode()),
+                "value": _text(_encode({"at": at, "notifications": said})),
+            }
+            for inbox, said in inboxes.items()
+        ]
+
+    async def page(
+        self, prefix: bytes, cursor: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, Cell]], bytes | None]:
+        first = self._keys + (prefix if cursor is None else max(prefix, cursor + b"\0"))
+        request = {
+            "key": _text(first),
+            "range_end": _text(_end_of(self._keys + prefix)),
+            "limit": limit,
+        }
+        found = await self._call(b"/v3/kv/range", request, repeatable=True)
+        cells = []
+        for each in found.get("kvs") or ():
+            key = b64decode(each["key"]).removeprefix(self._keys)
+            cells.append((key, self._cell(key, [each])))
+        return cells, cells[-1][0] if found.get("more") and cells else None
+
+    # -- notifications ------------------------------------------------------------------------------
+
+    async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
+        await self._sweep_inboxes()
+        created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended = False
+
+        def line(text: bytes) -> None:
+            result = _decode(text).get("result") or {}
+            if result.get("created") and not created.done():
+                created.set_result(None)
+            for event in result.get("events") or ():
+                receive(_notifications(event.get("kv") or {}, inbox))
+
+        def over(found: Response | Exception) -> None:
+            error = self._stream_ended(found)
+            if not created.done():
+                created.set_exception(error)
+            elif not ended:
+                receive(error)
+
+        watch = {"create_request": {"key": _text(self._inboxes + inbox.encode())}}
+        client = self._clients[self._current]
+        try:
+            close = await client.lines(
+                b"POST", b"/v3/watch", self._token, _encode(watch), line, over
+            )
+        except OSError as error:
+            raise self._unreachable(self._current, error) from error
+        try:
+            async with asyncio.timeout(client.endpoint.connect_timeout):
+                await created
+        except TimeoutError as error:
+            close()
+            raise BackendUnavailable(
+                f"{self._settings.shown} did not begin a watch in time"
+            ) from error
+        except BaseException:
+            close()
+            raise
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            close()
+
+        return end
+
+    def _stream_ended(self, found: Response | Exception) -> DibsError:
+        if isinstance(found, Response) and found.status != 200:
+            try:
+                self._read(found)
+            except DibsError as error:
+                return error
+        self._leave(self._current)
+        return BackendUnavailable(f"{self._settings.shown} ended the watch: {found!r:.200}")
+
+    async def _sweep_inboxes(self) -> None:
+        """Delete some inboxes that nobody has written to for long; their order is that of the last write."""
+        request = {
+            "key": _text(self._inboxes),
+            "range_end": _text(_end_of(self._inboxes)),
+            "limit": INBOXES_SWEPT,
+            "sort_order": "ASCEND",
+            "sort_target": "MOD",
+        }
+        found = await self._call(b"/v3/kv/range", request, repeatable=True)
+        long_ago = time.time() - KEEP_INBOX
+        for each in found.get("kvs") or ():
+            if _written_at(each) < long_ago:
+                compare = {"key": each["key"], "target": "MOD", "result": "EQUAL"}
+                compare["mod_revision"] = each["mod_revision"]
+                delete = {"requestDeleteRange": {"key": each["key"]}}
+                request = {"compare": [compare], "success": [delete]}
+                await self._call(b"/v3/kv/txn", request, repeatable=False)
+
+    # -- the rest -----------------------------------------------------------------------------------
+
+    async def examine(self) -> Sequence[Finding]:
+        return await examine(self._settings, self._clients, self._request)
+
+    def part(self) -> None:
+        for client in self._clients:
+            client.part()
+
+    def after_fork(self) -> None:
+        for client in self._clients:
+            client.close_in_child()
+
+
+def _text(raw: bytes) -> str:
+    return b64encode(raw).decode()
+
+
+def _end_of(prefix: bytes) -> bytes:
+    """The first key after all that begin with `prefix`, which ends with no 0xff here."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1])
+
+
+def _notifications(kv: Any, inbox: str) -> list[Notification]:
+    """What was put into an inbox, without what somebody else has written there."""
+    try:
+        said = _decode(b64decode(kv.get("value", "")))["notifications"]
+        return [decode_notification(fields, b64decode(key), inbox) for key, fields in said]
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError):
+        return []
+
+
+def _written_at(kv: Any) -> float:
+    try:
+        return float(_decode(b64decode(kv.get("value", "")))["at"])
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError):
+        return 0.0
+
+
+def _problem(answer: Response) -> str:
+    """What an answer says went wrong."""
+    try:
+        said = _decode(answer.body)
+        return str(said.get("message") or said.get("error") or said["result"]["error"]["message"])
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, LookupError, TypeError):
+        text = answer.body[:200].decode("utf-8", "replace").strip()
+        return f"status {answer.status}{': ' if text else ''}{text}"
+
+
+def _code(answer: Response) -> int:
+    try:
+        return int(_decode(answer.body).get("code", 0))
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, ValueError, TypeError):
+        return 0

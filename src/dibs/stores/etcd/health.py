@@ -1,0 +1,83 @@
+"""What `dibs doctor` reports about an etcd."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.errors import DibsError
+from dibs.model import Finding
+from dibs.stores.etcd.url import Settings
+from dibs.stores.web.client import Client
+from dibs.stores.web.reading import NotHttp, Response
+
+type Ask = Callable[[Client, bytes, bytes], Awaitable[Response]]
+
+
+async def examine(settings: Settings, clients: Sequence[Client], ask: Ask) -> Sequence[Finding]:
+    """The members that the URL names, whether they have a leader, their versions, and encryption."""
+    found: list[Finding] = []
+    statuses = []
+    for member, client in zip(settings.members, clients, strict=True):
+        name = f"{member.host}:{member.port}"
+        try:
+            answer = await ask(client, b"/v3/maintenance/status", b"{}")
+            status = msgspec.json.decode(answer.body) if answer.status == 200 else None
+        except (OSError, NotHttp, DibsError, msgspec.MsgspecError) as error:
+            advice = "check that the member runs"
+            found.append(Finding("member", "warning", f"{name} does not answer: {error}", advice))
+            continue
+        if status is None:
+            found.append(Finding("member", "note", f"{name} shows its status to nobody else"))
+            continue
+        statuses.append(status)
+        found.append(_member(name, status))
+    found.append(await _quorum(settings, clients, ask, len(statuses)))
+    if settings.members[0].tls is None:
+        told = "none: anyone on the network path can read and change the traffic"
+        found.append(Finding("encryption", "note", told, "write etcds:// if the members have TLS"))
+    else:
+        found.append(Finding("encryption", "ok", "TLS, and the servers' certificates are checked"))
+    return found
+
+
+def _member(name: str, status: Any) -> Finding:
+    version = str(status.get("version", "?"))
+    if int(status.get("leader", 0)) == 0:
+        return Finding("member", "problem", f"{name} has no leader", "check the other members")
+    if status.get("errors"):
+        told = f"{name} reports {', '.join(map(str, status['errors']))}"
+        return Finding("member", "problem", told, "see `etcdctl alarm list`")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if (3, 5, 0) <= numbers <= (3, 5, 2):
+        told = f"{name} is etcd {version}, which can lose writes when it is killed"
+        return Finding("member", "problem", told, "upgrade to 3.5.5 or later")
+    if numbers < (3, 4, 22) or (3, 5, 0) <= numbers < (3, 5, 5):
+        told = f"{name} is etcd {version}, which can stall with many watching clients"
+        return Finding("member", "warning", told, "upgrade to 3.4.22, 3.5.5 or later")
+    return Finding("member", "ok", f"{name} is etcd {version} and has a leader")
+
+
+async def _quorum(
+    settings: Settings, clients: Sequence[Client], ask: Ask, answering: int
+) -> Finding:
+    """How many members there are, and whether the URL names them."""
+    for client in clients:
+        try:
+            answer = await ask(client, b"/v3/cluster/member/list", b"{}")
+            members = msgspec.json.decode(answer.body).get("members") or ()
+        except (OSError, NotHttp, DibsError, msgspec.MsgspecError, AttributeError):
+            continue
+        if not members:
+            continue
+        count = len(members)
+        if count == 1:
+            told = "one member: leases are out of reach while it is down"
+            return Finding("quorum", "note", told, "three members survive the loss of one")
+        if len(settings.members) == 1:
+            told = f"{count} members, of which the URL names one"
+            return Finding("quorum", "warning", told, "name all members, with commas between")
+        told = f"{count} members, {answering} of those in the URL answer"
+        return Finding("quorum", "ok" if answering > count // 2 else "problem", told)
+    return Finding("quorum", "note", "the list of members is shown to nobody else")

@@ -1,0 +1,129 @@
+"""Settings of an etcd store, and the URL that they are read from; see `EtcdStore` for how one is written."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from dibs.config import seconds
+from dibs.errors import NotConfigured
+from dibs.stores.cas.clock import SKEW
+from dibs.stores.redact import redacted
+
+if TYPE_CHECKING:
+    import ssl
+
+PORT = 2379
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that connecting to a member may take, with TLS."""
+
+PREFIX = "dibs"
+"""What our keys in etcd begin with, unless the URL has a path."""
+
+OPTIONS = ("cafile", "certfile", "keyfile", "skew")
+
+_FORM = re.compile(
+    r"(?P<scheme>etcds?)://(?:(?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]*)(?P<path>/[^?#]*)?(?:\?(?P<options>[^#]*))?"
+)
+_HOST = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d{1,5}))?")
+
+
+class Member(NamedTuple):
+    """Where one member of the cluster answers."""
+
+    host: str
+    port: int
+    tls: "Callable[[], ssl.SSLContext] | None"
+    connect_timeout: float = CONNECT_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that a connection needs to know."""
+
+    shown: str
+    """The store's URL, without the password."""
+    members: tuple[Member, ...]
+    prefix: bytes
+    user: str
+    password: str = field(repr=False)
+    skew: float = SKEW
+    """Seconds by which the members' clocks may differ."""
+
+
+def read_url(url: str) -> Settings:
+    """Read a URL. Raises `NotConfigured` with what is wrong, and never with the password."""
+    shown = redacted(url)
+    form = _FORM.fullmatch(url)
+    if form is None or not form["hosts"]:
+        raise NotConfigured(
+            f"{shown}: the URL of an etcd looks like etcd://user:password@host:2379, "
+            "or etcd://host1:2379,host2:2379,host3:2379 for a cluster"
+        )
+    try:
+        options = _options(form["options"] or "")
+        user, colon, password = (form["login"] or "").partition(":")
+        if user and not colon:
+            raise ValueError("a user without a password; write etcd://user:password@host")
+        tls = _tls(form["scheme"] == "etcds", options)
+        return Settings(
+            shown=shown,
+            members=tuple(_member(text, tls) for text in form["hosts"].split(",")),
+            prefix=_prefix(form["path"] or ""),
+            user=unquote(user),
+            password=unquote(password),
+            skew=seconds(options["skew"], "skew") if "skew" in options else SKEW,
+        )
+    except ValueError as error:
+        raise NotConfigured(f"{shown}: {error}") from None
+
+
+def _member(text: str, tls: "Callable[[], ssl.SSLContext] | None") -> Member:
+    found = _HOST.fullmatch(text)
+    port = int(found["port"] or PORT) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise ValueError(f"{text!r} is no host:port")
+    return Member(found["six"] or found["host"], port, tls)
+
+
+def _prefix(path: str) -> bytes:
+    return (unquote(path).strip("/") or PREFIX).encode()
+
+
+def _options(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ValueError(f"no such option as {name}=; there are {', '.join(OPTIONS)}")
+        if name in found or not value:
+            raise ValueError(f"{name}= is given twice, or is empty")
+        found[name] = value
+    return found
+
+
+def _tls(encrypted: bool, options: dict[str, str]) -> "Callable[[], ssl.SSLContext] | None":
+    files = [name for name in ("cafile", "certfile", "keyfile") if name in options]
+    if not encrypted:
+        if files:
+            raise ValueError(f"{files[0]}= is for TLS: write etcds://")
+        return None
+    if "keyfile" in options and "certfile" not in options:
+        raise ValueError("keyfile= needs certfile=")
+
+    @cache
+    def make() -> "ssl.SSLContext":
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=options.get("cafile"))
+            if "certfile" in options:
+                context.load_cert_chain(options["certfile"], options.get("keyfile"))
+        except (OSError, ValueError) as error:
+            raise NotConfigured(f"a certificate file can't be used: {error}") from error
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    return make
