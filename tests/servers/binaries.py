@@ -5,6 +5,7 @@ In this order: what an environment variable names (`DIBS_REDIS_SERVER`, `DIBS_TE
 `tools/servers.py` fetched to `.tools/servers/`, or installed. `make env` calls that.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +18,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / ".tools" / "servers"
+
+KUBE = ROOT / "tests" / "servers" / "kube"
+"""The Go module of our own Kubernetes API server, which has the newest etcd in it."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 """Names of those that the tests drive."""
@@ -167,9 +171,29 @@ def etcd_programs() -> tuple[Program, ...]:
     """Every etcd of another version that is here, the oldest first."""
     installed = shutil.which("etcd")
     paths = [Path(installed)] if installed else []
-    paths += sorted(FETCHED.glob("etcd-*/bin/etcd"))
+    paths += [*sorted(FETCHED.glob("etcd-*/bin/etcd")), _kube_path()]
     found = _distinct(_probe(path) for path in paths)
     return tuple(sorted(found, key=lambda program: program.version))
+
+
+def kube_program() -> Program:
+    """The Kubernetes API server that was built from `KUBE` as it is now."""
+    program = _probe(_kube_path())
+    if program is None:
+        raise MissingServer("no dibs-kube: install Go 1.26 or later, then run `make env-servers`")
+    return program
+
+
+def kube_folder() -> str:
+    """The folder in `FETCHED` of what is built from `KUBE`: its name changes with the sources."""
+    total = hashlib.sha256()
+    for path in sorted([*KUBE.glob("*.go"), *KUBE.glob("go.*")]):
+        total.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return f"kube-{total.hexdigest()[:12]}"
+
+
+def _kube_path() -> Path:
+    return FETCHED / kube_folder() / "bin" / "dibs-kube"
 
 
 def nats_program() -> Program:

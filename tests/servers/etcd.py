@@ -79,6 +79,8 @@ class EtcdServer(Server):
 
     def _launch(self) -> ServerProcess:
         command: list[str | Path] = [self.program.path]
+        if self.program.name == "dibs-kube":
+            command.append("etcd")
         command += ["--name", self.name, "--data-dir", self.folder / "data"]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", self.peer_url]

@@ -9,6 +9,7 @@
 | `postgres_servers` | `postgres_servers("16")`: likewise, of that version |
 | `temporal_server` | a Temporal for development, likewise shared: each test has names of its own |
 | `etcd_server` | the newest etcd, likewise |
+| `kube_server` | a Kubernetes API server with Leases, likewise |
 | `nats_server` | a NATS with JetStream, likewise |
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
@@ -25,6 +26,7 @@ import pytest
 
 from tests.servers.binaries import MissingServer
 from tests.servers.etcd import EtcdServer
+from tests.servers.kube import KubeServer
 from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -89,6 +91,13 @@ def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tempor
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """An etcd that all tests of this worker share."""
     with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
+    """A Kubernetes API server that all tests of this worker share."""
+    with KubeServer(tmp_path_factory.mktemp("kube")) as server:
         yield server
 
 

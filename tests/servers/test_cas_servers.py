@@ -1,6 +1,7 @@
 """Each store that is reached by compare-and-set starts, does its work and keeps its data."""
 
 from base64 import b64decode, b64encode
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.servers.binaries import etcd_program
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
+from tests.servers.kube import READER, STRANGER, KubeServer
 from tests.servers.nats import NatsServer
 
 
@@ -54,6 +56,54 @@ def test_an_etcd_cluster_outlives_its_leader(tmp_path: Path) -> None:
 
 def test_the_shared_etcd(etcd_server: EtcdServer) -> None:
     assert etcd_server.running
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+
+def lease(name: str, seconds: int = 3) -> dict[str, object]:
+    return {"metadata": {"name": name}, "spec": {"leaseDurationSeconds": seconds}}
+
+
+def test_a_kube_answers_as_kubernetes_does(kube_server: KubeServer) -> None:
+    assert kube_server.request("POST", LEASES, lease("one")).status == HTTPStatus.CREATED
+    assert kube_server.request("POST", LEASES, lease("one")).status == HTTPStatus.CONFLICT
+    refused = kube_server.request("POST", LEASES, lease("two", seconds=0))
+    assert refused.status == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert refused.body["reason"] == "Invalid"
+
+
+def test_a_kube_lets_nobody_write_a_version_that_is_old(kube_server: KubeServer) -> None:
+    made = kube_server.request("POST", LEASES, lease("versions")).body
+    again = kube_server.request("PUT", f"{LEASES}/versions", made | {"spec": {}})
+    assert again.status == HTTPStatus.OK
+    late = kube_server.request("PUT", f"{LEASES}/versions", made)
+    assert late.status == HTTPStatus.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("token", "reads", "writes"),
+    [("", 401, 401), ("nobody", 401, 401), (STRANGER, 403, 403), (READER, 200, 403)],
+)
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_kube_knows_its_users(
+    kube_server: KubeServer, token: str, reads: int, writes: int, *, secure: bool
+) -> None:
+    got = kube_server.request("GET", LEASES, token=token, secure=secure)
+    assert got.status == reads
+    made = kube_server.request("POST", LEASES, lease("users"), token=token, secure=secure)
+    assert made.status == writes
+
+
+def test_a_kube_comes_back_with_its_data(tmp_path: Path) -> None:
+    with KubeServer(tmp_path / "kube", fsync=True) as server:
+        made = server.request("POST", LEASES, lease("kept"), secure=True)
+        urls, ca = (server.url, server.https_url, server.etcd_url), server.ca.read_bytes()
+        server.kill()
+        server.start()
+        assert (server.url, server.https_url, server.etcd_url) == urls
+        assert server.ca.read_bytes() == ca
+        assert server.request("GET", f"{LEASES}/kept", secure=True).body == made.body
 
 
 def test_a_nats_with_jetstream(nats_server: NatsServer) -> None:

@@ -111,6 +111,26 @@ def test_what_was_fetched_by_other_pins_goes(tool: Any, monkeypatch: pytest.Monk
     assert [folder.name for folder in tool.SERVERS.iterdir()] == ["templates"]
 
 
+def test_without_go_it_is_said_what_to_install(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(tool.binaries, "FETCHED", tool.SERVERS)
+    [kube] = [source for source in tool.sources() if source.aside]
+    monkeypatch.setattr(tool, "sources", lambda: [kube])
+    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
+    assert tool.main() == 1
+    assert "no Go: install Go 1.26" in capsys.readouterr().err
+
+
+def test_what_takes_long_is_waited_for(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = source(tool, "echo Redis server v=1.2.3")
+    slow = tool.Source("kube-1", ["redis-server"], lambda: True, quick.fetch, aside=True)
+    monkeypatch.setattr(tool, "sources", lambda: [slow, quick])
+    assert tool.main() == 0
+    assert {folder.name for folder in tool.SERVERS.iterdir()} == {"kube-1", "redis-1.2.3"}
+
+
 def test_a_link_to_what_is_installed_no_more_is_made_again(
     tool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
