@@ -35,9 +35,7 @@ class Server:
 class MemoryCells:
     """See `Cells`. What a server would have is in the store, and shared by all event loops."""
 
-    def __init__(
-        self, server: "MemoryCellStore", clock: StoreClock, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, server: Server, clock: StoreClock, now: Callable[[], float]) -> None:
         self._server = server
         self._clock = clock
         self._now = now
