@@ -3,6 +3,8 @@
 from base64 import b64decode, b64encode
 from http import HTTPStatus
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.kube import READER, STRANGER, KubeServer
 from tests.servers.nats import NatsServer
+from tests.servers.s3 import S3Server
 
 
 def put(server: EtcdServer, key: bytes, value: bytes) -> None:
@@ -108,3 +111,18 @@ def test_a_kube_comes_back_with_its_data(tmp_path: Path) -> None:
 
 def test_a_nats_with_jetstream(nats_server: NatsServer) -> None:
     assert nats_server.info()["jetstream"] is True
+
+
+def test_an_s3_asks_for_a_signature(s3_server: S3Server) -> None:
+    with pytest.raises(HTTPError, match="403") as refused:
+        urlopen(f"{s3_server.url}/{s3_server.bucket}/key")
+    with refused.value as answer:
+        assert b"AccessDenied" in answer.read()
+
+
+def test_an_s3_comes_back(tmp_path: Path) -> None:
+    with S3Server(tmp_path / "s3") as server:
+        url = server.url
+        server.kill()
+        server.start()
+        assert server.url == url
