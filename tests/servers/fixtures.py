@@ -11,7 +11,7 @@
 | `etcd_server` | the newest etcd, likewise |
 | `kube_server` | a Kubernetes API server with Leases, likewise |
 | `nats_server` | a NATS with JetStream, likewise |
-| `s3_server` | a server of the S3 API with a bucket, likewise |
+| `s3_server` | an S3 server with a bucket, likewise |
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
 
@@ -112,7 +112,7 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server of the S3 API that all tests of this worker share."""
+    """An S3 server that all tests of this worker share."""
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 

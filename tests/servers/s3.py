@@ -1,4 +1,4 @@
-"""A server of the S3 API of its own for a test: SeaweedFS."""
+"""An S3 server for one test: SeaweedFS."""
 
 import json
 import secrets
@@ -11,14 +11,14 @@ from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 PARTS = ("s3", "master", "volume", "filer", "admin")
-"""The parts of SeaweedFS, in the order of their ports. Each has a port for gRPC 10,000 above."""
+"""Parts of SeaweedFS, in the order of their ports. Each one's port for gRPC is 10,000 above."""
 
 
 class S3Server(Server):
-    """A SeaweedFS with one bucket on free loopback ports; a killed one comes back with its objects.
+    """A SeaweedFS with one bucket on free loopback ports. A restarted server has its objects.
 
-    It takes requests signed with `access_key` and `secret_key` for any region, and addresses by path:
-    `{url}/{bucket}/{key}`.
+    Requests are signed with `access_key` and `secret_key`, for any region. URLs have the bucket in the
+    path: `{url}/{bucket}/{key}`.
     """
 
     PORT_IS_TAKEN = "is not available on"
@@ -47,7 +47,7 @@ class S3Server(Server):
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)
-        for number in range(len(PARTS)):  # what a killed one leaves
+        for number in range(len(PARTS)):  # a killed server leaves its sockets
             for port in (self.port + number, self.port + self.SECOND_PORT + number):
                 for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                     socket.unlink(missing_ok=True)
@@ -71,5 +71,5 @@ class S3Server(Server):
         return ServerProcess(command, log=self._log)
 
     def _answers(self) -> bool:
-        """Whether it has said so, which it does once the bucket is there."""
+        """Return whether it has logged that all parts are ready and the bucket exists."""
         return b"components are running and ready" in self._log.read_bytes()[self._logged :]
