@@ -5,7 +5,7 @@ import calendar
 import time
 from collections.abc import Callable
 
-from dibs.stores.web.endpoint import Endpoint
+from dibs.stores.web.endpoint import Endpoint, reason
 from dibs.stores.web.links import LinkPool, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
@@ -38,7 +38,8 @@ class Client:
         try:
             await connect(link, self.endpoint)
         except OSError as error:
-            raise NotConnected(*error.args) from error
+            why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
+            raise NotConnected(why) from error
         return link
 
     async def request(
