@@ -108,7 +108,8 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=IN_WORKFLOWS,
     ),
     "stores.temporal.broker.*": Rule(
-        BASE | names("core.* stores.temporal.protocol.* stores.temporal.workflows.*"),
+        BASE
+        | names("core.* stores.snapshot stores.temporal.protocol.* stores.temporal.workflows.*"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
