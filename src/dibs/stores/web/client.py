@@ -119,8 +119,12 @@ class Client:
                 begun()
             return piece
 
+        def end(found: Response | Exception) -> None:
+            link.close()  # it is in no pool
+            over(found)
+
         link.reader.heed = head
-        link.launch(self._request(method, path, headers, body), over)
+        link.launch(self._request(method, path, headers, body), end)
         return link.close
 
     def part(self, *, parting: bool = True) -> None:
