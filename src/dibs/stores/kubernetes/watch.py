@@ -8,6 +8,7 @@ import msgspec
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.stores.cas.cells import Receive
+from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.objects import read_notifications
 from dibs.stores.web.client import Client
 from dibs.stores.web.reading import NotHttp, Response
@@ -25,7 +26,9 @@ class Asked(Protocol):
 
     @property
     def client(self) -> Client: ...
-    async def headers(self) -> bytes: ...
+    @property
+    def access(self) -> Access: ...
+    def headers(self, token: bytes) -> bytes: ...
     def unreachable(self, error: Exception) -> DibsError: ...
     def problem(self, answer: Response, wanted: str) -> DibsError: ...
 
@@ -64,7 +67,7 @@ class Watch:
                 self._task = loop.create_task(self._again(found))
                 self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
 
-        headers = await cells.headers()
+        headers = cells.headers(await cells.access.credentials.header())
         try:
             async with asyncio.timeout(cells.client.endpoint.connect_timeout):
                 self._close = await cells.client.lines(
