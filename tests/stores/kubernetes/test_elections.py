@@ -55,7 +55,7 @@ def test_many_terms_of_both(
 ) -> None:
     draw = random.Random(ttl)
     with Contest(cluster, "web", ttl, ["go", "go", "dibs", "dibs"]) as contest:
-        for _ in range(100):
+        for _ in range(105):
             leader = contest.leader(within=2 * ttl + 10)
             time.sleep(draw.uniform(0.05, 0.5))
             if leader.leads:

@@ -335,6 +335,30 @@ def test_a_watch_that_the_server_ends_begins_anew(
     assert (news.event, news.key, others) == ("head", b"lock:a", 0)
 
 
+def test_a_watch_that_has_failed_is_reported(cluster: Cluster) -> None:
+    """As when the server has forgotten the version to go on from."""
+    gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}\n'
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def main(url: str) -> Any:
+        access = find_access(cluster.namespace, url.rpartition("=")[2], "")
+        cells = KubernetesCells(url, access, StoreClock(), time.monotonic)
+        told: asyncio.Queue[Any] = asyncio.Queue()
+        await cells.subscribe("inbox", told.put_nowait)
+        error = await asyncio.wait_for(told.get(), 5)
+        (await cells.subscribe("inbox", told.put_nowait))()
+        await cells.close()
+        await asyncio.sleep(0)
+        return error
+
+    with HttpProxy() as proxy:
+        proxy.answers.append(b"%b%x\r\n%b\r\n" % (head, len(gone), gone))
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        error = asyncio.run(main(url))
+    assert isinstance(error, BackendUnavailable)
+    assert "too old" in str(error)
+
+
 def test_an_answer_that_is_lost_costs_no_lease(cluster: Cluster) -> None:
     with FaultProxy("127.0.0.1", cluster.server.port) as proxy:
         with connect(cluster.url_for(proxy.url_for(cluster.server.url))) as client:

@@ -240,7 +240,7 @@ class KubernetesCells:
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         selector = quote(INBOX + inbox)
-        path = f"{self.leases}?watch=1&allowWatchBookmarks=true&labelSelector={selector}"
+        path = f"{self.leases}?watch=1&labelSelector={selector}"
         watch = Watch(self, path, inbox, receive)
         await watch.begin()
         self._watches.add(watch)

@@ -6,9 +6,10 @@ annotation. The spec is written for others: who leads, and for how long nobody e
 
 import math
 import re
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ class Version(NamedTuple):
 # -- names ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def lease_name(key: bytes) -> str:
     """The name of the Lease of a key. Two keys never share one."""
     kind, _, raw = key.decode("latin-1").partition(":")
@@ -91,12 +93,14 @@ def _escape(found: re.Match[str]) -> str:
     return "--" if is_inside else f"-{ord(text):02x}"
 
 
+@lru_cache(maxsize=4096)
 def kind_label(key: bytes) -> str:
     """The value of the label `dibs/kind`."""
     kind = key.partition(b":")[0].decode("latin-1")
     return kind if _WORD.fullmatch(kind) and len(kind) < 64 else "other"
 
 
+@lru_cache(maxsize=4096)
 def key_text(key: bytes) -> str:
     """A key as the annotation has it."""
     try:
@@ -304,9 +308,7 @@ def _identity(hold: Hold) -> str:
 
 
 def _microtime() -> str:
-    now = time.time_ns() // 1000
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000))
-    return f"{seconds}.{now % 1_000_000:06d}Z"
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 # -- notifications --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.stores.cas.cells import Receive
 from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.objects import read_notifications
@@ -52,7 +52,17 @@ class Watch:
         self._ended = False
 
     async def begin(self) -> None:
-        """Begin it. Raises `DibsError`."""
+        """Begin it; once more with new credentials, if there are any. Raises `DibsError`."""
+        credentials = self._cells.access.credentials
+        token = await credentials.header()
+        try:
+            await self._begin(token)
+        except Forbidden:
+            if not credentials.renew(token):
+                raise
+            await self._begin(await credentials.header())
+
+    async def _begin(self, token: bytes) -> None:
         loop, cells = asyncio.get_running_loop(), self._cells
         begun: asyncio.Future[None] = loop.create_future()
 
@@ -67,11 +77,10 @@ class Watch:
                 self._task = loop.create_task(self._again(found))
                 self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
 
-        headers = cells.headers(await cells.access.credentials.header())
         try:
             async with asyncio.timeout(cells.client.endpoint.connect_timeout):
                 self._close = await cells.client.lines(
-                    b"GET", self._path, headers, b"", self._line, over, head
+                    b"GET", self._path, cells.headers(token), b"", self._line, over, head
                 )
                 await begun
         except TimeoutError as error:
