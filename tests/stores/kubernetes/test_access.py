@@ -245,7 +245,7 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
 def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Path) -> None:
     config = kubeconfig(tmp_path / "config", kube_server.https_url)
     url = f"kubernetes://tls?kubeconfig={config}"
-    with pytest.raises(BackendUnavailable, match="certificate verify failed"):
+    with pytest.raises(BackendUnavailable, match="its certificate is not trusted"):
         connect(url).lock("a").acquire(wait=0)
     kubeconfig(config, kube_server.https_url, cluster={"insecure-skip-tls-verify": True})
     works(url)
