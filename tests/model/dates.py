@@ -26,14 +26,14 @@ EPOCH = 1_000_000
 """And the first server's."""
 
 type Seen = tuple[tuple[str, Any], ...]
-type Bounds = tuple[float, float, float, bool, float]
+type Bounds = tuple[tuple[str, Any], ...]
 type Stored = tuple[int, str]
 """A cell: its version, and the book as text; version 0 and no text if it does not exist."""
 type Call = tuple[Any, ...]
 """acquire, renew or release; the id; ttl, or retain and tombstone"""
 
 NOTHING: Stored = (0, "")
-UNKNOWN: Bounds = (0.0, 0.0, 0.0, False, 0.0)
+UNKNOWN: Bounds = ()
 
 
 @dataclass(frozen=True)
@@ -376,10 +376,12 @@ class DatedSteps:
 
     def _contradiction(self, state: State) -> Step:
         process = state.processes[0]
-        *known, disagreement = process.bounds
-        process = process._replace(bounds=(*known, 0.0 if disagreement else 1e9))  # type: ignore[arg-type]
+        store_clock = StoreClock(self.world.skew)
+        _restore(store_clock, process.bounds)
+        store_clock.disagreement = 0.0 if store_clock.disagreement > self.world.skew else 1e9
+        process = process._replace(bounds=_kept(store_clock))
         after = _with(state, 0, process)._replace(contradicted=state.contradicted + 1)
-        return ("dates contradict each other", not disagreement), after, None
+        return ("the dates are taken", store_clock.is_dated), after, None
 
 
 def _command(call: Call) -> Command:
@@ -417,11 +419,12 @@ def _with(state: State, p: int, process: Process) -> State:
 
 
 def _restore(clock: StoreClock, bounds: Bounds) -> None:
-    clock._low, clock._high, clock._at, clock._known, clock.disagreement = bounds
+    vars(clock).update(bounds)
 
 
 def _kept(clock: StoreClock) -> Bounds:
-    return clock._low, clock._high, 0.0, clock._known, clock.disagreement
+    """All that it knows; since when makes no difference without drift."""
+    return tuple((vars(clock) | {"_at": 0.0}).items())
 
 
 # ---- the search -----------------------------------------------------------------------------------
