@@ -222,6 +222,22 @@ def test_servers_that_contradict_each_other_are_not() -> None:
     assert not clock.is_dated, "nor later"
 
 
+def test_steps_in_one_direction_add_up() -> None:
+    """What was written before the first of them is compared with what is read after the last."""
+    clock = StoreClock(SKEW)
+    for date in (100.0, 104.0, 108.0):
+        clock.note(date, 1.0, 0.0, 0.0)
+    assert clock.disagreement == pytest.approx(7)
+    assert not clock.is_dated
+
+
+def test_servers_that_take_turns_do_not() -> None:
+    clock = StoreClock(SKEW)
+    for number in range(100):
+        clock.note(100.0 + 4.5 * (number % 2), 1.0, 0.0, 0.0)
+    assert clock.is_dated
+
+
 def test_by_contradicted_dates_nothing_ends() -> None:
     sightings, hold = Sightings(), Hold("a", "a", 1, 1, (0,), 10.0, 50.0)
     expires_at = sightings.view(contradicted().time(7.0))

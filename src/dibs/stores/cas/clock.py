@@ -56,6 +56,8 @@ class StoreClock:
         self.disagreement = 0.0
         """Seconds by which two answers contradicted each other at most: servers' clocks that differ."""
         self._low = self._high = self._at = 0.0
+        self._highest_low = self._lowest_high = 0.0
+        """Of all answers: the difference was at least the one, and at most the other."""
         self._known = False
 
     def note(self, date: float, resolution: float, sent: float, heard: float) -> None:
@@ -65,14 +67,17 @@ class StoreClock:
         """
         low = date - heard
         high = date + resolution - sent + DRIFT * (heard - sent)
-        if self._known:
+        if not self._known:
+            self._highest_low, self._lowest_high = low, high
+        else:
             grown = DRIFT * (heard - self._at)
+            self._highest_low = max(self._highest_low - grown, low)
+            self._lowest_high = min(self._lowest_high + grown, high)
+            apart = max(self._highest_low - high, low - self._lowest_high)
+            self.disagreement = max(self.disagreement, apart)
             old_low, old_high = self._low - grown, self._high + grown
-            apart = max(old_low - high, low - old_high)
-            if apart <= 0:
+            if old_low <= high and low <= old_high:
                 low, high = max(low, old_low), min(high, old_high)
-            else:
-                self.disagreement = max(self.disagreement, apart)
         self._low, self._high, self._at, self._known = low, high, heard, True
 
     @property

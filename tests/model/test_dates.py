@@ -1,0 +1,182 @@
+"""With dates and without, no lease is granted to another one too soon; and each planted mistake shows."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from dibs.core.book import Entry, Hold
+from dibs.core.transition import Transition
+from dibs.stores.cas import clock as cas_clock
+from dibs.stores.cas.clock import Sightings, StoreClock, Time
+from tests.model import dates
+from tests.model.dates import DATED_WORLDS, DatedWorld, explore
+
+pytestmark = pytest.mark.once  # searches are the same for each version of Python
+
+LARGER = (
+    replace(dates.LONE_TRIES, horizon=11),
+    replace(dates.WATCHER, horizon=8),
+    replace(dates.RIVALS, horizon=7, apart=(0, 1), tries=(1, 1)),
+    replace(dates.RETAINED, loud=(True, False), tries=(0, 1)),
+    replace(dates.BURIED, horizon=7),
+    replace(dates.AGAIN, horizon=8, apart=(0, 1)),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "world",
+    [
+        *(pytest.param(world, id=world.name) for world in DATED_WORLDS),
+        *(pytest.param(each, id=f"{each.name}, longer", marks=pytest.mark.long) for each in LARGER),
+    ],
+)
+def test_nothing_is_granted_too_soon(world: DatedWorld) -> None:
+    found = explore(world)
+    assert found.flaw is None, found.flaw
+    missed = [what for what in world.reaches if not found.seen[what]]
+    assert not missed, f"{world.name} proves nothing about {missed}: {dict(found.seen)}"
+
+
+def test_a_lone_try_never_gets_it_without_dates() -> None:
+    """So what the fresh processes of these worlds are granted while a hold is left, dates have ended."""
+    found = explore(
+        replace(dates.LONE_TRIES, dated=(False, False), loud=(False, False), tries=(0, 1))
+    )
+    assert found.flaw is None
+    dated = explore(replace(dates.LONE_TRIES, loud=(False, False), tries=(0, 1)))
+    assert dated.seen["b granted"] > found.seen["b granted"]
+
+
+# ---- planted mistakes -------------------------------------------------------------------------------
+
+TIME, NOTE = StoreClock.time, StoreClock.note
+
+type Planting = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake, the world that shows it, and what the search says."""
+
+    name: str
+    world: DatedWorld
+    plant: Planting = nullcontext
+    caught_as: str = "two believers"
+
+
+def _time(change: Callable[[StoreClock, Time], Time]) -> Planting:
+    def changed(clock: StoreClock, now: float) -> Time:
+        time = TIME(clock, now)
+        return time if time.slack is None else change(clock, time)
+
+    return lambda: patch.object(StoreClock, "time", changed)
+
+
+def _low(clock: StoreClock, time: Time) -> float:
+    assert time.slack is not None
+    return time.now - (time.slack - clock.skew)
+
+
+def _earliest(clock: StoreClock, time: Time) -> Time:
+    low = _low(clock, time)
+    return time._replace(now=low, ahead=low - (time.now - time.ahead), slack=clock.skew)
+
+
+def _latest(clock: StoreClock, time: Time) -> Time:
+    return time._replace(slack=clock.skew)
+
+
+def _without_skew(clock: StoreClock, time: Time) -> Time:
+    return time._replace(slack=time.now - _low(clock, time))
+
+
+def _exact(clock: StoreClock, date: float, resolution: float, *times: float) -> None:
+    NOTE(clock, date, 0, *times)
+
+
+def _of_the_request(
+    clock: StoreClock, date: float, resolution: float, sent: float, _: float
+) -> None:
+    NOTE(clock, date, resolution, sent, sent)
+
+
+def _beat_alone(entry: Entry) -> Any:
+    return type(entry), 0, entry.beat
+
+
+def _retain_with_the_old_date(change: Transition, hold: Hold, *more: float) -> None:
+    RETAIN(change, hold, *more)
+    retained = change.book.get(hold.id)
+    assert retained is not None
+    retained.expires = hold.expires
+
+
+def _buried_by_now(change: Transition, entry_id: str, *more: Any) -> None:
+    BURY(change, entry_id, *more)
+    tombstone = change.book.get(entry_id)
+    assert tombstone is not None
+    tombstone.expires = change.now
+
+
+RETAIN, BURY = Transition.retain, Transition.set_tombstone
+
+MUTANTS = [
+    Mutant("the writer dates by the earliest time", dates.LONE_TRIES, _time(_earliest)),
+    Mutant("the reader goes by the latest time", dates.LONE_TRIES, _time(_latest)),
+    Mutant(
+        "the skew is left out",
+        replace(dates.LONE_TRIES, loud=(False, False), skew=2, apart=(0, 2)),
+        _time(_without_skew),
+    ),
+    Mutant(
+        "dates are taken for exact",
+        dates.LONE_TRIES,
+        lambda: patch.object(StoreClock, "note", _exact),
+    ),
+    Mutant(
+        "the date is taken for that of the request",
+        replace(dates.LONE_TRIES, loud=(False, True), apart=(0,), skew=0, resolution=1),
+        lambda: patch.object(StoreClock, "note", _of_the_request),
+    ),
+    Mutant(
+        "a retained hold keeps the date of the lease",
+        replace(dates.RETAINED, retain=5),
+        lambda: patch.object(Transition, "retain", _retain_with_the_old_date),
+        "what is retained",
+    ),
+    Mutant(
+        "a tombstone has the date of the release",
+        replace(dates.BURIED, loud=(False, False), gives_up=0, tombstone=5, horizon=9),
+        lambda: patch.object(Transition, "set_tombstone", _buried_by_now),
+        "is buried",
+    ),
+    Mutant("seen when the request left", replace(dates.WATCHER, at_sending=True)),
+    Mutant(
+        "sightings of a failed attempt are kept",
+        dates.UNDATED_HOLDER,
+        lambda: patch.object(Sightings, "copy", lambda self: self),
+    ),
+    Mutant(
+        "a new sign of life that equals an old one",
+        dates.AGAIN,
+        lambda: patch.object(cas_clock, "mark_of", _beat_alone),
+    ),
+    Mutant(
+        "who knows no dates leaves one",
+        dates.MIXED,
+        lambda: patch.object(Sightings, "is_changed", lambda self, entry: False),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_mistake_is_caught(mutant: Mutant) -> None:
+    with mutant.plant():
+        found = explore(mutant.world)
+    assert found.flaw is not None, f"{mutant.name}: {found.states} states, and nothing noticed"
+    assert mutant.caught_as in found.flaw, found.flaw
