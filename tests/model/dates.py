@@ -164,7 +164,7 @@ class DatedSteps:
         _restore(store_clock, process.bounds)
         present.at = at
         key.sightings._seen = dict(process.seen)
-        adapter = CasLedger(None, present, store_clock)  # type: ignore[arg-type]
+        adapter = CasLedger(None, present, store_clock, {})  # type: ignore[arg-type]
         version, text = cell
         read = Cell(version, json.loads(text) if text else None)
         attempt = adapter._attempt(KEY, key, read, [_command(call)], is_full=False)

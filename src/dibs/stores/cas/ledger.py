@@ -259,7 +259,8 @@ class CasLedger:
     async def _delete_if_idle(self, name: bytes, cell: Cell) -> None:
         time = self._store_clock.time(self._clock.now())
         book = _book_of(name, cell, Sightings(), time)
-        if not book.idle or book.last > time.stamp - KEEP_IDLE * 1e6:
+        is_dated = time.slack is not None
+        if not is_dated or not book.idle or book.last > time.stamp - KEEP_IDLE * 1e6:
             return
         key = self._key(name)
         async with key.turn:
