@@ -251,7 +251,8 @@ RULES: Mapping[str, Rule] = {
     "testing.*": Rule(
         PUBLIC
         | names(
-            "clock config session lazy core.* stores.aio stores.cas.clock stores.registry stores.port runtime.*"
+            "clock config session lazy core.* runtime.*"
+            " stores.aio stores.cas.clock stores.registry stores.port"
         ),
         siblings=True,
         theirs=names("pytest"),
