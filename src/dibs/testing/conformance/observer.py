@@ -30,7 +30,7 @@ ROUNDING = 1e-5
 """Seconds by which times may differ after arithmetic with seconds since 1970."""
 
 
-class Observer:
+class ObservedLedger:
     """The ledger over a book for each key, as one process sees them that is told no time by the store."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -55,7 +55,7 @@ class Observer:
         return replies, notifications
 
 
-class Tokens:
+class TokenOrder:
     """Which token of the store stands for which one of the ledger. In both, newer ones are larger."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from dibs.core.ledger import HOLDERS_NAMED
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.model import Acquire, Command, Notification, Refused, Renew, Reply
-from dibs.testing.conformance.observer import ROUNDING, Observer, Tokens, without_tokens
+from dibs.testing.conformance.observer import ROUNDING, ObservedLedger, TokenOrder, without_tokens
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
 from dibs.testing.connections import Connection
@@ -153,8 +153,8 @@ class ObservedReplay(Replay):
 
     def __init__(self, world: World, here: Connection, there: Connection) -> None:
         super().__init__(world, here, there)
-        self._observer = Observer(world.clock)
-        self._tokens = Tokens()
+        self._observer = ObservedLedger(world.clock)
+        self._tokens = TokenOrder()
 
     def expected(
         self, step: Step, batch: Sequence[Command]
