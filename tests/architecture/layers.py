@@ -252,13 +252,8 @@ RULES: Mapping[str, Rule] = {
     "testing.*": Rule(
         PUBLIC
         | names(
-<<<<<<< HEAD
             "clock config session lazy core.* stores.aio stores.cas.clock stores.registry stores.port"
             " runtime.*"
-=======
-            "clock config session lazy core.* runtime.*"
-            " stores.aio stores.cas.clock stores.registry stores.port"
->>>>>>> clockless
         ),
         siblings=True,
         theirs=names("pytest"),
