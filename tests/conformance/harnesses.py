@@ -16,6 +16,7 @@ from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
+from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -103,6 +104,22 @@ class Etcds(Etcd):
     tls = True
 
 
+class Nats(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+            cls.url = server.url
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
 class Temporal(BackendConformance):
     """All cases share a server and a worker, as they have names of their own."""
 
@@ -187,6 +204,7 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "postgresql": Postgresql,
     "etcd": Etcd,
     "etcds": Etcds,
+    "nats": Nats,
     "temporal": Temporal,
     "http": Http,
     "https": Https,

@@ -23,6 +23,7 @@ BUILTIN = {
     "postgresql": "dibs.stores.postgres:PostgresStore",
     "etcd": "dibs.stores.etcd:EtcdStore",
     "etcds": "dibs.stores.etcd:EtcdStore",
+    "nats": "dibs.stores.nats:NatsStore",
     "temporal": "dibs.stores.temporal.store:TemporalStore",
     "https": "dibs.stores.http.store:HttpStore",
     "http": "dibs.stores.http.store:HttpStore",
@@ -42,6 +43,7 @@ EXTRAS = {
     "temporalio": "temporal",
     "httptools": "http",
     "msgspec": "http",
+    "nats": "nats",
 }
 """Which of our extras brings a package that a store is built on."""
 
