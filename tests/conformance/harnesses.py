@@ -16,6 +16,7 @@ from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
+from tests.servers.moto import MotoServer
 from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -120,6 +121,27 @@ class Nats(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
+class S3(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with (
+            MotoServer(tmp_path_factory.mktemp("s3")) as server,
+            pytest.MonkeyPatch.context() as environment,
+        ):
+            environment.setenv("AWS_ACCESS_KEY_ID", "tests")
+            environment.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+            cls.url = f"s3://{server.bucket}?endpoint={server.url}"
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
 class Temporal(BackendConformance):
     """All cases share a server and a worker, as they have names of their own."""
 
@@ -205,6 +227,7 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "etcd": Etcd,
     "etcds": Etcds,
     "nats": Nats,
+    "s3": S3,
     "temporal": Temporal,
     "http": Http,
     "https": Https,

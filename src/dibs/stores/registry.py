@@ -24,6 +24,7 @@ BUILTIN = {
     "etcd": "dibs.stores.etcd:EtcdStore",
     "etcds": "dibs.stores.etcd:EtcdStore",
     "nats": "dibs.stores.nats:NatsStore",
+    "s3": "dibs.stores.s3:S3Store",
     "temporal": "dibs.stores.temporal.store:TemporalStore",
     "https": "dibs.stores.http.store:HttpStore",
     "http": "dibs.stores.http.store:HttpStore",
@@ -44,6 +45,8 @@ EXTRAS = {
     "httptools": "http",
     "msgspec": "http",
     "nats": "nats",
+    "boto3": "s3",
+    "botocore": "s3",
 }
 """Which of our extras brings a package that a store is built on."""
 
