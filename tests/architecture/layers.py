@@ -108,7 +108,8 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=IN_WORKFLOWS,
     ),
     "stores.temporal.broker.*": Rule(
-        BASE | names("core.* stores.temporal.protocol.* stores.temporal.workflows.*"),
+        BASE
+        | names("core.* stores.snapshot stores.temporal.protocol.* stores.temporal.workflows.*"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
@@ -251,7 +252,7 @@ RULES: Mapping[str, Rule] = {
     "testing.*": Rule(
         PUBLIC
         | names(
-            "clock config session lazy core.* stores.aio stores.registry stores.port runtime.*"
+            "clock config session lazy core.* stores.aio stores.cas.clock stores.registry stores.port runtime.*"
         ),
         siblings=True,
         theirs=names("pytest"),

@@ -9,9 +9,13 @@ from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 _SERVE = """
+import sys
+from threading import Lock
+
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
-import sys
+
+moto, lock = DomainDispatcherApplication(create_backend_app), Lock()
 
 class Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -19,8 +23,11 @@ class Handler(WSGIRequestHandler):
     def log_request(self, *args):
         pass
 
-run_simple(sys.argv[1], int(sys.argv[2]), DomainDispatcherApplication(create_backend_app),
-           threaded=True, request_handler=Handler)
+def one_at_a_time(environ, start_response):  # or an object that is just overwritten answers 500
+    with lock:
+        return list(moto(environ, start_response))
+
+run_simple(sys.argv[1], int(sys.argv[2]), one_at_a_time, threaded=True, request_handler=Handler)
 """
 
 

@@ -346,15 +346,17 @@ class AcquireAttempt:
 
         The store granted at `granted_at`. It had answered our last message, sent at `sent`, at
         `store_now`. So by our clock, which may run slower, it granted no earlier than `sent` plus nearly
-        the difference.
+        the difference. Where the store has no clock, it is known to have granted after `sent`, and no more.
         """
         rt = self._rt
-        if not rt.capabilities.clock or notification.granted_at < store_now:
-            return None
+        granted = sent
+        if rt.capabilities.clock:
+            if notification.granted_at < store_now:
+                return None
+            granted += (1 - DRIFT) * (notification.granted_at - store_now)
+            granted = min(granted, rt.now())  # in case the store's clock was stepped
         if not is_proven(notification, self._id):
             return None
-        granted = sent + (1 - DRIFT) * (notification.granted_at - store_now)
-        granted = min(granted, rt.now())  # in case the store's clock was stepped
         claim_by = granted + notification.claim_timeout / 3
         if rt.now() >= claim_by:
             return None

@@ -227,8 +227,10 @@ class Batcher:
         """Send what has gathered, at the end of a turn."""
         self._planned = False
         others = sum(len(batch.commands) for batch in self._under_way)
-        if others and (len(self._under_way) >= self._parallel or 2 * len(self._gathering) < others):
+        if others and self._parallel <= 2 and 2 * len(self._gathering) < others:
             return  # too little to be worth a batch beside the one under way
+        if len(self._under_way) >= self._parallel:
+            return
         sent = self._clock.now()
         calls = self._take()
         if not others or len(calls) > 1:

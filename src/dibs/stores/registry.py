@@ -38,17 +38,27 @@ HINTS = {
 }
 """What to say of schemes that others use."""
 
+PACKAGES = frozenset(
+    {"hiredis", "psycopg", "temporalio", "httptools", "msgspec", "nats", "boto3", "botocore"}
+)
+"""What stores are built on, and our extras bring."""
+
 EXTRAS = {
-    "hiredis": "redis",
-    "psycopg": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    "postgresql": "postgres",
+    "etcd": "etcd",
+    "etcds": "etcd",
+    "temporal": "temporal",
     "temporalio": "temporal",
-    "httptools": "http",
-    "msgspec": "http",
     "nats": "nats",
-    "boto3": "s3",
-    "botocore": "s3",
+    "s3": "s3",
+    "http": "http",
+    "https": "http",
 }
-"""Which of our extras brings a package that a store is built on."""
+"""Which of our extras brings the packages for a scheme."""
 
 
 def store_for(url: str, *, clock: Clock | None = None) -> Store:
@@ -106,8 +116,8 @@ def needing_extras(scheme: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        package, extra = (error.name or "").partition(".")[0], EXTRAS.get(scheme)
+        if extra is None or package not in PACKAGES:
             raise
         raise NotConfigured(
             f"{scheme}:// needs the package {error.name}: pip install 'dibs[{extra}]'"

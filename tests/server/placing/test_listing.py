@@ -285,6 +285,7 @@ def test_several_stores_need_records_that_do_not_follow_their_order() -> None:
         ("sqlite:////tmp/x/../y.db", "sqlite:////tmp/y.db?timeout=3"),
         ("temporal://h/ns?tls=true", "temporal://h:7233/ns"),
         ("postgresql://H:5433/db", "postgresql:///db?host=h&port=5433"),
+        ("etcd://u:p@h1,h2:2379/x?skew=2", "etcds://h2,h1/x?cafile=ca.pem"),
         ("postgresql://h/d%62", "postgresql://h?dbname=db"),
         ("postgresql://b:2,a:1/db", "postgresql:///db?host=a,b&port=1,2"),
         ("postgresql://[::1]/db", "postgresql://[::1]:5432/db"),

@@ -18,13 +18,13 @@ from dibs.stores.registry import SPELLINGS, needing_extras
 if TYPE_CHECKING:
     from dibs.stores.postgres.url import Target
 
-_SAME = {**SPELLINGS, "rediss": "redis", "valkey": "redis", "valkeys": "redis"}
+_SAME = {**SPELLINGS, "rediss": "redis", "valkey": "redis", "valkeys": "redis", "etcds": "etcd"}
 """Schemes that are other ways to the same."""
 
 _FILES = ("sqlite", "memory")
 """Schemes of what is on one machine, and nowhere else."""
 
-_PORTS = {"redis": "6379", "temporal": "7233"}
+_PORTS = {"redis": "6379", "temporal": "7233", "etcd": "2379", "nats": "4222"}
 
 _SECRET = re.compile(r".*(password|secret|token|api_key)", re.IGNORECASE)
 
@@ -39,6 +39,10 @@ _HOW = {
     ),
     "sqlite": re.compile(r"timeout|unsafe_network_fs"),
     "temporal": re.compile(r"tls.*|api_key"),
+    "etcd": re.compile(r"cafile|certfile|keyfile|skew"),
+    "kubernetes": re.compile(r"skew"),
+    "nats": re.compile(r"tls.*|cafile|certfile|keyfile|skew"),
+    "s3": re.compile(r"skew"),
 }
 """Options that say how to get there, and not where that is. All others of a store count."""
 

@@ -131,7 +131,7 @@ class CasLedger:
                 key.cell, is_current = await self._load(name), True
             cell = key.cell
             attempt = self._attempt(name, key, cell, commands, is_full=is_full)
-            if attempt.state == (cell.state or EMPTY):
+            if attempt.state == _state_of(cell):
                 if is_current:
                     return attempt.replies
                 key.cell = None
@@ -273,10 +273,14 @@ EMPTY = dump(MemoryBook())
 """The state of a key that does not exist."""
 
 
+def _state_of(cell: Cell) -> State:
+    return EMPTY if cell.state is None else cell.state
+
+
 def _book_of(name: bytes, cell: Cell, sightings: Sightings, time: Time) -> MemoryBook:
     """The book in a cell. Raises `Corrupt`."""
     try:
-        return load(cell.state or EMPTY, QUEUE_LIMIT, sightings.view(time))
+        return load(_state_of(cell), QUEUE_LIMIT, sightings.view(time))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"what lies under {name!r} is no book of Dibs: {error!r}") from error
 

@@ -33,6 +33,7 @@ class CasStore(Store):
         self._clock = clock or SystemClock()
         self._shares: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._thread = LoopThread("dibs-store", _nothing, _nothing)
+        on_fork(self)
 
     @abstractmethod
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
@@ -67,6 +68,10 @@ class CasStore(Store):
                 shared.loop_end.forget()
             self._part(asyncio.get_running_loop(), shared)
             await shared.cells.close()
+
+    def after_fork(self) -> None:
+        """In the child: what was shared in the parent's loop is of no use, even in a copy of that loop."""
+        self._shares = WeakKeyDictionary()
 
     def async_connection(self) -> AsyncConnection:
         return AsyncCasConnection(self._share, self._release, self.url)

@@ -68,27 +68,28 @@ class EtcdCells:
         nothing was sent.
         """
         body = _encode(message)
-        failure: DibsError = BackendUnavailable(f"{self._settings.shown}: no member was asked")
+        failure = BackendUnavailable(f"{self._settings.shown}: no member was asked")
         for _ in self._clients:
             number = self._current
             try:
                 return self._read(await self._request(self._clients[number], path, body))
-            except NotConnected as error:
-                failure = self._unreachable(number, error)
-            except (OSError, NotHttp) as error:
-                failure = self._broken(number, error)
-                if not repeatable:
-                    self._leave(number)
-                    raise failure from error
             except BackendUnavailable as error:  # it has no leader, or is not itself
                 failure = error
-                if not repeatable:
-                    self._leave(number)
-                    raise
+                may_repeat = repeatable
+            except DibsError:
+                raise
+            except NotConnected as error:
+                failure = self._unreachable(number, error)
+                may_repeat = True
+            except (OSError, NotHttp) as error:
+                failure = self._broken(number, error)
+                may_repeat = repeatable
             except asyncio.CancelledError:
                 self._leave(number)  # it may hang, and whoever tries again asks another
                 raise
             self._leave(number)
+            if not may_repeat:
+                break
         raise failure
 
     async def _request(self, client: Client, path: bytes, body: bytes) -> Response:
@@ -152,15 +153,17 @@ class EtcdCells:
             raise TooLarge(told)
         raise BackendUnavailable(f"{shown}: {told}")
 
-    def _unreachable(self, number: int, error: Exception) -> DibsError:
+    def _unreachable(self, number: int, error: Exception) -> BackendUnavailable:
         member = self._settings.members[number]
         why = "it did not answer in time" if isinstance(error.__cause__, TimeoutError) else error
-        return BackendUnavailable(
+        failure = BackendUnavailable(
             f"{self._settings.shown}: {member.host}:{member.port} can't be reached: {why}; check that "
             "etcd runs, and the host, port, TLS (etcds://) and firewall"
         )
+        failure.__cause__ = error
+        return failure
 
-    def _broken(self, number: int, error: Exception) -> DibsError:
+    def _broken(self, number: int, error: Exception) -> BackendUnavailable:
         member = self._settings.members[number]
         why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
         hint = "check the member and the network"

@@ -27,8 +27,8 @@ from dibs.model import (
     Reply,
     Status,
 )
-from dibs.stores.temporal.broker import snapshot
-from dibs.stores.temporal.broker.snapshot import Room
+from dibs.stores.snapshot import dump, load
+from dibs.stores.temporal.broker.snapshot import Room, copy_of
 from dibs.stores.temporal.protocol.owners import Owner, owner_of
 from dibs.stores.temporal.protocol.wire import AGES
 
@@ -46,7 +46,7 @@ class Desk:
         state = state or {}
         book = state.get("book")
         self.key = key
-        self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
+        self.book = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self.room = Room(self.book, book)
         self._unfinished = False
         """The last `settle` has left something to be done at once."""
@@ -58,7 +58,7 @@ class Desk:
 
     def dump(self) -> dict[str, Any]:
         """For the next run."""
-        return {"book": snapshot.dump(self.book), **self.owners()}
+        return {"book": dump(self.book), **self.owners()}
 
     def owners(self) -> dict[str, Any]:
         """Of that, what it knows of workflows."""
@@ -89,7 +89,7 @@ class Desk:
 
     def status(self, now: float, stamp: int) -> Status:
         """Who holds and who waits; this changes nothing, as a query must."""
-        reply, _ = ledger.apply(snapshot.copy_of(self.book), Inspect(self.key), now, stamp)
+        reply, _ = ledger.apply(copy_of(self.book), Inspect(self.key), now, stamp)
         assert isinstance(reply, Status)
         return reply
 

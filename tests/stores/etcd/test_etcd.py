@@ -1,0 +1,359 @@
+"""etcd as a store: what is asked of the server, its faults, its users, and what others find in it."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dibs
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    Corrupt,
+    Forbidden,
+    IncompatibleVersion,
+    NotConfigured,
+)
+from dibs.stores.cas.ledger import QUEUE_LIMIT
+from dibs.sync import connect
+from dibs.testing import FaultProxy
+from tests.servers.etcd import EtcdServer
+from tests.servers.etcd_cluster import EtcdCluster
+
+HOLDER = """
+import sys, time
+from dibs.sync import Lock, connect
+with connect(sys.argv[1]) as client:
+    lease = client.lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
+    print(lease.token, flush=True)
+    time.sleep(60)
+"""
+
+
+def killed_holder(url: str, name: str, ttl: float) -> None:
+    """Let a process acquire a lock, and kill it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url, name, str(ttl)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 0
+        process.kill()
+
+
+def calls(server: EtcdServer) -> int:
+    """How many calls the server has answered, but for watches."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    counts = re.findall(
+        r'grpc_server_handled_total\{[^}]*grpc_method="(?:Txn|Range)"[^}]*\} (\S+)', text
+    )
+    return int(sum(map(float, counts)))
+
+
+def test_an_uncontended_cycle_is_two_calls(etcd_url: str, etcd_server: EtcdServer) -> None:
+    with connect(etcd_url) as client:
+        client.lock("a").acquire().release()
+        before = calls(etcd_server)
+        for _ in range(10):
+            client.lock("a").acquire().release()
+        assert calls(etcd_server) - before == 20
+
+
+def test_who_waits_sends_heartbeats_and_no_more(etcd_url: str, etcd_server: EtcdServer) -> None:
+    with connect(etcd_url) as holder, connect(etcd_url) as waiter:
+        lease = holder.lock("a", ttl=60).acquire()
+        got = threading.Event()
+
+        def wait() -> None:
+            with waiter.lock("a", ttl=60):
+                got.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not got.wait(1), "it has its place, and an inbox"
+        before = calls(etcd_server)
+        assert not got.wait(3.5)
+        assert calls(etcd_server) - before <= 3, "a heartbeat each 1.7 s"
+        lease.release()
+        assert got.wait(5)
+        thread.join()
+
+
+@pytest.mark.once
+def test_a_lone_try_gets_what_a_dead_process_held(etcd_url: str) -> None:
+    """Each of these processes looks once, and has watched for no time at all."""
+    url, ttl, skew = f"{etcd_url}?skew=1", 2.0, 1.0
+    killed_holder(url, "cron", ttl)
+    killed, tries = time.monotonic(), 0
+    dibs_run = [
+        sys.executable,
+        "-m",
+        "dibs",
+        "run",
+        "cron",
+        "--wait",
+        "0",
+        "--ttl",
+        "2",
+        "--",
+        "true",
+    ]
+    while True:
+        tries += 1
+        done = subprocess.run(
+            [*dibs_run], env={**_env(), "DIBS_URL": url}, capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            break
+        assert time.monotonic() < killed + ttl + skew + 3, done.stderr
+    assert tries > 1, "the lease was still trusted at first"
+
+
+def _env() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def test_tokens_rise_though_idle_keys_are_deleted(etcd_url: str, etcd_server: EtcdServer) -> None:
+    prefix = etcd_url.rpartition("/")[2]
+    with connect(etcd_url) as client:
+        first = client.lock("a").acquire()
+        first.release()
+        _delete(etcd_server, f"{prefix}/keys/lock:a")
+        with client.lock("a") as second:
+            assert second.token > first.token - 2_000_000, "both begin with the server's date"
+
+
+def test_a_lease_whose_key_somebody_deletes_is_lost(etcd_url: str, etcd_server: EtcdServer) -> None:
+    prefix = etcd_url.rpartition("/")[2]
+    with connect(etcd_url) as client:
+        lease = client.lock("a", ttl=1).acquire()
+        _delete(etcd_server, f"{prefix}/keys/lock:a")
+        assert lease.wait_lost(5)
+
+
+def _delete(server: EtcdServer, key: str) -> None:
+    server.call("kv/deleterange", {"key": base64.b64encode(key.encode()).decode()})
+
+
+def _put(server: EtcdServer, key: str, value: str) -> None:
+    said = {
+        name: base64.b64encode(text.encode()).decode()
+        for name, text in (("key", key), ("value", value))
+    }
+    server.call("kv/put", said)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [("nonsense", Corrupt), ('{"format": 1}', Corrupt), ('{"format": 99}', IncompatibleVersion)],
+)
+def test_what_is_no_book_grants_nothing(
+    etcd_url: str, etcd_server: EtcdServer, value: str, error: type[Exception]
+) -> None:
+    _put(etcd_server, f"{etcd_url.rpartition('/')[2]}/keys/lock:a", value)
+    with connect(etcd_url) as client:
+        with pytest.raises(error, match="lock:a"):
+            client.lock("a").acquire(wait=0)
+        with client.lock("b"):
+            """Other keys are well."""
+
+
+def test_a_queue_has_a_limit(etcd_url: str) -> None:
+    from dibs.model import Acquire, Queued, Refused
+    from dibs.stores.registry import store_for
+
+    connection = store_for(etcd_url).blocking_connection()
+    connection.open(5)
+    try:
+        ids = [f"{number:032x}" for number in range(QUEUE_LIMIT + 2)]
+        commands = [Acquire(b"lock:a", each, "o", 30, queue=True) for each in ids]
+        replies = connection.apply(commands, 10)
+        assert all(isinstance(reply, Queued) for reply in replies[1:-1])
+        assert isinstance(replies[-1], Refused)
+        assert replies[-1].reason == "queue_full"
+    finally:
+        connection.close()
+
+
+def test_a_key_that_is_full_takes_no_more_and_serves_who_is_in_it(etcd_url: str) -> None:
+    from dibs.model import Acquire, Granted, Refused, Release, Released
+    from dibs.stores.registry import store_for
+
+    connection = store_for(etcd_url).blocking_connection()
+    connection.open(5)
+    note = "x" * 60_000
+    try:
+        replies: list[object] = []
+        for number in range(20):
+            command = Acquire(b"semaphore:a", f"{number:032x}", "o", 30, capacity=100, note=note)
+            replies += connection.apply([command], 10)
+        granted = [reply for reply in replies if isinstance(reply, Granted)]
+        full = [reply for reply in replies if isinstance(reply, Refused)]
+        assert len(granted) + len(full) == 20
+        assert 10 < len(granted) < 18
+        assert {reply.reason for reply in full} == {"queue_full"}
+        assert connection.apply([Release(b"semaphore:a", "0" * 32)], 10) == [Released()]
+    finally:
+        connection.close()
+
+
+# -- faults ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", etcd_server.port) as proxy:
+        yield proxy
+
+
+def test_a_waiter_is_served_after_its_watch_was_cut(etcd_url: str, proxy: FaultProxy) -> None:
+    with connect(etcd_url) as holder, connect(proxy.url_for(etcd_url)) as waiter:
+        lease = holder.lock("a").acquire()
+        got = threading.Event()
+
+        def wait() -> None:
+            with waiter.lock("a", ttl=3):
+                got.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not holder.lock("a").status().waiters:
+            time.sleep(0.01)
+        proxy.cut()
+        lease.release()
+        assert got.wait(5)
+        thread.join()
+
+
+def test_an_answer_that_is_lost_costs_no_lease(etcd_url: str, proxy: FaultProxy) -> None:
+    """The swap was applied, and nobody was told: the id is its own when it asks again."""
+    with connect(proxy.url_for(etcd_url)) as client:
+        client.lock("a").acquire().release()
+        proxy.drop_replies()
+        threading.Timer(0.3, proxy.heal).start()
+        with client.lock("a", ttl=3) as lease:
+            assert lease.token
+        assert not client.lock("a").locked()
+
+
+def test_a_server_that_restarts_keeps_its_leases(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path, fsync=True) as server, connect(f"etcd{server.url[4:]}") as client:
+        lease = client.lock("a", ttl=20).acquire()
+        server.kill()
+        with pytest.raises((BackendUnavailable, AcquireTimeout)):
+            client.lock("b").acquire(wait=0.2)
+        server.start()
+        lease.renew()
+        with pytest.raises(AcquireTimeout):
+            connect(f"etcd{server.url[4:]}").lock("a").acquire(wait=0)
+        assert lease.release()
+
+
+@pytest.mark.once
+def test_a_cluster_goes_on_without_its_leader(tmp_path: Path) -> None:
+    with EtcdCluster(tmp_path) as cluster:
+        hosts = ",".join(f"127.0.0.1:{member.port}" for member in cluster.members)
+        with connect(f"etcd://{hosts}") as client:
+            lease = client.lock("a", ttl=15).acquire()
+            cluster.leader().kill()
+            with client.lock("b", wait=10):
+                """Another member has become the leader."""
+            lease.renew()
+            lease.release()
+
+
+# -- users, TLS, URLs --------------------------------------------------------------------------------
+
+
+def test_users_and_wrong_passwords(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as server:
+        server.enable_auth("s:cret/1")
+        place = f"127.0.0.1:{server.port}"
+        with connect(f"etcd://root:s%3Acret%2F1@{place}") as client:
+            with client.lock("a"):
+                """Let in."""
+            server.restart()  # which makes all tokens invalid
+            with client.lock("a"):
+                """With a new one."""
+        with pytest.raises(Forbidden, match="does not accept the user 'root'") as refusal:
+            connect(f"etcd://root:secret9@{place}").lock("a").acquire(wait=0)
+        assert "secret9" not in str(refusal.value)
+        with pytest.raises(Forbidden, match="etcd://user:password@host"):
+            connect(f"etcd://{place}").lock("a").acquire(wait=0)
+
+
+def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path, extra=["--enable-grpc-gateway=false"]) as server:
+        with pytest.raises(NotConfigured, match="--enable-grpc-gateway"):
+            connect(f"etcd{server.url[4:]}").lock("a").acquire(wait=0)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("etcd://", "looks like etcd://"),
+        ("etcd://host:99999", "no host:port"),
+        ("etcd://user@host", "without a password"),
+        ("etcd://host?cafile=ca.pem", "write etcds://"),
+        ("etcd://host?colour=red", "no such option as colour="),
+        ("etcd://host?skew=soon", "skew"),
+        ("etcds://host?keyfile=a.pem", "needs certfile="),
+    ],
+)
+def test_a_url_that_is_wrong(url: str, said: str) -> None:
+    with pytest.raises(NotConfigured, match=re.escape(said)):
+        connect(url)
+
+
+def test_nobody_there_is_told_within_the_wait() -> None:
+    begun = time.monotonic()
+    with pytest.raises((BackendUnavailable, AcquireTimeout), match="can't be reached"):
+        connect("etcd://127.0.0.1:1").lock("a").acquire(wait=0)
+    assert time.monotonic() - begun < 5
+
+
+def test_doctor_knows_the_server(etcd_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dibs", "doctor", "--json"],
+        env={**_env(), "DIBS_URL": etcd_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "etcd" in done.stdout, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert any("has a leader" in str(each) for each in told)
+    assert any("the store dates its answers" in str(each) for each in told)
+
+
+def test_asyncio_too(etcd_url: str) -> None:
+    import asyncio
+
+    async def main() -> None:
+        async with dibs.connect(etcd_url) as client:
+            async with client.lock("a") as lease:
+                assert lease.token
+            tasks = [asyncio.create_task(one(client)) for _ in range(20)]
+            await asyncio.gather(*tasks)
+            assert max(seen) == 1
+
+    inside, seen = 0, []
+
+    async def one(client: dibs.Client) -> None:
+        nonlocal inside
+        async with client.lock("shared", wait=10):
+            inside += 1
+            seen.append(inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    asyncio.run(main())
