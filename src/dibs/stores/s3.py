@@ -142,6 +142,7 @@ class S3Cells:
         self._opening = asyncio.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._client: Any = None
+        self._making: asyncio.Future[Any] | None = None
         self._deletes: bool | None = None
         """Whether the server leaves an object that is not the one to be deleted. None: not known yet."""
 
@@ -151,12 +152,15 @@ class S3Cells:
         async with self._opening:
             if self._client is None:
                 self._threads = self._threads or ThreadPoolExecutor(THREADS, "dibs-s3")
+                if self._making is None:  # it takes longer than some callers wait
+                    self._making = asyncio.ensure_future(self._in_thread(self._make))
                 try:
-                    client = await self._in_thread(self._make)
+                    client = await asyncio.shield(self._making)
                 except (boto.BotoCoreError, ValueError, OSError) as error:
+                    self._making = None
                     raise NotConfigured(f"{self._shown}: {error}") from error
                 await self._probe(client)
-                self._client = client
+                self._client, self._making = client, None
 
     async def _probe(self, client: Any) -> None:
         """Raises `NotConfigured` if the server writes although a condition fails, as old ones do."""
@@ -234,7 +238,7 @@ class S3Cells:
         self.part()
 
     def part(self) -> None:
-        client, self._client = self._client, None
+        client, self._client, self._making = self._client, None, None
         threads, self._threads = self._threads, None
         if threads is not None:
             with suppress(RuntimeError):  # the interpreter is shutting down
@@ -244,7 +248,7 @@ class S3Cells:
 
     def after_fork(self) -> None:
         """Sockets are closed in silence by whoever drops them; threads do not come along."""
-        self._client = self._threads = None
+        self._client = self._threads = self._making = None
         self._inboxes.clear()
 
     # -- cells --------------------------------------------------------------------------------------
@@ -338,15 +342,16 @@ class S3Cells:
 
 
 def _object(key: bytes) -> str:
-    """The name of a key's object. Names have the order of the keys; a key with `/` is no folder."""
-    return "keys/" + re.sub(rb"[\x00-!./~-\xff]", _escape, key).decode()
+    """The name of a key's object. Names have the order of the keys, and none has folders in it."""
+    return "keys/" + re.sub(rb"[\x00-!./\[\\~-\xff]", _escape, key).decode()
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
-    """A byte as a character that is not before it in the order, and two digits."""
+    """A byte as the first of those beside it that are escaped, which keeps the order, and two digits."""
     byte = match[0][0]
-    return b"%c%02X" % (b"!" if byte <= 0x21 else b"." if byte <= 0x2F else b"~", byte)
+    first = b"!" if byte <= 0x21 else b"." if byte <= 0x2F else b"[" if byte <= 0x5C else b"~"
+    return b"%c%02X" % (first, byte)
 
 
 def _key(name: str) -> bytes:
-    return re.sub(rb"[!.~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())
+    return re.sub(rb"[!.\[~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())

@@ -103,7 +103,7 @@ class NatsCells:
             await self._find_bucket(client)
         except BaseException as error:
             self._in_background(client.close())
-            if isinstance(error, (Error, OSError)):
+            if isinstance(error, (Error, OSError)) and not isinstance(error, DibsError):
                 raise self._failure("", error) from error
             raise
         return client
