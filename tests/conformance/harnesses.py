@@ -17,6 +17,8 @@ from dibs.testing.conformance import BackendConformance
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
+from tests.servers.moto import MotoServer
+from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -122,6 +124,43 @@ class Kubernetes(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
+class Nats(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+            cls.url = server.url
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
+class S3(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with (
+            MotoServer(tmp_path_factory.mktemp("s3")) as server,
+            pytest.MonkeyPatch.context() as environment,
+        ):
+            environment.setenv("AWS_ACCESS_KEY_ID", "tests")
+            environment.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+            cls.url = f"s3://{server.bucket}?endpoint={server.url}"
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
 class Temporal(BackendConformance):
     """All cases share a server and a worker, as they have names of their own."""
 
@@ -207,6 +246,8 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "etcd": Etcd,
     "etcds": Etcds,
     "kubernetes": Kubernetes,
+    "nats": Nats,
+    "s3": S3,
     "temporal": Temporal,
     "http": Http,
     "https": Https,

@@ -9,7 +9,20 @@ from dibs.stores.registry import BUILTIN
 from dibs.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 
-ALIKE = frozenset({"etcds", "rediss", "valkey", "valkeys", "temporal", "http", "https"})
+ALIKE = frozenset(
+    {
+        "rediss",
+        "valkey",
+        "valkeys",
+        "etcds",
+        "kubernetes",
+        "nats",
+        "s3",
+        "temporal",
+        "http",
+        "https",
+    }
+)
 """These differ from `redis` in the server's build or in TLS, or are slow: one Python tells enough."""
 
 for _scheme, _harness in HARNESSES.items():

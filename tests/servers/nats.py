@@ -12,13 +12,25 @@ from tests.servers.server import Server
 
 
 class NatsServer(Server):
-    """A NATS with JetStream on a free loopback port. A restarted server has its streams."""
+    """A NATS with JetStream on a free loopback port. A restarted server has its streams.
+
+    `config` is the text of its configuration file.
+    """
 
     PORT_IS_TAKEN = "address already in use"
 
-    def __init__(self, folder: Path, *, program: Program | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: str = "",
+        jetstream: bool = True,
+        program: Program | None = None,
+    ) -> None:
         super().__init__(folder)
         self.program = program or nats_program()
+        self.config = config
+        self.jetstream = jetstream
 
     @property
     def url(self) -> str:
@@ -35,7 +47,13 @@ class NatsServer(Server):
 
     def _launch(self) -> ServerProcess:
         command: list[str | Path] = [self.program.path, "--addr", HOST, "--port", str(self.port)]
-        command += ["--name", str(self.folder), "--jetstream", "--store_dir", self.folder / "data"]
+        command += ["--name", str(self.folder), "--store_dir", self.folder / "data"]
+        if self.jetstream:
+            command.append("--jetstream")
+        if self.config:
+            path = self.folder / "nats.conf"
+            path.write_text(self.config)
+            command += ["--config", path]
         return ServerProcess(command, log=self.folder / "nats.log")
 
     def _answers(self) -> bool:

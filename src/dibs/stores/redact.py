@@ -3,9 +3,9 @@
 import re
 
 _SECRET = re.compile(r"(?<=://)([^/?#@:]*):[^/?#@]*(?=@)")
-_KEY = re.compile(r"(?<=http://|ttps://)[^/?#@:]+(?=@)", re.IGNORECASE)
+_KEY = re.compile(r"(?<=http://|ttps://|nats://)[^/?#@:]+(?=@)", re.IGNORECASE)
 
 
 def redacted(url: str) -> str:
-    """The URL without its password; for the lock service a user's name may be its API key."""
+    """The URL without its password, and without a lone API key (lock service) or token (NATS)."""
     return _SECRET.sub(r"\1:***", _KEY.sub("***", url))

@@ -24,6 +24,8 @@ BUILTIN = {
     "etcd": "dibs.stores.etcd:EtcdStore",
     "etcds": "dibs.stores.etcd:EtcdStore",
     "kubernetes": "dibs.stores.kubernetes:KubernetesStore",
+    "nats": "dibs.stores.nats:NatsStore",
+    "s3": "dibs.stores.s3:S3Store",
     "temporal": "dibs.stores.temporal.store:TemporalStore",
     "https": "dibs.stores.http.store:HttpStore",
     "http": "dibs.stores.http.store:HttpStore",
@@ -37,7 +39,19 @@ HINTS = {
 }
 """What to say of schemes that others use."""
 
-PACKAGES = frozenset({"hiredis", "psycopg", "temporalio", "httptools", "msgspec", "yaml"})
+PACKAGES = frozenset(
+    {
+        "hiredis",
+        "psycopg",
+        "temporalio",
+        "httptools",
+        "msgspec",
+        "yaml",
+        "nats",
+        "boto3",
+        "botocore",
+    }
+)
 """What stores are built on, and our extras bring."""
 
 EXTRAS = {
@@ -51,6 +65,8 @@ EXTRAS = {
     "temporal": "temporal",
     "temporalio": "temporal",
     "kubernetes": "kubernetes",
+    "nats": "nats",
+    "s3": "s3",
     "http": "http",
     "https": "http",
 }

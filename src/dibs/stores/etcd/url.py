@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from dibs.config import seconds
 from dibs.errors import NotConfigured
 from dibs.stores.cas.clock import SKEW
+from dibs.stores.cas.options import read_options
 from dibs.stores.redact import redacted
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def read_url(url: str) -> Settings:
             "or etcd://host1:2379,host2:2379,host3:2379 for a cluster"
         )
     try:
-        options = _options(form["options"] or "")
+        options = read_options(form["options"] or "", OPTIONS)
         user, colon, password = (form["login"] or "").partition(":")
         if user and not colon:
             raise ValueError("a user without a password; write etcd://user:password@host")
@@ -91,17 +92,6 @@ def _member(text: str, tls: "Callable[[], ssl.SSLContext] | None") -> Member:
 
 def _prefix(path: str) -> bytes:
     return (unquote(path).strip("/") or PREFIX).encode()
-
-
-def _options(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(f"no such option as {name}=; there are {', '.join(OPTIONS)}")
-        if name in found or not value:
-            raise ValueError(f"{name}= is given twice, or is empty")
-        found[name] = value
-    return found
 
 
 def _tls(encrypted: bool, options: dict[str, str]) -> "Callable[[], ssl.SSLContext] | None":

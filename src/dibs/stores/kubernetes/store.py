@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from urllib.parse import parse_qsl
 
 from dibs.clock import Clock
 from dibs.config import seconds
@@ -10,6 +9,7 @@ from dibs.errors import NotConfigured
 from dibs.model import Capabilities
 from dibs.stores.cas.cells import Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
+from dibs.stores.cas.options import read_options
 from dibs.stores.cas.store import CasStore
 from dibs.stores.kubernetes.access import find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
@@ -56,7 +56,7 @@ class KubernetesStore(CasStore):
                 "for the namespace of the pod or context"
             )
         try:
-            self._options = _read_options(form["options"] or "")
+            self._options = read_options(form["options"] or "", OPTIONS)
             skew = self._options.get("skew")
             self.skew = SKEW if skew is None else seconds(skew, "skew")
         except ValueError as error:
@@ -70,14 +70,3 @@ class KubernetesStore(CasStore):
             self._namespace, options.get("kubeconfig", ""), options.get("context", "")
         )
         return KubernetesCells(self.url, access, clock, now)
-
-
-def _read_options(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(f"no such option as {name}=; there are {', '.join(OPTIONS)}")
-        if name in found or not value:
-            raise ValueError(f"{name}= is given twice, or is empty")
-        found[name] = value
-    return found

@@ -1,0 +1,58 @@
+"""A server of the S3 API of its own for a test: moto, which keeps nothing and is fast."""
+
+import sys
+import urllib.request
+from pathlib import Path
+
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
+
+_SERVE = """
+import sys
+from threading import Lock
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, run_simple
+
+moto, lock = DomainDispatcherApplication(create_backend_app), Lock()
+
+class Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, *args):
+        pass
+
+def one_at_a_time(environ, start_response):  # or an object that is just overwritten answers 500
+    with lock:
+        return list(moto(environ, start_response))
+
+run_simple(sys.argv[1], int(sys.argv[2]), one_at_a_time, threaded=True, request_handler=Handler)
+"""
+
+
+class MotoServer(Server):
+    """A moto with one bucket on a free loopback port; it takes any credentials."""
+
+    PORT_IS_TAKEN = "already in use"
+
+    def __init__(self, folder: Path, *, bucket: str = "tests") -> None:
+        super().__init__(folder)
+        self.bucket = bucket
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return f"http://{HOST}:{self.port}"
+
+    def _launch(self) -> ServerProcess:
+        command = [sys.executable, "-c", _SERVE, HOST, str(self.port)]
+        return ServerProcess(command, log=self.folder / "moto.log")
+
+    def _answers(self) -> bool:
+        request = urllib.request.Request(f"{self.url}/{self.bucket}", method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=5):
+                return True
+        except OSError:
+            return False

@@ -1,0 +1,282 @@
+"""S3 as a store: servers without conditional writes, credentials, names, faults, and what it deletes."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+
+import dibs
+from dibs.core.book import MemoryBook
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from dibs.model import Acquire, Granted, Release
+from dibs.stores.cas.cells import Cell, Change, Conflict
+from dibs.stores.cas.clock import StoreClock
+from dibs.stores.registry import store_for
+from dibs.stores.s3 import S3Cells, S3Store
+from dibs.stores.snapshot import dump
+from dibs.sync import connect
+from tests.servers.moto import MotoServer
+from tests.servers.ports import free_port
+from tests.servers.s3 import S3Server
+from tests.stores.cas_processes import contend, seconds_until_a_lone_try_succeeds
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any are good for moto. SeaweedFS must not inherit them: it would take them for those of its users."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def moto_url(moto: MotoServer, _credentials: None) -> str:
+    """A moto, and a prefix of its own in its bucket."""
+    return f"s3://tests/{token_hex(6)}?endpoint={moto.url}"
+
+
+@pytest.fixture
+def weed_url(s3_server: S3Server, _credentials: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A SeaweedFS, and a prefix of its own in its bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    return f"s3://{s3_server.bucket}/{token_hex(6)}?endpoint={s3_server.url}"
+
+
+@pytest.fixture(params=["moto", "weed"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+def use(url: str) -> None:
+    with connect(url) as client:
+        client.lock("a").acquire(wait=20).release()
+
+
+def cells_of(url: str) -> S3Cells:
+    store = store_for(url)
+    assert isinstance(store, S3Store)
+    cells = store.make_cells(StoreClock(), time.monotonic)
+    assert isinstance(cells, S3Cells)
+    return cells
+
+
+def without_conditions(params: Any, **_: Any) -> None:
+    for name in ("If-None-Match", "If-Match"):
+        params["headers"].pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("s3://", "looks like"),
+        ("s3://user@bucket", "looks like"),
+        ("s3://bucket?colour=red", "no such option"),
+        ("s3://bucket?skew=often", "skew"),
+    ],
+)
+def test_a_url_that_cannot_be_read(url: str, told: str) -> None:
+    with pytest.raises(NotConfigured, match=told):
+        store_for(url)
+
+
+def test_a_lock_is_taken_and_refused(url: str) -> None:
+    with connect(url) as one, connect(url) as two:
+        with one.lock("a", ttl=60) as first:
+            assert two.lock("a").try_acquire() is None
+        with two.lock("a") as second:
+            assert second.token > first.token
+
+
+def test_names_of_all_bytes_keep_their_order(url: str) -> None:
+    names = [
+        b"a",
+        b"a/",
+        b"a/b",
+        b"a.b",
+        b"..",
+        b"a%2Fb",
+        b"a+b c",
+        b'"#?<>\\^`{|}*~!',
+        b"\x00\xff",
+    ]
+    connection = store_for(url).blocking_connection()
+    connection.open(10)
+    commands = [Acquire(b"lock:" + name, f"id{n}", "me", 60) for n, name in enumerate(names)]
+    replies = connection.apply(commands, 30)
+    assert all(isinstance(reply, Granted) for reply in replies)
+    found: list[bytes] = []
+    cursor: bytes | None = None
+    while True:
+        page = connection.scan(b"lock:", cursor, 4)
+        found += [item.key for item in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == sorted(b"lock:" + name for name in names)
+    assert connection.scan(b"lock:a/", None, 10).items[0].key == b"lock:a/"
+    connection.apply([Release(each.key, each.id) for each in commands], 30)
+    connection.close()
+
+
+def test_a_server_that_ignores_conditions_is_refused(
+    moto_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an old MinIO does: our own client leaves the conditions out."""
+
+    def deaf(make: Callable[[S3Store], Any]) -> Callable[[S3Store], Any]:
+        def made(store: S3Store) -> Any:
+            client = make(store)
+            client.meta.events.register("before-call.s3.PutObject", without_conditions)
+            return client
+
+        return made
+
+    monkeypatch.setattr(S3Store, "_make_client", deaf(S3Store._make_client))
+    with pytest.raises(NotConfigured, match="ignores the conditions"):
+        use(moto_url)
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+async def test_a_cell_is_only_deleted_where_no_other_can_be(moto_url: str, *, heeds: bool) -> None:
+    """Some servers delete whatever is there. An idle cell stays, unless the server is seen to compare."""
+    cells = cells_of(moto_url)
+    await cells.open()
+    if not heeds:
+        events = cells._client.meta.events
+        events.register("before-call.s3.DeleteObject", without_conditions)
+    book = MemoryBook()
+    version = await cells.swap(b"a", None, Change(dump(book), book, ()))
+    if heeds:
+        await cells.swap(b"a", version, Change(None, book, ()))
+        assert await cells.load(b"a") == Cell(None, None)
+    else:
+        with pytest.raises(Conflict):
+            await cells.swap(b"a", version, Change(None, book, ()))
+        assert (await cells.load(b"a")).version == version
+    await cells.close()
+
+
+def test_what_else_lies_there_is_told(moto_url: str, moto: MotoServer) -> None:
+    prefix = moto_url.partition("?")[0].rpartition("/")[2]
+    client = boto3.client("s3", endpoint_url=moto.url, region_name="us-east-1")
+    client.put_object(Bucket="tests", Key=f"{prefix}/keys/lock:a", Body=b"what?")
+    client.close()
+    with pytest.raises(Corrupt, match="no book of Dibs"):
+        use(moto_url)
+
+
+@pytest.mark.usefixtures("_credentials")
+async def test_nobody_listens() -> None:
+    with pytest.raises(BackendUnavailable, match="check the endpoint"):
+        await cells_of(f"s3://tests?endpoint=http://127.0.0.1:{free_port()}").open()
+
+
+def test_no_credentials(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(NotConfigured, match="Credentials come from"):
+        use(moto_url)
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(NotConfigured, match="missing"):
+        use(moto_url)
+
+
+def test_wrong_credentials(weed_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(Forbidden, match="credentials need s3:GetObject"):
+        use(weed_url)
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_no_bucket(moto: MotoServer) -> None:
+    with pytest.raises(NotConfigured, match="Check the bucket"):
+        use(f"s3://missing?endpoint={moto.url}")
+
+
+async def test_a_cancelled_call_leaves_no_answer_behind(moto_url: str) -> None:
+    cells = cells_of(moto_url)
+    await cells.open()
+    book = MemoryBook()
+    await cells.swap(b"a", None, Change(dump(book), book, ()))
+    calls = [asyncio.ensure_future(cells.load(b"a")) for _ in range(20)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    missing = await asyncio.gather(*(cells.load(b"b") for _ in range(20)))
+    assert missing == [Cell(None, None)] * 20
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in found[::2])
+    assert all(isinstance(each, Cell) and each.state for each in found[1::2])
+    await cells.close()
+
+
+async def test_who_waits_hears_of_a_release_in_its_own_process(moto_url: str) -> None:
+    async with dibs.connect(moto_url) as client:
+        held = await client.lock("a", ttl=60).acquire()
+        waiting = asyncio.ensure_future(client.lock("a", ttl=60).acquire())
+        while not (await client.status("a")).waiting:
+            await asyncio.sleep(0.01)
+        await held.release()
+        await (await asyncio.wait_for(waiting, 5)).release()
+
+
+def test_a_child_connects_for_itself(moto_url: str) -> None:
+    with connect(moto_url) as client:
+        held = client.lock("a", ttl=60).acquire()
+        child = os.fork()
+        if not child:
+            try:
+                os._exit(0 if client.lock("a").try_acquire() is None else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        held.renew()
+        held.release()
+
+
+def test_the_doctor(url: str) -> None:
+    connection = store_for(url).blocking_connection()
+    connection.open(10)
+    found = {finding.about: finding.level for finding in connection.examine()}
+    connection.close()
+    assert (found["conditions"], found["dates"]) == ("ok", "ok")
+    assert found["lifecycle"] in ("ok", "note")
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_the_doctor_sees_a_rule_that_deletes(moto: MotoServer) -> None:
+    client = boto3.client("s3", endpoint_url=moto.url, region_name="us-east-1")
+    client.create_bucket(Bucket="expiring")
+    rule = {"ID": "all", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
+    client.put_bucket_lifecycle_configuration(
+        Bucket="expiring", LifecycleConfiguration={"Rules": [rule]}
+    )
+    client.close()
+    connection = store_for(f"s3://expiring?endpoint={moto.url}").blocking_connection()
+    connection.open(10)
+    levels = {finding.about: finding.level for finding in connection.examine()}
+    connection.close()
+    assert levels["lifecycle"] == "warning"
+
+
+def test_a_lone_try_gets_a_dead_holders_lease(url: str) -> None:
+    assert seconds_until_a_lone_try_succeeds(f"{url}&skew=1", 2, patience=20) < 2 + 1 + 3
+
+
+@pytest.mark.multiprocess
+def test_processes_take_turns(weed_url: str, tmp_path: Path) -> None:
+    assert sum(contend(weed_url, tmp_path, seconds=4)) > 4
