@@ -164,7 +164,7 @@ async def _poll(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
 @asynccontextmanager
 async def _grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
     """One task for each connection: two that contend through one get errors from SQLite."""
-    from grelmicro.sync import Lock
+    from grelmicro.coordination import Lock
 
     from benchmarks.contestants.grelmicros import sqlite_backend
 
