@@ -16,10 +16,12 @@ from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
+from tests.servers.kube import KubeServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.stores.http.serving import Served
+from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.temporal.serving import brokers_for
 
 
@@ -101,6 +103,23 @@ class Etcd(BackendConformance):
 class Etcds(Etcd):
     scheme = "etcds"
     tls = True
+
+
+class Kubernetes(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        folder = tmp_path_factory.mktemp("kubernetes")
+        with KubeServer(folder) as server:
+            cls.url = f"kubernetes://default?kubeconfig={kubeconfig(folder / 'config', server)}"
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
 
 
 class Temporal(BackendConformance):
@@ -187,6 +206,7 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "postgresql": Postgresql,
     "etcd": Etcd,
     "etcds": Etcds,
+    "kubernetes": Kubernetes,
     "temporal": Temporal,
     "http": Http,
     "https": Https,

@@ -23,6 +23,7 @@ BUILTIN = {
     "postgresql": "dibs.stores.postgres:PostgresStore",
     "etcd": "dibs.stores.etcd:EtcdStore",
     "etcds": "dibs.stores.etcd:EtcdStore",
+    "kubernetes": "dibs.stores.kubernetes:KubernetesStore",
     "temporal": "dibs.stores.temporal.store:TemporalStore",
     "https": "dibs.stores.http.store:HttpStore",
     "http": "dibs.stores.http.store:HttpStore",
@@ -36,7 +37,7 @@ HINTS = {
 }
 """What to say of schemes that others use."""
 
-PACKAGES = frozenset({"hiredis", "psycopg", "temporalio", "httptools", "msgspec"})
+PACKAGES = frozenset({"hiredis", "psycopg", "temporalio", "httptools", "msgspec", "yaml"})
 """What stores are built on, and our extras bring."""
 
 EXTRAS = {
@@ -49,6 +50,7 @@ EXTRAS = {
     "etcds": "etcd",
     "temporal": "temporal",
     "temporalio": "temporal",
+    "kubernetes": "kubernetes",
     "http": "http",
     "https": "http",
 }

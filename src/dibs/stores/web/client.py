@@ -4,9 +4,10 @@ import asyncio
 import calendar
 import time
 from collections.abc import Callable
+from weakref import WeakSet
 
 from dibs.stores.web.endpoint import Endpoint
-from dibs.stores.web.links import LinkPool, WebLink, connect
+from dibs.stores.web.links import LinkPool, Tunnel, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
 MAX_LINE = 1 << 24
@@ -24,19 +25,31 @@ class Client:
     """One server, for one event loop. Raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
 
     def __init__(
-        self, endpoint: Endpoint, now: Callable[[], float], note: Note, most_idle: int
+        self,
+        endpoint: Endpoint,
+        now: Callable[[], float],
+        note: Note,
+        most_idle: int,
+        *,
+        tunnel: Tunnel | None = None,
+        server_name: str = "",
     ) -> None:
+        """`tunnel` makes sockets through a proxy. The certificate is for `server_name`, else the host."""
         self.endpoint = endpoint
+        self._tunnel = tunnel
+        self._server_name = server_name
+        self._streams: WeakSet[WebLink] = WeakSet()
         self._now = now
         self._note = note
         self._links: LinkPool[WebLink] = LinkPool(self._dial, most_idle)
         self._date = ("", 0.0)
-        self._host = f"{endpoint.host}:{endpoint.port}".encode("latin-1")
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        self._host = f"{host}:{endpoint.port}".encode("latin-1")
 
     async def _dial(self) -> WebLink:
         link = WebLink(asyncio.get_running_loop())
         try:
-            await connect(link, self.endpoint)
+            await connect(link, self.endpoint, self._tunnel, self._server_name)
         except OSError as error:
             raise NotConnected(*error.args) from error
         return link
@@ -79,12 +92,15 @@ class Client:
         body: bytes,
         line: Callable[[bytes], None],
         over: Callable[[Response | Exception], None],
+        begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """Send a request, and hand over the lines of its answer as they come; return what ends that.
 
-        `over` is called once, when the answer has ended or if it is not a 200. Raises like `request`.
+        `begun` is called when the head of the answer says 200. `over` is called once, when the answer has
+        ended or if it is not a 200. Raises like `request`.
         """
         link = await self._dial()
+        self._streams.add(link)
         rest = b""
 
         def piece(data: bytes) -> None:
@@ -96,7 +112,14 @@ class Client:
                 if each:
                     line(each)
 
-        link.reader.heed = lambda answer: piece if answer.status == 200 else None
+        def head(answer: Response) -> Callable[[bytes], None] | None:
+            if answer.status != 200:
+                return None
+            if begun is not None:
+                begun()
+            return piece
+
+        link.reader.heed = head
         link.launch(self._request(method, path, headers, body), over)
         return link.close
 
@@ -107,6 +130,8 @@ class Client:
     def close_in_child(self) -> None:
         """Close the sockets that a fork has copied, and send nothing."""
         self._links.close_in_child()
+        for link in self._streams:
+            link.close_in_child()
 
 
 def _seconds(date: str) -> float:

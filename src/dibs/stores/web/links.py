@@ -1,6 +1,7 @@
 """HTTP/1.1 connections in an event loop: a protocol of our own, since HTTP clients cost many times more."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
@@ -11,6 +12,9 @@ from dibs.stores.web.reading import Response, ResponseReader
 
 type Land = Callable[[Response | Exception], None]
 """Called with the answer, or with an error."""
+
+type Tunnel = Callable[[Endpoint], Awaitable[socket.socket]]
+"""Makes a socket that reaches a server through a proxy. Raises `OSError`."""
 
 MAX_IDLE = 4
 """Connections that are kept for the next requests, at most, unless a store wants more."""
@@ -103,20 +107,32 @@ class WebLink(BufferedLink):
             land(error)
 
 
-async def connect(link: WebLink, endpoint: Endpoint) -> None:
-    """Connect a link, in the running loop. Raises `OSError`, of which `TimeoutError` is one."""
-    tls = endpoint.tls
+async def connect(
+    link: WebLink, endpoint: Endpoint, tunnel: Tunnel | None = None, server_name: str = ""
+) -> None:
+    """Connect a link, in the running loop. Raises `OSError`, of which `TimeoutError` is one.
+
+    A certificate of the server must be for `server_name`, or for the host if that is empty.
+    """
+    loop, tls = asyncio.get_running_loop(), endpoint.tls
+    context = None if tls is None else tls()
+    name = None if tls is None else server_name or endpoint.host
+    sock: socket.socket | None = None
     try:
         async with asyncio.timeout(endpoint.connect_timeout):
-            await asyncio.get_running_loop().create_connection(
-                lambda: link,
-                endpoint.host,
-                endpoint.port,
-                ssl=None if tls is None else tls(),
-                server_hostname=None if tls is None else endpoint.host,
-            )
+            if tunnel is None:
+                await loop.create_connection(
+                    lambda: link, endpoint.host, endpoint.port, ssl=context, server_hostname=name
+                )
+            else:
+                sock = await tunnel(endpoint)
+                await loop.create_connection(
+                    lambda: link, sock=sock, ssl=context, server_hostname=name
+                )
     except BaseException:
         link.close()
+        if sock is not None:
+            sock.close()
         raise
 
 

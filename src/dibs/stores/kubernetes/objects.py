@@ -1,0 +1,332 @@
+"""The Lease object of a key: its name, what it shows to others, and what other electors write into it.
+
+`leader:NAME` is the Lease `NAME`, on which electors of client-go can compete with ours. The book lies in an
+annotation. The spec is written for others: who leads, and for how long nobody else may.
+"""
+
+import math
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dibs.core.book import Hold, MemoryBook
+from dibs.core.codec import decode_notification, encode
+from dibs.core.names import fingerprint
+from dibs.core.timing import TOMBSTONE_TTL
+from dibs.errors import Corrupt, NotConfigured
+from dibs.model import Notification
+from dibs.stores.cas.cells import Cell, Change, TooLarge
+from dibs.stores.cas.clock import UNDATED
+from dibs.stores.cas.format import read_state, write_state
+
+MAX_ANNOTATIONS = 200_000
+"""Bytes of all annotations, at most: Kubernetes takes 256 KiB."""
+
+BOOK, KEY, SPEC, NOTIFICATIONS = "dibs/book", "dibs/key", "dibs/spec", "dibs/notifications"
+"""Annotations. `dibs/spec` is the spec as we wrote it last: if it has changed, another elector wrote."""
+
+KIND, MANAGED_BY, INBOX = "dibs/kind", "app.kubernetes.io/managed-by", "inbox.dibs/"
+"""Labels. Each inbox that has notifications is a label of its own, which its client watches."""
+
+FOREIGN = "foreign:"
+"""What the ids of holds begin with that another elector has."""
+
+_OURS = "dibs-"
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_WORD = re.compile(r"[a-z]+")
+_ESCAPED = re.compile(r"[^a-z0-9.-]|(?<![a-z0-9])[.-]|[.-](?![a-z0-9])|-")
+_LABEL = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+MAX_NAME = 253
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder().decode
+
+
+type State = dict[str, Any]
+
+
+class Version(NamedTuple):
+    """A Lease as it was read or written last, without its book."""
+
+    metadata: dict[str, Any]
+    spec: dict[str, Any]
+    shown: tuple[int, int, int]
+    """Token and beat of the hold that the spec shows, and how many there are."""
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def lease_name(key: bytes) -> str:
+    """The name of the Lease of a key. Two keys never share one."""
+    kind, _, raw = key.decode("latin-1").partition(":")
+    is_subdomain = len(raw) <= MAX_NAME and _SUBDOMAIN.fullmatch(raw) is not None
+    if kind == "leader" and is_subdomain and not raw.startswith(_OURS):
+        return raw
+    escaped = _ESCAPED.sub(_escape, raw)
+    name = f"{_OURS}{kind}{'' if escaped.startswith('-') else '.'}{escaped}"
+    if len(name) > MAX_NAME or kind == "hash" or not raw or not _WORD.fullmatch(kind):
+        return f"{_OURS}hash.{sha256(key).hexdigest()}"
+    return name
+
+
+def _escape(found: re.Match[str]) -> str:
+    """A hyphen between letters is doubled, all else is a hyphen and two hexadecimal digits."""
+    text = found[0]
+    is_inside = text == "-" and found.start() > 0 and found.end() < len(found.string)
+    return "--" if is_inside else f"-{ord(text):02x}"
+
+
+def kind_label(key: bytes) -> str:
+    """The value of the label `dibs/kind`."""
+    kind = key.partition(b":")[0].decode("latin-1")
+    return kind if _WORD.fullmatch(kind) and len(kind) < 64 else "other"
+
+
+def key_text(key: bytes) -> str:
+    """A key as the annotation has it."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and text and not text.startswith("base64:"):
+        return text
+    return f"base64:{b64encode(key).decode()}"
+
+
+def true_key(lease: Mapping[str, Any]) -> bytes | None:
+    """The key that a Lease is for, by its annotation. None: nobody of ours has written it."""
+    text = (lease["metadata"].get("annotations") or {}).get(KEY)
+    if text is None:
+        return None
+    if text.startswith("base64:"):
+        return b64decode(text.removeprefix("base64:"))
+    return str(text).encode()
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
+    """The cell in a Lease. Raises `Corrupt`, `IncompatibleVersion`, `NotConfigured`."""
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    metadata.pop("managedFields", None)  # the server keeps them, and they are long
+    annotations = metadata.setdefault("annotations", {})
+    name, found = metadata["name"], true_key(lease)
+    if found != key and (found is not None or name.startswith(_OURS)):
+        told = "of no key of Dibs" if found is None else f"of the key {found!r}"
+        raise Corrupt(f"the Lease {name} is {told}, and should be of {key!r}: rename or delete it")
+    if spec.get("strategy") or spec.get("preferredHolder"):
+        raise NotConfigured(
+            f"the Lease {name} is for Kubernetes' coordinated leader election, which elects by itself; "
+            "use another name"
+        )
+    text = annotations.pop(BOOK, None)
+    state = dict(_EMPTY) if text is None else read_state(key, text.encode())
+    try:
+        if annotations.get(SPEC) != _text(spec):
+            state = _overruled(state, spec)
+        shown = _shown(state["entries"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"what lies in the Lease {name} is no book of Dibs: {error!r}") from error
+    return Cell(Version(metadata, spec, shown), state)
+
+
+_EMPTY: State = {"last": 0, "capacity": 0, "arrivals": 0, "doubt": 0, "entries": []}
+
+
+def _text(spec: Mapping[str, Any]) -> str:
+    return _encode(spec).decode()
+
+
+def _shown(entries: Iterable[Mapping[str, Any]]) -> tuple[int, int, int]:
+    holds = [(each["token"], each.get("beat", 0)) for each in entries if each["is"] == "hold"]
+    return (*min(holds), len(holds)) if holds else (0, 0, 0)
+
+
+def _overruled(state: State, spec: Mapping[str, Any]) -> State:
+    """The book after another elector wrote: what we knew to be held is not, and the queue stays.
+
+    The other's hold has a beat that is a hash of its record, so that each renewal shows.
+    """
+    entries: list[Any] = []
+    last, arrivals, owner = state["last"], state["arrivals"], spec.get("holderIdentity")
+    record = sha256(_encode(spec)).digest()
+    term = sha256(_encode([owner, spec.get("leaseTransitions")])).hexdigest()
+    token = 0
+    for each in state["entries"]:
+        if each["is"] != "hold":
+            entries.append(each)
+        elif each["id"] == FOREIGN + term[:32]:
+            token = each["token"]
+        elif not each["id"].startswith(FOREIGN):
+            arrivals += 1
+            entries.append(_tombstone(each["id"], arrivals))
+    if owner:
+        token = token or last + 1
+        entries.append(
+            {
+                "is": "hold",
+                "id": FOREIGN + term[:32],
+                "owner": owner,
+                "token": token,
+                "units": 1,
+                "slots": [0],
+                "ttl": float(spec.get("leaseDurationSeconds") or 1),
+                "expires": UNDATED,
+                "beat": int.from_bytes(record[:6]),
+            }
+        )
+    capacity = state["capacity"] or 1
+    return state | {
+        "last": max(last, token),
+        "capacity": capacity,
+        "arrivals": arrivals,
+        "entries": entries,
+    }
+
+
+def _tombstone(lease_id: str, beat: int) -> dict[str, Any]:
+    """Without it, a late copy of the Acquire of this id could be granted."""
+    return {
+        "is": "tombstone",
+        "id": lease_id,
+        "ttl": TOMBSTONE_TTL,
+        "expires": UNDATED,
+        "beat": beat,
+    }
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def write_lease(key: bytes, namespace: str, old: Version | None, change: Change) -> dict[str, Any]:
+    """The Lease for a change. What others have put into it stays. Raises `TooLarge`."""
+    assert change.state is not None
+    if old is None:
+        labels = {MANAGED_BY: "dibs"}
+        metadata: dict[str, Any] = {"name": lease_name(key), "namespace": namespace}
+        old = Version(metadata | {"labels": labels}, {}, (0, 0, 0))
+    spec = _write_spec(old, change.book)
+    annotations = dict(old.metadata.get("annotations") or {})
+    annotations.pop(NOTIFICATIONS, None)
+    # a lone surrogate of a text becomes an escape of JSON
+    book = write_state(change.state).decode("utf-8", "surrogatepass")
+    annotations[BOOK] = book.encode("utf-8", "backslashreplace").decode()
+    annotations[KEY], annotations[SPEC] = key_text(key), _text(spec)
+    if change.notifications:
+        said = [[each.inbox, *encode(each)] for each in change.notifications]
+        annotations[NOTIFICATIONS] = _encode(said).decode()
+    size = sum(len(name) + len(text.encode()) for name, text in annotations.items())
+    if size > MAX_ANNOTATIONS:
+        raise TooLarge(f"{size} bytes of annotations")
+    labels = old.metadata.get("labels") or {}
+    labels = {name: value for name, value in labels.items() if not name.startswith(INBOX)}
+    labels[KIND] = kind_label(key)
+    for inbox in {each.inbox for each in change.notifications} | _watching(change.book):
+        if _LABEL.fullmatch(inbox):
+            labels[INBOX + inbox] = ""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": old.metadata | {"annotations": annotations, "labels": labels},
+        "spec": spec,
+    }
+
+
+def written(lease: dict[str, Any], book: MemoryBook) -> Version:
+    """The version of a Lease that we have just written, as the server shows it."""
+    metadata = lease["metadata"]
+    metadata.pop("managedFields", None)
+    metadata["annotations"].pop(BOOK, None)
+    return Version(metadata, lease["spec"], _show(_holds(book)))
+
+
+def _holds(book: MemoryBook) -> Sequence[Hold]:
+    return sorted(book.holds(), key=lambda hold: hold.token)
+
+
+def _show(holds: Sequence[Hold]) -> tuple[int, int, int]:
+    return (holds[0].token, holds[0].beat, len(holds)) if holds else (0, 0, 0)
+
+
+def _write_spec(old: Version, book: MemoryBook) -> dict[str, Any]:
+    """What others see. It changes with the signs of life of the first holder, and with nothing else.
+
+    client-go compares times in whole seconds, so two renewals within a second look like one to it. Hence
+    the second more than the ttl: else it takes over while the holder still trusts its lease.
+    """
+    holds = _holds(book)
+    shown = _show(holds)
+    if (shown == old.shown and old.spec) or (holds and holds[0].id.startswith(FOREIGN)):
+        return old.spec
+    transitions = old.spec.get("leaseTransitions") or 0
+    now = _microtime()
+    if not holds:
+        free = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": transitions}
+        return free | {"acquireTime": now, "renewTime": now}
+    first = holds[0]
+    is_new = first.token != old.shown[0]
+    others = f" and {len(holds) - 1} more" if len(holds) > 1 else ""
+    return {
+        "holderIdentity": (first.owner or first.state) + others,
+        "leaseDurationSeconds": math.ceil(first.ttl) + 1,
+        "leaseTransitions": transitions + (is_new and bool(old.spec)),
+        "acquireTime": now if is_new else old.spec.get("acquireTime") or now,
+        "renewTime": now,
+    }
+
+
+def _microtime() -> str:
+    now = time.time_ns() // 1000
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000))
+    return f"{seconds}.{now % 1_000_000:06d}Z"
+
+
+# -- notifications --------------------------------------------------------------------------------
+
+
+def _watching(book: MemoryBook) -> set[str]:
+    """The inbox of the first waiter, while another elector holds: that one notifies nobody of its end."""
+    first = book.first()
+    if first is None or not any(hold.id.startswith(FOREIGN) for hold in book.holds()):
+        return set()
+    return {first.inbox} if first.inbox else set()
+
+
+def read_notifications(lease: Mapping[str, Any], inbox: str) -> Sequence[Notification]:
+    """What a Lease says to an inbox; nothing that another has written there in its own way."""
+    annotations = lease["metadata"].get("annotations") or {}
+    try:
+        key = true_key(lease)
+        if key is None:
+            return ()
+        said = _decode(annotations.get(NOTIFICATIONS) or "[]")
+        found = [decode_notification(each[1:], key, inbox) for each in said if each[0] == inbox]
+        if _is_freed(lease, annotations):
+            found += _to_first(key, annotations, inbox)
+    except (ValueError, TypeError, LookupError, AttributeError, msgspec.MsgspecError):
+        return ()
+    return found
+
+
+def _is_freed(lease: Mapping[str, Any], annotations: Mapping[str, str]) -> bool:
+    """Whether another elector has given it up."""
+    spec = lease.get("spec") or {}
+    return not spec.get("holderIdentity") and annotations.get(SPEC) != _text(spec)
+
+
+def _to_first(key: bytes, annotations: Mapping[str, str], inbox: str) -> Sequence[Notification]:
+    """Tell the first waiter, if that is of this inbox, to ask again."""
+    waiters = [
+        each for each in _decode(annotations.get(BOOK) or "{}")["entries"] if each["is"] == "waiter"
+    ]
+    first = min(waiters, key=lambda each: (-each["priority"], each["arrival"]), default=None)
+    if first is None or first.get("inbox") != inbox:
+        return ()
+    return [Notification(key, fingerprint(first["id"]), inbox, "head")]

@@ -1,0 +1,83 @@
+"""The store, its URL, and what it promises."""
+
+import re
+from collections.abc import Callable
+from urllib.parse import parse_qsl
+
+from dibs.clock import Clock
+from dibs.config import seconds
+from dibs.errors import NotConfigured
+from dibs.model import Capabilities
+from dibs.stores.cas.cells import Cells
+from dibs.stores.cas.clock import SKEW, StoreClock
+from dibs.stores.cas.store import CasStore
+from dibs.stores.kubernetes.access import find_access
+from dibs.stores.kubernetes.cells import KubernetesCells
+
+OPTIONS = ("context", "kubeconfig", "skew")
+
+_FORM = re.compile(
+    r"kubernetes:(?://(?P<namespace>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?/?)?(?:\?(?P<options>[^#]*))?"
+)
+
+
+class KubernetesStore(CasStore):
+    """Leases in a Kubernetes cluster, as Lease objects.
+
+    | URL | |
+    |---|---|
+    | `kubernetes://` | in a pod its own cluster and namespace, else what `kubectl` uses |
+    | `kubernetes://team-a` | another namespace |
+    | `kubernetes://team-a?context=staging` | another context of the kubeconfig |
+    | `kubernetes://?kubeconfig=/etc/dibs/kubeconfig` | another kubeconfig |
+
+    Option: `skew` (seconds by which the API servers' clocks may differ, default 10).
+
+    `LeaderElection("web")` competes for the Lease `web` with all electors of client-go. An API server takes
+    a few hundred writes a second for the whole cluster: this is for leaders, schedulers and locks that are
+    held for seconds. It needs the rights of `deploy/kubernetes-rbac.yaml`.
+
+    Kubernetes tells no time that leases could end by: whoever waits watches, and a lone try goes by the date
+    of the server's answers (`stores/cas/clock.py`). A `clock` stands in for this process's own, in tests.
+    """
+
+    capabilities = Capabilities(
+        scope="cluster",
+        clock=False,
+        durable=True,
+        survives=frozenset({"crash", "reboot", "power-loss"}),
+    )
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        form = _FORM.fullmatch(url)
+        if form is None:
+            raise NotConfigured(
+                f"{url}: the URL of a Kubernetes cluster looks like kubernetes://namespace, or kubernetes:// "
+                "for the namespace of the pod or context"
+            )
+        try:
+            self._options = _read_options(form["options"] or "")
+            skew = self._options.get("skew")
+            self.skew = SKEW if skew is None else seconds(skew, "skew")
+        except ValueError as error:
+            raise NotConfigured(f"{url}: {error}") from None
+        self._namespace = form["namespace"] or ""
+        super().__init__(url, clock=clock)
+
+    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
+        options = self._options
+        access = find_access(
+            self._namespace, options.get("kubeconfig", ""), options.get("context", "")
+        )
+        return KubernetesCells(self.url, access, clock, now)
+
+
+def _read_options(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ValueError(f"no such option as {name}=; there are {', '.join(OPTIONS)}")
+        if name in found or not value:
+            raise ValueError(f"{name}= is given twice, or is empty")
+        found[name] = value
+    return found

@@ -1,0 +1,125 @@
+"""The watch that brings a client's notifications: on all Leases that have its inbox as a label."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.stores.cas.cells import Receive
+from dibs.stores.kubernetes.objects import read_notifications
+from dibs.stores.web.client import Client
+from dibs.stores.web.reading import NotHttp, Response
+
+SHORT = 1.0
+"""Seconds: a watch that ends sooner than that is not begun again at once."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Asked(Protocol):
+    """What a watch needs of the cells."""
+
+    shown: str
+
+    @property
+    def client(self) -> Client: ...
+    async def headers(self) -> bytes: ...
+    def unreachable(self, error: Exception) -> DibsError: ...
+    def problem(self, answer: Response, wanted: str) -> DibsError: ...
+
+
+class Watch:
+    """One inbox. A server ends each watch after a while, and this begins it again.
+
+    A new watch starts with the Leases as they are, so nothing is missed but what has been taken off since.
+    """
+
+    def __init__(self, cells: Asked, path: str, inbox: str, receive: Receive) -> None:
+        self._cells = cells
+        self._path = path.encode()
+        self._inbox = inbox
+        self._receive = receive
+        self._known: dict[str, object] = {}
+        """The last notifications of each Lease: another elector leaves them in place."""
+        self._close: Callable[[], None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._begun_at = 0.0
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Begin it. Raises `DibsError`."""
+        loop, cells = asyncio.get_running_loop(), self._cells
+        begun: asyncio.Future[None] = loop.create_future()
+
+        def head() -> None:
+            if not begun.done():
+                begun.set_result(None)
+
+        def over(found: Response | Exception) -> None:
+            if not begun.done():
+                begun.set_exception(self._problem(found))
+            elif not self._ended and begun.exception() is None:
+                self._task = loop.create_task(self._again(found))
+                self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+
+        headers = await cells.headers()
+        try:
+            async with asyncio.timeout(cells.client.endpoint.connect_timeout):
+                self._close = await cells.client.lines(
+                    b"GET", self._path, headers, b"", self._line, over, head
+                )
+                await begun
+        except TimeoutError as error:
+            self._stop()
+            raise BackendUnavailable(f"{cells.shown} did not begin a watch in time") from error
+        except OSError as error:
+            raise cells.unreachable(error) from error
+        except BaseException:
+            self._stop()
+            raise
+        self._begun_at = loop.time()
+
+    def _problem(self, found: Response | Exception) -> DibsError:
+        if isinstance(found, Response) and found.status != 200:
+            return self._cells.problem(found, "watch")
+        return BackendUnavailable(f"{self._cells.shown} ended the watch: {found!r:.200}")
+
+    async def _again(self, found: Response | Exception) -> None:
+        """It has ended: begin another one, or report that this can't be done."""
+        try:
+            if asyncio.get_running_loop().time() < self._begun_at + SHORT:
+                raise self._problem(found)
+            self._known.clear()
+            await self.begin()
+        except DibsError as error:
+            if not self._ended:
+                self._receive(error)
+
+    def _line(self, text: bytes) -> None:
+        event: Any = _decode(text)
+        kind, lease = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":  # most often 410: the server has forgotten what it should go on from
+            raise NotHttp(f"the watch has failed: {lease.get('message')}")
+        if kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return
+        name = lease["metadata"]["name"]
+        found = () if kind == "DELETED" else read_notifications(lease, self._inbox)
+        if not found:
+            self._known.pop(name, None)
+        elif self._known.get(name) != found:
+            self._known[name] = found
+            self._receive(found)
+
+    def _stop(self) -> None:
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def end(self) -> None:
+        """End it without a word."""
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
+        self._stop()

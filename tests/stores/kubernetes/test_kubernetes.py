@@ -1,0 +1,445 @@
+"""Kubernetes as a store: what is asked of the server, its faults, and what others find in it."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+import time
+from base64 import b64decode
+from collections import Counter
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    Corrupt,
+    Forbidden,
+    IncompatibleVersion,
+    NotConfigured,
+)
+from dibs.model import Acquire, Granted, Lost, Refused, Renew
+from dibs.stores.kubernetes.objects import lease_name
+from dibs.stores.registry import store_for
+from dibs.sync import connect
+from dibs.testing import FaultProxy
+from tests.servers.kube import READER, STRANGER, KubeServer
+from tests.stores.kubernetes.conftest import Cluster
+from tests.stores.kubernetes.proxies import HttpProxy
+
+HOLDER = """
+import sys, time
+from dibs.sync import connect
+with connect(sys.argv[1]) as client:
+    lease = client.lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
+    print(lease.token, flush=True)
+    time.sleep(60)
+"""
+
+
+# -- what is asked -----------------------------------------------------------------------------------
+
+
+def test_an_uncontended_cycle_is_two_calls(cluster: Cluster) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        with connect(url) as client:
+            client.lock("a").acquire().release()
+            before = Counter(proxy.methods)
+            for _ in range(10):
+                client.lock("a").acquire().release()
+            assert Counter(proxy.methods) - before == {"PUT": 20}
+            lease = client.lock("a").acquire()
+            before = Counter(proxy.methods)
+            lease.renew()
+            assert Counter(proxy.methods) - before == {"PUT": 1}
+
+
+def test_many_keys_at_once_meet_no_limit(cluster: Cluster) -> None:
+    """Some of these are answered 429 when the server is busy: nobody sees that."""
+    connection = store_for(cluster.url).blocking_connection()
+    connection.open(5)
+    try:
+        commands = [Acquire(f"lock:{n}".encode(), f"{n:032x}", "o", 60) for n in range(512)]
+        replies = connection.apply(commands, 60)
+        assert all(isinstance(reply, Granted) for reply in replies)
+    finally:
+        connection.close()
+
+
+def test_a_busy_server_is_asked_again_when_it_says_so(cluster: Cluster) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        with connect(url) as client:
+            client.lock("a").acquire().release()
+            proxy.answers += [b"HTTP/1.1 429 Busy\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"]
+            begun = time.monotonic()
+            client.lock("a").acquire(wait=5).release()
+            assert 1 <= time.monotonic() - begun < 3
+            proxy.answers += [b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"] * 50
+            with pytest.raises((BackendUnavailable, AcquireTimeout), match="503"):
+                client.lock("a").acquire(wait=0)
+
+
+def test_a_lone_try_gets_what_a_dead_process_held(cluster: Cluster) -> None:
+    url, ttl, skew = f"{cluster.url}&skew=1", 2.0, 1.0
+    command = [sys.executable, "-c", HOLDER, url, "cron", str(ttl)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = int(process.stdout.readline())
+        process.kill()
+    killed, tries = time.monotonic(), 0
+    while True:
+        tries += 1
+        with connect(url) as client:  # it has watched for no time at all
+            try:
+                lease = client.lock("cron", ttl=2).acquire(wait=0)
+            except AcquireTimeout:
+                assert time.monotonic() < killed + ttl + skew + 3
+            else:
+                assert lease.token > token
+                break
+    assert tries > 1, "the lease was still trusted at first"
+
+
+# -- what others see ---------------------------------------------------------------------------------
+
+
+def test_kubectl_shows_who_holds(cluster: Cluster) -> None:
+    with connect(cluster.url) as client:
+        with client.lock("order:42", ttl=2.5, label="web") as lease:
+            found = cluster.lease("dibs-lock.order-3a42")
+            spec, metadata = found["spec"], found["metadata"]
+            assert spec["holderIdentity"] == lease.owner
+            assert spec["holderIdentity"].endswith("/web")
+            assert spec["leaseDurationSeconds"] == 4, "client-go reads whole seconds only"
+            assert spec["acquireTime"] == spec["renewTime"]
+            assert spec.get("leaseTransitions", 0) == 0
+            assert metadata["annotations"]["dibs/key"] == "lock:order:42"
+            assert metadata["labels"]["app.kubernetes.io/managed-by"] == "dibs"
+            lease.renew()
+            later = cluster.lease("dibs-lock.order-3a42")["spec"]
+            assert later["renewTime"] > spec["renewTime"]
+            assert later["acquireTime"] == spec["acquireTime"]
+        free = cluster.lease("dibs-lock.order-3a42")["spec"]
+        assert (free["holderIdentity"], free["leaseDurationSeconds"]) == ("", 1)
+        with client.lock("order:42"):
+            assert cluster.lease("dibs-lock.order-3a42")["spec"]["leaseTransitions"] == 1
+        with client.semaphore("pool", 3) as one, client.semaphore("pool", 3, label="b"):
+            holder = cluster.lease("dibs-semaphore.pool")["spec"]["holderIdentity"]
+            assert holder == f"{one.owner} and 1 more"
+
+
+def test_what_others_have_put_into_a_lease_stays(cluster: Cluster) -> None:
+    with connect(cluster.url) as client:
+        client.lock("a").acquire().release()
+        found = cluster.lease("dibs-lock.a")
+        found["metadata"]["annotations"]["team"] = "blue"
+        found["metadata"]["labels"]["tier"] = "one"
+        assert cluster.put(found).status == HTTPStatus.OK
+        with client.lock("a"):
+            metadata = cluster.lease("dibs-lock.a")["metadata"]
+    assert metadata["annotations"]["team"] == "blue"
+    assert metadata["labels"]["tier"] == "one"
+
+
+def test_two_keys_never_share_a_lease() -> None:
+    texts = ["a", "A", "a_b", "a-b", "a.b", "a--b", "a-2d", "a/b", ".a", "a.", "-", "x" * 300, "dibs-a"]
+    kinds = ("lock", "leader", "hash")
+    keys = [f"{kind}:{text}".encode() for kind in kinds for text in texts]
+    keys += [bytes([number]) * 2 for number in range(256)] + [b"lock:" + bytes([n]) for n in range(256)]
+    names = {lease_name(key) for key in keys}
+    assert len(names) == len(set(keys))
+    assert all(re.fullmatch(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", name) for name in names)
+    assert not any(re.search(r"\.[.-]|-\.", name) for name in names)
+    assert lease_name(b"leader:ecaf1259.my.domain") == "ecaf1259.my.domain"
+
+
+def test_names_of_any_bytes_are_listed_in_their_order(cluster: Cluster) -> None:
+    names = [b"a/b", b"a-b", b"a\xff", b"a", b"Z", "ä".encode(), b"a" * 400]
+    with connect(cluster.url) as client:
+        for name in names:
+            client.lock(name).acquire()
+        assert [each.name for each in client.list()] == sorted(names)
+    key = cluster.lease(lease_name(b"lock:a\xff"))["metadata"]["annotations"]["dibs/key"]
+    assert b64decode(key.removeprefix("base64:")) == b"lock:a\xff"
+
+
+def test_a_surrogate_in_a_text_comes_back(cluster: Cluster) -> None:
+    with connect(cluster.url) as client, client.lock("a", note="\udc80\x00 ä"):
+        assert client.lock("a").status().holders[0].note == "\udc80\x00 ä"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "error"),
+    [
+        ("dibs/book", "nonsense", Corrupt),
+        ("dibs/book", '{"format": 1}', Corrupt),
+        ("dibs/book", '{"format": 99}', IncompatibleVersion),
+        ("dibs/key", "lock:b", Corrupt),
+        ("dibs/key", None, Corrupt),
+    ],
+)
+def test_what_is_no_book_grants_nothing(
+    cluster: Cluster, annotation: str, value: str | None, error: type[Exception]
+) -> None:
+    with connect(cluster.url) as client:
+        client.lock("a").acquire().release()
+        found = cluster.lease("dibs-lock.a")
+        found["metadata"]["annotations"][annotation] = value
+        if value is None:
+            del found["metadata"]["annotations"][annotation]
+        assert cluster.put(found).status == HTTPStatus.OK
+        with pytest.raises(error):
+            client.lock("a").acquire(wait=0)
+        with client.lock("b"):
+            """Other keys are well."""
+
+
+def test_a_lease_that_somebody_deletes_is_lost(cluster: Cluster) -> None:
+    with connect(cluster.url) as client:
+        lease = client.lock("a", ttl=1).acquire()
+        cluster.server.request("DELETE", f"{cluster.leases}/dibs-lock.a")
+        assert lease.wait_lost(5)
+        with client.lock("a") as second:
+            assert second.token > lease.token - 2_000_000, "both begin with the server's date"
+
+
+def test_idle_leases_are_deleted_and_those_of_others_stay(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("KEEP_IDLE", -5.0), ("SWEEP_EVERY", 8)):
+        monkeypatch.setattr(f"dibs.stores.cas.ledger.{name}", value)
+    made = {"metadata": {"name": "theirs"}, "spec": {"leaseDurationSeconds": 1}}
+    cluster.server.request("POST", cluster.leases, made)
+
+    async def main() -> None:
+        async with dibs.connect(cluster.url) as client:
+            async with client.election("theirs"), client.lock("held"):
+                for _ in range(200):
+                    async with client.lock("idle"):
+                        """Comes and goes."""
+                    await asyncio.sleep(0.01)
+                    if "dibs-lock.gone" not in names():
+                        break
+
+    def names() -> set[str]:
+        items = cluster.server.request("GET", cluster.leases).body["items"]
+        return {each["metadata"]["name"] for each in items}
+
+    with connect(cluster.url) as client:
+        client.lock("gone").acquire().release()
+    asyncio.run(main())
+    assert "dibs-lock.gone" not in names()
+    assert {"theirs", "dibs-lock.held"} <= names()
+
+
+def test_a_key_that_is_full_takes_no_more(cluster: Cluster) -> None:
+    connection = store_for(cluster.url).blocking_connection()
+    connection.open(5)
+    note = "x" * 60_000
+    try:
+        commands = [
+            Acquire(b"semaphore:a", f"{n:032x}", "o", 30, capacity=9, note=note) for n in range(5)
+        ]
+        replies = [connection.apply([each], 10)[0] for each in commands]
+    finally:
+        connection.close()
+    assert [type(reply) for reply in replies] == [Granted] * 3 + [Refused] * 2
+    assert {reply.reason for reply in replies if isinstance(reply, Refused)} == {"queue_full"}
+
+
+# -- faults ------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_served_after_its_watch_was_cut(cluster: Cluster) -> None:
+    with FaultProxy("127.0.0.1", cluster.server.port) as proxy:
+        through = cluster.url_for(proxy.url_for(cluster.server.url))
+        with connect(cluster.url) as holder, connect(through) as waiter:
+            lease = holder.lock("a", ttl=60).acquire()
+            got = threading.Event()
+
+            def wait() -> None:
+                with waiter.lock("a", ttl=60):
+                    got.set()
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            while not holder.lock("a").status().waiters:
+                time.sleep(0.01)
+            time.sleep(1.1)  # so that the watch has lasted for a while
+            proxy.cut()
+            lease.release()
+            assert got.wait(5)
+            thread.join()
+
+
+def test_a_watch_that_the_server_ends_begins_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after half an hour; notifications come nevertheless, and nobody is told."""
+    from dibs.model import Notification
+    from dibs.stores.cas.cells import Change
+    from dibs.stores.kubernetes import watch
+
+    monkeypatch.setattr(watch, "SHORT", 0.0)
+    begun = watch.Watch.begin
+    starts: list[float] = []
+
+    async def begin(self: watch.Watch) -> None:
+        self._path = self._path.partition(b"&timeoutSeconds")[0] + b"&timeoutSeconds=1"
+        starts.append(time.monotonic())
+        await begun(self)
+
+    monkeypatch.setattr(watch.Watch, "begin", begin)
+
+    async def main() -> list[object]:
+        store: Any = store_for(cluster.url)
+        connection = store.async_connection()
+        await connection.open()
+        told: list[object] = []
+        came = asyncio.Event()
+        cells = store._share().cells
+        await cells.subscribe("inbox", lambda news: (told.append(news), came.set()))
+        while len(starts) < 3:
+            await asyncio.sleep(0.05)
+        cell = await cells.load(b"lock:a")
+        from dibs.core.book import MemoryBook
+        from dibs.stores.snapshot import dump
+
+        said = Notification(b"lock:a", "lease", "inbox", "head")
+        book = MemoryBook()
+        await cells.swap(b"lock:a", cell.version, Change(dump(book), book, [said]))
+        async with asyncio.timeout(5):
+            await came.wait()
+        await connection.close()
+        return told
+
+    told = asyncio.run(main())
+    assert [list(each) for each in told if not isinstance(each, Exception)][0][0].event == "head"
+    assert not [each for each in told if isinstance(each, Exception)]
+
+
+def test_an_answer_that_is_lost_costs_no_lease(cluster: Cluster) -> None:
+    with FaultProxy("127.0.0.1", cluster.server.port) as proxy:
+        with connect(cluster.url_for(proxy.url_for(cluster.server.url))) as client:
+            client.lock("a").acquire().release()
+            proxy.drop_replies()
+            threading.Timer(0.3, proxy.heal).start()
+            with client.lock("a", ttl=3) as lease:
+                assert lease.token
+            assert not client.lock("a").locked()
+
+
+def test_a_server_that_restarts_keeps_its_leases(tmp_path: Path) -> None:
+    with KubeServer(tmp_path / "kube", fsync=True) as server:
+        url = Cluster(server, tmp_path).url
+        with connect(url) as client:
+            lease = client.lock("a", ttl=30).acquire()
+            server.kill()
+            with pytest.raises((BackendUnavailable, AcquireTimeout)):
+                client.lock("b").acquire(wait=0.2)
+            server.start()
+            lease.renew()
+            with connect(url) as other, pytest.raises(AcquireTimeout):
+                other.lock("a").acquire(wait=0)
+            assert lease.release()
+
+
+def test_nobody_there_is_told_within_the_wait(cluster: Cluster) -> None:
+    begun = time.monotonic()
+    with pytest.raises((BackendUnavailable, AcquireTimeout), match="can't be reached"):
+        connect(cluster.url_for("http://127.0.0.1:1")).lock("a").acquire(wait=0)
+    assert time.monotonic() - begun < 5
+
+
+# -- users -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (READER, "no right to create Leases"),
+        (STRANGER, "no right to get Leases"),
+        ("secret9", "does not know who we are"),
+    ],
+)
+def test_users_without_rights(cluster: Cluster, token: str, said: str) -> None:
+    with connect(cluster.url_for(cluster.server, user={"token": token})) as client:
+        with pytest.raises(Forbidden, match=said) as refusal:
+            client.lock("a").acquire(wait=0)
+    assert ("kubernetes-rbac.yaml" in str(refusal.value)) == (token != "secret9")
+    assert "secret9" not in str(refusal.value)
+
+
+def test_doctor_knows_the_server_and_what_is_lacking(cluster: Cluster) -> None:
+    async def examine(url: str) -> dict[str, Any]:
+        connection = store_for(url).async_connection()
+        try:
+            return {each.about: each for each in await connection.examine()}
+        finally:
+            await connection.close()
+
+    found = asyncio.run(examine(cluster.url))
+    assert {each.level for each in found.values()} == {"ok", "note"}, found
+    assert "is Kubernetes v1." in found["server"].told
+    assert found["encryption"].level == "note"
+    assert "dates its answers" in found["dates"].told
+    assert not cluster.server.request("GET", cluster.leases).body["items"], "it has left nothing"
+    rights = asyncio.run(examine(cluster.url_for(cluster.server, user={"token": READER})))["rights"]
+    assert rights.level == "problem"
+    assert "no create, update, delete on Leases" in rights.told
+
+
+# -- other electors, in small ------------------------------------------------------------------------
+
+
+def test_who_was_overruled_is_lost_and_its_id_is_never_granted_again(cluster: Cluster) -> None:
+    connection = store_for(cluster.url).blocking_connection()
+    connection.open(5)
+    try:
+        mine, waiter = (Acquire(b"leader:web", f"{n:032x}", "me", 30, queue=True) for n in (1, 2))
+        granted = connection.apply([mine, waiter], 5)[0]
+        assert isinstance(granted, Granted)
+        found = cluster.lease("web")
+        spec = {"holderIdentity": "other", "leaseDurationSeconds": 30, "leaseTransitions": 7}
+        assert cluster.put(found | {"spec": spec}).status == HTTPStatus.OK
+        assert connection.apply([Renew(b"leader:web", mine.id, 30)], 5) == [Lost()]
+        (again,) = connection.apply([mine], 5)
+        assert type(again).__name__ == "Gone"
+        with connect(cluster.url) as client:
+            status = client.election("web").status()
+        assert [each.owner for each in status.holders] == ["other"]
+        assert status.holders[0].token > granted.token
+        assert [each.owner for each in status.waiters] == ["me"]
+        assert cluster.lease("web")["spec"].items() >= spec.items(), "its record is its own"
+    finally:
+        connection.close()
+
+
+def test_a_lease_of_coordinated_election_is_refused(cluster: Cluster) -> None:
+    made = {"metadata": {"name": "web"}, "spec": {"strategy": "OldestEmulationVersion"}}
+    made["spec"]["preferredHolder"] = "someone"
+    assert cluster.server.request("POST", cluster.leases, made).status == HTTPStatus.CREATED
+    with connect(cluster.url) as client, pytest.raises(NotConfigured, match="coordinated"):
+        client.election("web").status()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kubernetes://Team_A", "looks like kubernetes://namespace"),
+        ("kubernetes://a/b", "looks like kubernetes://namespace"),
+        ("kubernetes://a?colour=red", "no such option as colour="),
+        ("kubernetes://a?context=", "is empty"),
+        ("kubernetes://a?skew=soon", "skew"),
+    ],
+)
+def test_a_url_that_is_wrong(url: str, said: str) -> None:
+    with pytest.raises(NotConfigured, match=re.escape(said)):
+        connect(url)
