@@ -4,7 +4,7 @@ import asyncio
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -13,13 +13,18 @@ from contextlib import (
 )
 from typing import Any, NamedTuple
 
-from benchmarks.contestants import postgres_waiting, redis_waiting
+from benchmarks.contestants import (
+    etcd_waiting,
+    kubernetes_waiting,
+    postgres_waiting,
+    redis_waiting,
+)
 from benchmarks.contestants.floor import direct
 from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release, grabbing
 from benchmarks.place import Place
 
 POLL = 0.1
-STORES = ("sqlite", "redis", "postgres")
+STORES = ("sqlite", "redis", "postgres", "etcd", "kubernetes")
 
 
 class AsyncWaiting(NamedTuple):
@@ -36,6 +41,14 @@ class BlockingWaiting(NamedTuple):
     open: Callable[[Place], AbstractContextManager[Callable[[int], BlockingGrab]]]
     processes: int = 4
     waiters: int = 2
+
+
+class Single(NamedTuple):
+    """One call to a server, which is made again and again: nobody waits, and nothing is handed on."""
+
+    open: Callable[[Place], AbstractAsyncContextManager[Callable[[], Awaitable[None]]]]
+    processes: int = 1
+    waiters: int = 1
 
 
 # ---- Dibs ------------------------------------------------------------------------------------
@@ -193,7 +206,7 @@ def _on_file(name: str) -> BlockingWaiting:
     return BlockingWaiting(open_, processes=8, waiters=1)
 
 
-WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
+WAITING: dict[str, AsyncWaiting | BlockingWaiting | Single] = {
     **{f"dibs {store}": _dibs(store) for store in STORES},
     **{f"dibs {store}, sync": _dibs_sync(store) for store in STORES},
     "raw datagram": AsyncWaiting(_datagrams),
@@ -210,6 +223,11 @@ WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
     "blocking advisory lock": BlockingWaiting(postgres_waiting.advisory),
     "bare grant and notify": AsyncWaiting(postgres_waiting.direct),
     "grelmicro postgres": AsyncWaiting(postgres_waiting.grelmicro),
+    "one write to etcd": Single(etcd_waiting.put),
+    "aetcd": AsyncWaiting(etcd_waiting.aetcd),
+    "etcd-client-py": AsyncWaiting(etcd_waiting.etcd_client_py),
+    "one PUT to Kubernetes": Single(kubernetes_waiting.put),
+    "grelmicro kubernetes": AsyncWaiting(kubernetes_waiting.grelmicro),
 }
 
 
