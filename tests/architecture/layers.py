@@ -252,7 +252,8 @@ RULES: Mapping[str, Rule] = {
     "testing.*": Rule(
         PUBLIC
         | names(
-            "clock config session lazy core.* stores.aio stores.registry stores.port runtime.*"
+            "clock config session lazy core.* stores.aio stores.cas.clock stores.registry stores.port"
+            " runtime.*"
         ),
         siblings=True,
         theirs=names("pytest"),

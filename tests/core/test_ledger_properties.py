@@ -23,8 +23,8 @@ from dibs.model import (
     Resize,
     Revoke,
 )
+from dibs.stores.cas.clock import Sightings, StoreClock
 from tests.core.naive import Naive, Watched
-from tests.core.sightings import Sightings
 
 KEY = b"semaphore:k"
 STAMP = 1_700_000_000_000_000
@@ -125,7 +125,7 @@ class LedgerWithoutAClock(LedgerAgainstTheReference):
     def view(self, entry: Entry) -> float:
         if not hasattr(self, "sightings"):
             self.sightings = Sightings()
-        return self.sightings.view(self.now)(entry)
+        return self.sightings.view(StoreClock().time(self.now))(entry)
 
     def ask(self, command: Command) -> None:
         super().ask(command)

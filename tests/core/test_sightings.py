@@ -1,11 +1,11 @@
-"""Without a store's clock, an entry ends once an observer has watched it do nothing for its ttl."""
+"""Without dates, an entry ends once an observer has watched it do nothing for its ttl."""
 
 import pytest
 
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone
 from dibs.model import Acquire, Gone, Granted, Refused, Release, Renew, Reply, Resize
-from tests.core.sightings import Sightings
+from dibs.stores.cas.clock import Sightings, StoreClock
 
 KEY = b"lock:k"
 
@@ -16,11 +16,12 @@ class Observer:
     def __init__(self, record: "dict[str, list[Entry]]") -> None:
         self.record = record
         self.eyes = Sightings()
+        self.clock = StoreClock()
 
     def tell(
         self, command: Acquire | Renew | Release | Resize, now: float, stamp: int = 0
     ) -> Reply:
-        book = MemoryBook(self.record.get("last", 0), view=self.eyes.view(now))  # type: ignore[arg-type]
+        book = MemoryBook(self.record.get("last", 0), view=self.eyes.view(self.clock.time(now)))  # type: ignore[arg-type]
         book.capacity = 2
         book.arrivals = self.record.get("arrivals", 0)  # type: ignore[assignment]
         for entry in self.record["entries"]:
@@ -117,12 +118,12 @@ def test_repeated_renewals_do_not_compound_the_allowance(record: dict[str, list[
 
 
 def test_what_has_gone_is_forgotten() -> None:
-    eyes = Sightings()
-    view = eyes.view(0)
+    eyes, clock = Sightings(), StoreClock()
+    view = eyes.view(clock.time(0))
     hold = Hold("a", "a", 1, 1, (0,), 10, 0)
     view(hold)
     view(Tombstone("b", 10, 0))
     view(QueueEntry("c", "c", 1, 0, 1, 10, 10, 0))
     eyes.forget_all_but([hold])
     assert list(eyes._seen) == ["a"]
-    assert eyes.view(5)(hold) == pytest.approx(10.1), "and what stays is not"
+    assert eyes.view(clock.time(5))(hold) == pytest.approx(10.1), "and what stays is not"

@@ -15,6 +15,8 @@ import pytest
 from dibs import LeaseLost
 from dibs.sync import connect
 from dibs.testing import FaultProxy, Torture, TorturePlan, Verdict
+from tests.servers.etcd import EtcdServer
+from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.server import Server
@@ -210,18 +212,47 @@ def test_postgres_whose_sessions_are_ended(postgres_server: PostgresServer) -> N
     assert_clean(torture(url, end_all, times=3))
 
 
-# ---- the network, to either -----------------------------------------------------------------------
+# ---- etcd -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["redis", "postgres"])
-def distant(request: pytest.FixtureRequest) -> Iterator[tuple[str, FaultProxy]]:
+def test_etcd_keeps_leases_through_crashes(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as server:
+        assert_clean(torture(f"etcd{server.url[4:]}", crash(server), seconds=CALM_TOO))
+
+
+def test_etcd_that_stands_still(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path) as server:
+        assert_clean(torture(f"etcd{server.url[4:]}", standstill(server)))
+
+
+def test_a_cluster_of_etcd_whose_leaders_are_killed(tmp_path: Path) -> None:
+    with EtcdCluster(tmp_path) as cluster:
+
+        def kill_leader() -> None:
+            leader = cluster.leader()
+            leader.kill()
+            cluster.leader()
+            leader.start()
+
+        hosts = ",".join(f"127.0.0.1:{member.port}" for member in cluster.members)
+        assert_clean(torture(f"etcd://{hosts}", kill_leader, seconds=CALM_TOO))
+
+
+# ---- the network, to each -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["redis", "postgres", "etcd"])
+def distant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, FaultProxy]]:
     """A server's URL by way of a proxy, and the proxy."""
     if request.param == "redis":
         server = request.getfixturevalue("redis_server")
         url = request.getfixturevalue("redis_url")
-    else:
+    elif request.param == "postgres":
         server = request.getfixturevalue("postgres_server")
         url = request.getfixturevalue("postgres_url")
+    else:
+        server = request.getfixturevalue("etcd_server")
+        url = f"etcd://127.0.0.1:{server.port}/{tmp_path.name}"
     with FaultProxy("127.0.0.1", server.port) as proxy:
         yield proxy.url_for(url), proxy
 

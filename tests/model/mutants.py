@@ -23,7 +23,7 @@ from dibs.model import (
     Resize,
     Unknown,
 )
-from tests.core import sightings
+from dibs.stores.cas import clock
 from tests.model import worlds
 from tests.model.protocol import Protocol
 from tests.model.size import World
@@ -311,13 +311,13 @@ MUTANTS = [
         "no allowance for an observer's clock",
         worlds.CLOCKLESS,
         "two believers",
-        lambda: patch.object(sightings, "DRIFT", 0.0),
+        lambda: patch.object(clock, "DRIFT", 0.0),
     ),
     Mutant(
         "a sight that outlives what was seen",
         worlds.CLOCKLESS_QUEUE,
         "",
-        lambda: patch.object(sightings, "_mark", lambda entry: (type(entry), 0, entry.beat)),
+        lambda: patch.object(clock, "mark_of", lambda entry: (type(entry), 0, entry.beat)),
     ),
     Mutant(
         "a holder that believes until its Release is answered",

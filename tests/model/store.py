@@ -23,9 +23,12 @@ from dibs.model import (
     Revoked,
     Unknown,
 )
-from tests.core.sightings import Sightings
+from dibs.stores.cas.clock import Sightings, StoreClock
 from tests.model.invariants import flaws_of_step, tokens_of_step
 from tests.model.world import KEY, Call, FrozenBook, Message, Sights, freeze, thaw
+
+NOW = StoreClock().time(0)
+"""The present, for an observer that knows no dates (see `test_dates` for those that do)."""
 
 
 class Outcome(NamedTuple):
@@ -61,7 +64,7 @@ class Store:
         eyes = Sightings()
         if not self.clock:
             eyes._seen = _remembered(eyes, frozen, frozen.sights[by])
-        book = thaw(frozen, stored_expiry if self.clock else eyes.view(0))
+        book = thaw(frozen, stored_expiry if self.clock else eyes.view(NOW))
         reply, notifications = ledger.apply(book, self.command(call, by), 0, stamp)
         sights = () if self.clock else _sights_after(frozen, book, eyes, by)
         pushes = tuple(
@@ -135,7 +138,7 @@ def _push(book: MemoryBook, notification: Notification) -> Message:
 
 def _remembered(eyes: Sightings, frozen: FrozenBook, sights: Sights) -> dict[str, Any]:
     fresh = Sightings()
-    thaw(frozen, fresh.view(0))
+    thaw(frozen, fresh.view(NOW))
     return {seen: (fresh._seen[seen][0], -ago) for seen, ago in sights}
 
 
@@ -144,12 +147,12 @@ def _sights_after(
 ) -> tuple[Sights, ...]:
     """The caller has seen what it wrote; others have seen only what is still as it was."""
     before = Sightings()
-    thaw(old, before.view(0))
+    thaw(old, before.view(NOW))
     now = Sightings()
-    view = now.view(0)
+    view = now.view(NOW)
     for entry in book.entries():
         view(entry)
-        eyes.view(0)(entry)
+        eyes.view(NOW)(entry)
     same = {
         entry.id
         for entry in book.entries()

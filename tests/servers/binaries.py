@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / ".tools" / "servers"
 
 KUBE = ROOT / "tests" / "servers" / "kube"
-"""The Go module of our own Kubernetes API server, which has the newest etcd in it."""
+"""Go module of our own Kubernetes API server. It includes the newest etcd."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 """Names of those that the tests drive."""
@@ -156,7 +156,7 @@ def temporal_program() -> Program:
 
 
 def etcd_program(version: str | None = None) -> Program:
-    """The etcd of that version (`"3.4"`), or the newest here."""
+    """Return the etcd of that version (`"3.4"`), or the newest here."""
     for program in reversed(etcd_programs()):
         if version is None or program.label.startswith(f"{program.name}-{version}."):
             return program
@@ -168,7 +168,7 @@ def etcd_program(version: str | None = None) -> Program:
 
 @cache
 def etcd_programs() -> tuple[Program, ...]:
-    """Every etcd of another version that is here, the oldest first."""
+    """Return one etcd of each version that is here, the oldest first."""
     installed = shutil.which("etcd")
     paths = [Path(installed)] if installed else []
     paths += [*sorted(FETCHED.glob("etcd-*/bin/etcd")), _kube_path()]
@@ -177,7 +177,7 @@ def etcd_programs() -> tuple[Program, ...]:
 
 
 def kube_program() -> Program:
-    """The Kubernetes API server that was built from `KUBE` as it is now."""
+    """Return the Kubernetes API server that was built from the present sources in `KUBE`."""
     program = _probe(_kube_path())
     if program is None:
         raise MissingServer("no dibs-kube: install Go 1.26 or later, then run `make env-servers`")
@@ -185,7 +185,7 @@ def kube_program() -> Program:
 
 
 def kube_folder() -> str:
-    """The folder in `FETCHED` of what is built from `KUBE`: its name changes with the sources."""
+    """Name of the folder in `FETCHED` for builds of `KUBE`. It contains a hash of the sources."""
     total = hashlib.sha256()
     for path in sorted([*KUBE.glob("*.go"), *KUBE.glob("go.*")]):
         total.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -197,12 +197,12 @@ def _kube_path() -> Path:
 
 
 def nats_program() -> Program:
-    """The NATS server that is here."""
+    """Return the NATS server that is here."""
     return _first("nats-server", "nats")
 
 
 def seaweedfs_program() -> Program:
-    """The SeaweedFS that is here, a server of the S3 API."""
+    """Return the SeaweedFS that is here, an S3 server."""
     return _first("weed", "seaweedfs", ask="version")
 
 
@@ -218,7 +218,7 @@ def browser_program() -> Program:
 
 
 def _first(name: str, fetched: str, *, ask: str = "--version") -> Program:
-    """The program of that name that is installed, or that was fetched."""
+    """Return the program of that name that is installed, or that was fetched."""
     installed = shutil.which(name)
     for path in [Path(installed)] if installed else sorted(FETCHED.glob(f"{fetched}-*/bin/{name}")):
         program = _probe(path, ask)

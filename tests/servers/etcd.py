@@ -1,4 +1,4 @@
-"""An etcd of its own for a test."""
+"""An etcd for one test."""
 
 import json
 import ssl
@@ -16,10 +16,11 @@ from tests.servers.server import Server
 
 
 class EtcdServer(Server):
-    """An etcd with its JSON gateway on a free loopback port; its data lie in `folder`.
+    """An etcd with its JSON gateway on a free loopback port, with its data in `folder`.
 
-    With `tls`, clients must use https and trust `certificate`. `extra` are further arguments of etcd. With
-    `fsync=False` (from 3.5 on) only a crash of the whole machine could lose data, not a killed process.
+    With `tls`, clients must use https and trust `certificate`. `extra` are further arguments of etcd. A
+    restarted server has its data, also after SIGKILL. With `fsync=False`, which needs etcd 3.5, a crash of
+    the whole machine loses data.
     """
 
     PORT_IS_TAKEN = "address already in use"
@@ -43,7 +44,7 @@ class EtcdServer(Server):
 
     @property
     def url(self) -> str:
-        """Where clients connect, by gRPC or the JSON gateway."""
+        """Endpoint for clients, for gRPC and JSON."""
         return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
 
     @property
@@ -56,7 +57,7 @@ class EtcdServer(Server):
 
     @cached_property
     def certificate(self) -> Path:
-        """For `localhost` and 127.0.0.1, signed by itself; its key lies beside it."""
+        """Self-signed certificate for `localhost` and 127.0.0.1. Its key is beside it."""
         return self_signed(self.folder / "server.pem")
 
     def call(self, method: str, request: Mapping[str, Any], *, token: str = "") -> Any:
@@ -64,7 +65,7 @@ class EtcdServer(Server):
         return json.loads(self._fetch(f"/v3/{method}", json.dumps(request).encode(), token))
 
     def enable_auth(self, password: str) -> None:
-        """Create the user `root` with that password, and admit nobody without a user from now on."""
+        """Create the user `root` with that password, then require authentication."""
         self.call("auth/user/add", {"name": "root", "password": password})
         self.call("auth/role/add", {"name": "root"})
         self.call("auth/user/grant", {"user": "root", "role": "root"})

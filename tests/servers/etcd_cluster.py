@@ -1,4 +1,4 @@
-"""An etcd cluster of its own for a test."""
+"""An etcd cluster for one test."""
 
 import shutil
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from tests.servers.process import ServerFailed
 from tests.servers.server import TRIES
 from tests.servers.waiting import wait_until
 
-# In milliseconds: half of the default, so that tests wait less for a new leader.
+# Milliseconds, half of the defaults, so that tests wait less for a new leader.
 FAST_ELECTION = ("--heartbeat-interval", "50", "--election-timeout", "500")
 
 
 class EtcdCluster:
-    """Three members on loopback. `members[i]` is an `EtcdServer`: kill, pause and restart it as any other.
+    """Three members on loopback. `members[i]` is an `EtcdServer` that you can kill, pause and restart.
 
-    Two members are a quorum: a member starts, or answers, only together with another one. While there is
-    no leader, requests fail or take seconds: wait for the next one with `leader()` after a kill.
+    Two members are a quorum. A single member neither starts nor answers. Without a leader, requests fail
+    or take seconds, so wait with `leader()` after you have killed one.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EtcdCluster:
 
     @property
     def urls(self) -> list[str]:
-        """Where clients connect: one URL for each member."""
+        """Endpoints for clients, one for each member."""
         return [member.url for member in self.members]
 
     def start(self) -> Self:
@@ -62,7 +62,7 @@ class EtcdCluster:
         raise ServerFailed(f"no free ports in {TRIES} tries")
 
     def leader(self) -> EtcdServer:
-        """Wait until all members that run have the same one of them as leader, and return it."""
+        """Wait until all running members agree on a leader that runs, and return it."""
         return wait_until(self._agreed_leader, "the members have a leader")[0]
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@
 | `etcd_server` | the newest etcd, likewise |
 | `kube_server` | a Kubernetes API server with Leases, likewise |
 | `nats_server` | a NATS with JetStream, likewise |
+| `s3_server` | an S3 server with a bucket, likewise |
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
 
@@ -30,6 +31,7 @@ from tests.servers.kube import KubeServer
 from tests.servers.nats import NatsServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.servers.s3 import S3Server
 from tests.servers.temporal import TemporalServer
 
 # These are only for a crash of the whole machine, which would end the tests too.
@@ -105,6 +107,13 @@ def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A NATS that all tests of this worker share."""
     with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that all tests of this worker share."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 

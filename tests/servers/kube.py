@@ -1,4 +1,4 @@
-"""A Kubernetes API server of its own for a test: it serves Leases and nothing else."""
+"""A Kubernetes API server for one test. It serves only Leases."""
 
 import json
 import ssl
@@ -14,29 +14,29 @@ from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 ADMIN = "admin"
-"""The token of the user who may do everything."""
+"""Token of the user with all permissions."""
 READER = "reader"
-"""The token of the user who may get, list and watch."""
+"""Token of the user who may get, list and watch."""
 STRANGER = "stranger"
-"""The token of a user who may do nothing: 403. Without a token it is 401."""
+"""Token of a user without permissions, who gets 403. Requests without a token get 401."""
 
 
 class Answer(NamedTuple):
-    """What the server answered: the status, and the object or an API `Status`."""
+    """Response of the server: the HTTP status, and the object or an API `Status`."""
 
     status: HTTPStatus
     body: Any
 
 
 class KubeServer(Server):
-    """A `dibs-kube` (see `kube/main.go`) on free loopback ports; its data lie in `folder`.
+    """A `dibs-kube` (see `kube/main.go`) on free loopback ports, with its data in `folder`.
 
-    It has no namespaces (any name does) and no RBAC, but three users with tokens. With `fsync=False` only
-    a crash of the whole machine could lose data, not a killed process.
+    Every namespace exists. There is no RBAC, only three users with fixed tokens. A restarted server has
+    its data, also after SIGKILL. With `fsync=False` a crash of the whole machine loses data.
     """
 
     PORT_IS_TAKEN = "address already in use"
-    SECOND_PORT = 10_000  # for https; the one after that is etcd's
+    SECOND_PORT = 10_000  # for https; etcd uses the next one
 
     def __init__(
         self, folder: Path, *, fsync: bool = False, program: Program | None = None
@@ -49,22 +49,22 @@ class KubeServer(Server):
 
     @property
     def url(self) -> str:
-        """By http, which asks for a token as https does."""
+        """Endpoint for http, which requires a token too."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def https_url(self) -> str:
-        """By https; clients must trust `ca`. It is also for `localhost`."""
+        """Endpoint for https. Clients must trust `ca`, which also covers `localhost`."""
         return f"https://{HOST}:{self.port + self.SECOND_PORT}"
 
     @property
     def etcd_url(self) -> str:
-        """Of the etcd that has the data, by gRPC or its JSON gateway."""
+        """Endpoint of the etcd with the data, for gRPC and JSON."""
         return f"http://{HOST}:{self.port + self.SECOND_PORT + 1}"
 
     @property
     def ca(self) -> Path:
-        """The certificate authority to trust, as PEM."""
+        """PEM file of the certificate authority."""
         return self.folder / "ca.crt"
 
     def request(
@@ -76,7 +76,7 @@ class KubeServer(Server):
         token: str = ADMIN,
         secure: bool = False,
     ) -> Answer:
-        """Send one request, to look behind the scenes."""
+        """Send one request and return the answer, whatever its status. `secure` uses https."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers["Content-Type"] = "application/json"
         data = None if body is None else json.dumps(body).encode()
@@ -100,5 +100,5 @@ class KubeServer(Server):
         return ServerProcess(command, log=self._log)
 
     def _answers(self) -> bool:
-        """Whether it has printed where it serves, which it does when it is ready."""
+        """Return whether it has printed its URLs, which it does when it is ready."""
         return b'"https":' in self._log.read_bytes()[self._logged :]

@@ -1,4 +1,4 @@
-"""A NATS server of its own for a test."""
+"""A NATS server for one test."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from tests.servers.server import Server
 
 
 class NatsServer(Server):
-    """A NATS with JetStream on a free loopback port; a killed one comes back with its streams."""
+    """A NATS with JetStream on a free loopback port. A restarted server has its streams."""
 
     PORT_IS_TAKEN = "address already in use"
 
@@ -22,11 +22,11 @@ class NatsServer(Server):
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """Endpoint for clients."""
         return f"nats://{HOST}:{self.port}"
 
     def info(self) -> dict[str, Any]:
-        """Return what the server sends first on a new connection: its name, version and features."""
+        """Return the server's greeting: its name, version and features."""
         with socket.create_connection((HOST, self.port), timeout=5) as connection:
             with connection.makefile("rb") as lines:
                 word, _, text = lines.readline().partition(b" ")

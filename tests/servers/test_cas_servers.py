@@ -1,8 +1,12 @@
-"""Each store that is reached by compare-and-set starts, does its work and keeps its data."""
+"""Each server for compare-and-set stores starts, works and keeps its data."""
 
+import json
+import subprocess
 from base64 import b64decode, b64encode
 from http import HTTPStatus
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,6 +15,7 @@ from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.kube import READER, STRANGER, KubeServer
 from tests.servers.nats import NatsServer
+from tests.servers.s3 import S3Server
 
 
 def put(server: EtcdServer, key: bytes, value: bytes) -> None:
@@ -23,7 +28,7 @@ def values(server: EtcdServer, key: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", ["3.4", "3.5", None])
-def test_an_etcd_comes_back_with_its_data(tmp_path: Path, version: str | None) -> None:
+def test_etcd_keeps_its_data(tmp_path: Path, version: str | None) -> None:
     with EtcdServer(tmp_path / "etcd", program=etcd_program(version), fsync=True) as server:
         put(server, b"key", b"value")
         url = server.url
@@ -33,7 +38,7 @@ def test_an_etcd_comes_back_with_its_data(tmp_path: Path, version: str | None) -
         assert values(server, b"key") == [b"value"]
 
 
-def test_an_etcd_with_tls_and_users(tmp_path: Path) -> None:
+def test_etcd_with_tls_and_users(tmp_path: Path) -> None:
     with EtcdServer(tmp_path / "etcd", tls=True) as server:
         assert server.url.startswith("https://")
         server.enable_auth("secret")
@@ -44,7 +49,7 @@ def test_an_etcd_with_tls_and_users(tmp_path: Path) -> None:
         server.call("kv/put", {"key": "a2V5", "value": "a2V5"}, token=token)
 
 
-def test_an_etcd_cluster_outlives_its_leader(tmp_path: Path) -> None:
+def test_etcd_cluster_survives_its_leader(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as cluster:
         leader = cluster.leader()
         put(leader, b"key", b"one")
@@ -65,7 +70,7 @@ def lease(name: str, seconds: int = 3) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": {"leaseDurationSeconds": seconds}}
 
 
-def test_a_kube_answers_as_kubernetes_does(kube_server: KubeServer) -> None:
+def test_kube_validates_leases(kube_server: KubeServer) -> None:
     assert kube_server.request("POST", LEASES, lease("one")).status == HTTPStatus.CREATED
     assert kube_server.request("POST", LEASES, lease("one")).status == HTTPStatus.CONFLICT
     refused = kube_server.request("POST", LEASES, lease("two", seconds=0))
@@ -73,7 +78,7 @@ def test_a_kube_answers_as_kubernetes_does(kube_server: KubeServer) -> None:
     assert refused.body["reason"] == "Invalid"
 
 
-def test_a_kube_lets_nobody_write_a_version_that_is_old(kube_server: KubeServer) -> None:
+def test_kube_rejects_an_old_version(kube_server: KubeServer) -> None:
     made = kube_server.request("POST", LEASES, lease("versions")).body
     again = kube_server.request("PUT", f"{LEASES}/versions", made | {"spec": {}})
     assert again.status == HTTPStatus.OK
@@ -86,7 +91,7 @@ def test_a_kube_lets_nobody_write_a_version_that_is_old(kube_server: KubeServer)
     [("", 401, 401), ("nobody", 401, 401), (STRANGER, 403, 403), (READER, 200, 403)],
 )
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_kube_knows_its_users(
+def test_kube_users(
     kube_server: KubeServer, token: str, reads: int, writes: int, *, secure: bool
 ) -> None:
     got = kube_server.request("GET", LEASES, token=token, secure=secure)
@@ -95,7 +100,7 @@ def test_a_kube_knows_its_users(
     assert made.status == writes
 
 
-def test_a_kube_comes_back_with_its_data(tmp_path: Path) -> None:
+def test_kube_keeps_its_data(tmp_path: Path) -> None:
     with KubeServer(tmp_path / "kube", fsync=True) as server:
         made = server.request("POST", LEASES, lease("kept"), secure=True)
         urls, ca = (server.url, server.https_url, server.etcd_url), server.ca.read_bytes()
@@ -106,5 +111,55 @@ def test_a_kube_comes_back_with_its_data(tmp_path: Path) -> None:
         assert server.request("GET", f"{LEASES}/kept", secure=True).body == made.body
 
 
-def test_a_nats_with_jetstream(nats_server: NatsServer) -> None:
+def candidate(server: KubeServer, identity: str) -> "subprocess.Popen[str]":
+    options = {
+        "url": server.url,
+        "lease": "elected",
+        "identity": identity,
+        "lease-duration": "2s",
+        "renew-deadline": "1s",
+        "retry-period": "100ms",
+    }
+    flags = [word for name, value in options.items() for word in (f"-{name}", value)]
+    return subprocess.Popen(
+        [server.program.path, "elect", *flags, "-release-on-cancel"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def time_of(event: str, process: "subprocess.Popen[str]") -> int:
+    """Wait for the event, and return its time by `time.monotonic_ns`."""
+    assert process.stdout is not None
+    found = map(json.loads, process.stdout)
+    return next(int(line["monotonic_ns"]) for line in found if line["event"] == event)
+
+
+def test_candidates_of_client_go_take_turns(kube_server: KubeServer) -> None:
+    with candidate(kube_server, "first") as first:  # it ends with its standard input
+        time_of("started", first)
+        with candidate(kube_server, "second") as second:
+            time_of("leader", second)
+            first.terminate()
+            assert time_of("stopped", first) < time_of("started", second)
+
+
+def test_nats_has_jetstream(nats_server: NatsServer) -> None:
     assert nats_server.info()["jetstream"] is True
+
+
+def test_s3_requires_a_signature(s3_server: S3Server) -> None:
+    with pytest.raises(HTTPError, match="403") as refused:
+        urlopen(f"{s3_server.url}/{s3_server.bucket}/key")
+    with refused.value as answer:
+        assert b"AccessDenied" in answer.read()
+
+
+def test_s3_restarts_on_its_port(tmp_path: Path) -> None:
+    with S3Server(tmp_path / "s3") as server:
+        url = server.url
+        server.kill()
+        server.start()
+        assert server.url == url

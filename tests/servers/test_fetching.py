@@ -111,7 +111,7 @@ def test_what_was_fetched_by_other_pins_goes(tool: Any, monkeypatch: pytest.Monk
     assert [folder.name for folder in tool.SERVERS.iterdir()] == ["templates"]
 
 
-def test_without_go_it_is_said_what_to_install(
+def test_without_go_the_message_names_it(
     tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CI", "true")
@@ -123,7 +123,7 @@ def test_without_go_it_is_said_what_to_install(
     assert "no Go: install Go 1.26" in capsys.readouterr().err
 
 
-def test_what_takes_long_is_waited_for(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_sources_are_awaited(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = source(tool, "echo Redis server v=1.2.3")
     slow = tool.Source("kube-1", ["redis-server"], lambda: True, quick.fetch, aside=True)
     monkeypatch.setattr(tool, "sources", lambda: [slow, quick])

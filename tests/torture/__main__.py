@@ -1,4 +1,4 @@
-"""`python -m tests.torture simulate | processes | churn`: the full runs; the test suite does small ones."""
+"""`python -m tests.torture simulate | processes | churn | servers`: the full runs; tests do small ones."""
 
 import argparse
 import signal
@@ -12,7 +12,9 @@ from pathlib import Path
 from dibs.testing import Torture, TorturePlan, TortureProgress, Violation
 from tests.torture.bugs import BUGS
 from tests.torture.churn import run_churn
+from tests.torture.servers import run_servers
 from tests.torture.simulate import RUN, Result, simulate
+from tests.torture.stores import STORES
 
 
 def main() -> None:
@@ -39,6 +41,20 @@ def main() -> None:
     churn.add_argument("--ttl", type=float, default=1.5)
     churn.add_argument("--seed", type=int, default=1)
     churn.set_defaults(run=run_churn)
+    servers = verbs.add_parser(
+        "servers", help="real processes, and faults of the server and network"
+    )
+    servers.add_argument("--store", choices=sorted(STORES), default="etcd")
+    servers.add_argument("--cycles", type=int, default=250_000)
+    servers.add_argument("--faults", type=int, default=200)
+    servers.add_argument(
+        "--every", type=float, default=20.0, help="seconds between two, on average"
+    )
+    servers.add_argument("--seconds", type=float, default=3600)
+    servers.add_argument("--workers", type=int, default=6)
+    servers.add_argument("--tasks", type=int, default=4, help="of each worker")
+    servers.add_argument("--seed", type=int, default=1)
+    servers.set_defaults(run=run_servers)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are stopped on every way out
     raise SystemExit(arguments.run(arguments))

@@ -10,7 +10,7 @@ from math import inf
 
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
-from dibs.core.timing import DRIFT, trusted
+from dibs.core.timing import DRIFT, TOMBSTONE_TTL, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError
 from dibs.locks import hooks
 from dibs.locks.deadlock import DeadlockDetector, may_deadlock
@@ -144,7 +144,9 @@ class AcquireAttempt:
         self._id = lease_id or new_id()
         self._stop = stop
         self._doubtful = False
-        """A copy of a command may still be under way."""
+        """A copy of a command may still be under way, or a grant to this id may have ended unseen."""
+        self._sent: float | None = None
+        """When the last command with an answer was sent."""
         self._in_flight = False
         self._over = True
         """There is nothing to be given up."""
@@ -237,8 +239,9 @@ class AcquireAttempt:
                     raise_if_busy(answer.reply, self._request.key)
                 self._in_flight = False
                 self._inbox = command.inbox
-                if answer.resent:
+                if answer.resent or self._was_silent(answer.sent):
                     self._doubtful = True
+                self._sent = answer.sent
                 return answer
             except BackendUnavailable:
                 self._doubtful = True
@@ -265,6 +268,11 @@ class AcquireAttempt:
         self._rt.notifications.forget(self._request.key, fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
+        self._sent = None
+
+    def _was_silent(self, sent: float) -> bool:
+        """Whether the last answer is so long ago that a tombstone of this id may be gone."""
+        return self._sent is not None and sent - self._sent > TOMBSTONE_TTL / 2
 
     # -- waiting ------------------------------------------------------------------------------------
 
@@ -346,7 +354,11 @@ class AcquireAttempt:
 
         The store granted at `granted_at`. It had answered our last message, sent at `sent`, at
         `store_now`. So by our clock, which may run slower, it granted no earlier than `sent` plus nearly
-        the difference. Where the store has no clock, it is known to have granted after `sent`, and no more.
+        the difference.
+
+        A store without a clock granted after `sent`, if all our messages were answered: each answer said that
+        this id waits, and an id that was granted and has ended does not wait again. If an answer was lost, a
+        grant may have been claimed and have expired meanwhile, and the notification be of that one.
         """
         rt = self._rt
         granted = sent
@@ -355,6 +367,8 @@ class AcquireAttempt:
                 return None
             granted += (1 - DRIFT) * (notification.granted_at - store_now)
             granted = min(granted, rt.now())  # in case the store's clock was stepped
+        elif self._doubtful:
+            return None
         if not is_proven(notification, self._id):
             return None
         claim_by = granted + notification.claim_timeout / 3

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"flag"
-	"os"
 	"sync"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// event is what happened and when: by the system's monotonic clock, which all processes share, and by
-// the wall clock, both in nanoseconds.
+// event is something that happened, with its time in nanoseconds: by CLOCK_MONOTONIC, which all processes
+// of a machine share, and by the wall clock.
 type event struct {
 	Event     string `json:"event"`
 	Identity  string `json:"identity"`
@@ -24,36 +23,36 @@ type event struct {
 	Wall      int64  `json:"wall_ns"`
 }
 
-// elect runs one candidate until a signal or the end of standard input. It stops leading before it gives
-// the Lease up, and stands again after it has lost it.
+// elect runs one candidate until SIGINT or SIGTERM arrives or standard input ends. It reports "stopped"
+// before it releases the Lease. After it has lost the Lease it becomes a candidate again.
 func elect(arguments []string) error {
 	flags := flag.NewFlagSet("dibs-kube elect", flag.ExitOnError)
-	url := flags.String("url", "", "of the API server")
-	token := flags.String("token", "admin", "to authenticate with")
-	ca := flags.String("ca", "", "file with the authority to trust, for https")
-	namespace := flags.String("namespace", "default", "of the Lease")
+	url := flags.String("url", "", "URL of the API server")
+	token := flags.String("token", "admin", "token of the user")
+	ca := flags.String("ca", "", "file with the CA to trust, for https")
+	namespace := flags.String("namespace", "default", "namespace of the Lease")
 	name := flags.String("lease", "", "name of the Lease")
-	identity := flags.String("identity", "", "of this candidate")
-	duration := flags.Duration("lease-duration", 15*time.Second, "how long others wait for a renewal")
-	deadline := flags.Duration("renew-deadline", 10*time.Second, "how long the leader tries to renew")
-	retry := flags.Duration("retry-period", 2*time.Second, "between two tries")
-	release := flags.Bool("release-on-cancel", false, "give the Lease up at the end")
+	identity := flags.String("identity", "", "identity of this candidate")
+	duration := flags.Duration("lease-duration", 15*time.Second, "time that others wait for a renewal")
+	deadline := flags.Duration("renew-deadline", 10*time.Second, "time that the leader tries to renew")
+	retry := flags.Duration("retry-period", 2*time.Second, "time between two attempts")
+	release := flags.Bool("release-on-cancel", false, "release the Lease at the end")
 	_ = flags.Parse(arguments)
 
-	config := &rest.Config{Host: *url, BearerToken: *token, QPS: -1}
+	config := &rest.Config{Host: *url, BearerToken: *token, QPS: -1} // no rate limit
 	config.CAFile = *ca
 	client, err := coordination.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	told, cancel := untilTold(true)
+	stopping, cancel := untilStopped(true)
 	defer cancel()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	var leading sync.Mutex
 	go func() {
-		<-told.Done()
-		leading.Lock() // no earlier than the work has stopped
+		<-stopping.Done()
+		leading.Lock() // OnStartedLeading has returned
 		defer leading.Unlock()
 		end()
 	}()
@@ -71,18 +70,18 @@ func elect(arguments []string) error {
 			OnStartedLeading: func(term context.Context) {
 				leading.Lock()
 				defer leading.Unlock()
-				if told.Err() != nil || term.Err() != nil {
+				if stopping.Err() != nil || term.Err() != nil {
 					return
 				}
-				tell("started", *identity)
+				report("started", *identity)
 				select {
-				case <-told.Done():
+				case <-stopping.Done():
 				case <-term.Done():
 				}
-				tell("stopped", *identity)
+				report("stopped", *identity)
 			},
 			OnStoppedLeading: func() {},
-			OnNewLeader:      func(leader string) { tell("leader", leader) },
+			OnNewLeader:      func(leader string) { report("leader", leader) },
 		},
 	})
 	if err != nil {
@@ -94,14 +93,14 @@ func elect(arguments []string) error {
 	return nil
 }
 
-var telling sync.Mutex
+var reporting sync.Mutex
 
-func tell(what, identity string) {
-	telling.Lock()
-	defer telling.Unlock()
+func report(what, identity string) {
+	reporting.Lock()
+	defer reporting.Unlock()
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		os.Exit(1)
+		panic(err)
 	}
-	say(event{what, identity, now.Nano(), time.Now().UnixNano()})
+	printJSON(event{what, identity, now.Nano(), time.Now().UnixNano()})
 }

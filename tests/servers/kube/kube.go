@@ -60,7 +60,7 @@ func newKube(dir string, port, httpsPort int, etcd string) (*kube, error) {
 		https: "https://" + secure.Addr().String(),
 		ca:    filepath.Join(dir, "ca.crt"),
 	}
-	// Reads of metadata's own types, as ListOptions, need them in the group that has no name.
+	// ListOptions and the like belong to the group without a name.
 	metav1.AddToGroupVersion(legacyscheme.Scheme, schema.GroupVersion{Version: "v1"})
 	config := server.NewConfig(legacyscheme.Codecs)
 	config.SecureServing = &server.SecureServingInfo{Listener: secure, Cert: content}
@@ -76,11 +76,11 @@ func newKube(dir string, port, httpsPort int, etcd string) (*kube, error) {
 	if err != nil {
 		return nil, err
 	}
-	kube.server.ShutdownTimeout = time.Second // for watches, which would go on for an hour
+	kube.server.ShutdownTimeout = time.Second // open watches would delay it by a minute
 	return kube, kube.install(config.RESTOptionsGetter)
 }
 
-// install adds what Kubernetes has for Leases, but its printer of tables: that one needs all other kinds.
+// install adds Kubernetes' own storage of Leases, without its table printer, which would need all other kinds.
 func (k *kube) install(options generic.RESTOptionsGetter) error {
 	store := &registry.Store{
 		NewFunc:                   func() runtime.Object { return &coordination.Lease{} },
@@ -101,7 +101,7 @@ func (k *kube) install(options generic.RESTOptionsGetter) error {
 	return k.server.InstallAPIGroup(&group)
 }
 
-// run serves until the context ends, and calls ready once requests are answered.
+// run serves until the context ends. It calls ready once /readyz succeeds.
 func (k *kube) run(ctx context.Context, ready func()) error {
 	prepared := k.server.PrepareRun()
 	plain := server.DeprecatedInsecureServingInfo{Listener: k.plain}
@@ -146,7 +146,7 @@ func storage(etcd string) generic.RESTOptions {
 	}
 }
 
-// certificates returns the certificate and key in dir, made at the first start. Its authority is ca.crt.
+// certificates returns the certificate and key in dir. It makes them at the first start. Clients trust ca.crt.
 func certificates(dir string) (certificate, key []byte, err error) {
 	certificate, err = os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err == nil {

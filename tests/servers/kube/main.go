@@ -1,11 +1,11 @@
-// Command dibs-kube is a Kubernetes API server for tests. It serves Leases and nothing else, and keeps
-// them in an etcd of its own. It is built from Kubernetes' and etcd's packages, so it answers as they do.
+// Command dibs-kube is a Kubernetes API server for tests. It serves only Leases and stores them in its own
+// etcd. It is built from the packages of Kubernetes and etcd, so it behaves as they do.
 //
-//	dibs-kube -dir DIR       serve, and print one line of JSON that says where
-//	dibs-kube etcd ...       the whole etcd, with etcd's own flags
-//	dibs-kube elect ...      take part in an election as client-go does it
+//	dibs-kube -dir DIR       serve, and print the URLs as one line of JSON
+//	dibs-kube etcd ...       run the whole etcd, with etcd's own flags
+//	dibs-kube elect ...      run a candidate of client-go's leader election
 //	dibs-kube mutex ...      measure etcd's concurrency.Mutex
-//	dibs-kube -version
+//	dibs-kube -version       print the versions of etcd and Kubernetes
 package main
 
 import (
@@ -40,7 +40,7 @@ func main() {
 	case "mutex":
 		err = mutex(arguments)
 	default:
-		err = fmt.Errorf("no command %q: etcd, elect or mutex", command)
+		err = fmt.Errorf("unknown command %q: use etcd, elect or mutex", command)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dibs-kube:", err)
@@ -48,17 +48,17 @@ func main() {
 	}
 }
 
-// serve runs the servers until a signal, or until standard input closes.
+// serve runs the servers until SIGINT or SIGTERM arrives or, with -until-stdin-closes, standard input ends.
 func serve(arguments []string) error {
 	flags := flag.NewFlagSet("dibs-kube", flag.ExitOnError)
-	dir := flags.String("dir", "", "where data and certificates are kept; required")
-	port := flags.Int("port", 0, "port for http; 0 is a free one, here and below")
+	dir := flags.String("dir", "", "folder for data and certificates (required)")
+	port := flags.Int("port", 0, "port for http; 0, here and below, is a free port")
 	httpsPort := flags.Int("https-port", 0, "port for https")
-	etcdPort := flags.Int("etcd-port", 0, "port for etcd's clients, by gRPC or JSON")
+	etcdPort := flags.Int("etcd-port", 0, "port for clients of etcd, by gRPC or JSON")
 	fsync := flags.Bool("fsync", false, "make etcd wait for the disk, as in production")
 	etcdOnly := flags.Bool("etcd-only", false, "start etcd alone")
-	untilStdin := flags.Bool("until-stdin-closes", false, "end when standard input does")
-	showVersion := flags.Bool("version", false, "print versions and end")
+	untilStdin := flags.Bool("until-stdin-closes", false, "stop when standard input ends")
+	showVersion := flags.Bool("version", false, "print versions and exit")
 	_ = flags.Parse(arguments)
 	if *showVersion {
 		fmt.Printf("dibs-kube: etcd %s, Kubernetes %s\n", etcd.Version, kubernetes.DefaultKubeBinaryVersion)
@@ -67,31 +67,31 @@ func serve(arguments []string) error {
 	if *dir == "" || flags.NArg() > 0 {
 		return fmt.Errorf("usage: dibs-kube -dir DIR, see -help")
 	}
-	ctx, cancel := untilTold(*untilStdin)
+	ctx, cancel := untilStopped(*untilStdin)
 	defer cancel()
 	etcd, err := startEtcd(filepath.Join(*dir, "etcd"), *etcdPort, *fsync)
 	if err != nil {
 		return err
 	}
 	defer etcd.Close()
-	where := map[string]string{"etcd": "http://" + etcd.Clients[0].Addr().String()}
+	urls := map[string]string{"etcd": "http://" + etcd.Clients[0].Addr().String()}
 	if *etcdOnly {
-		say(where)
+		printJSON(urls)
 		<-ctx.Done()
 		return nil
 	}
-	kube, err := newKube(*dir, *port, *httpsPort, where["etcd"])
+	kube, err := newKube(*dir, *port, *httpsPort, urls["etcd"])
 	if err != nil {
 		return err
 	}
 	return kube.run(ctx, func() {
-		where["http"], where["https"], where["ca"] = kube.http, kube.https, kube.ca
-		say(where)
+		urls["http"], urls["https"], urls["ca"] = kube.http, kube.https, kube.ca
+		printJSON(urls)
 	})
 }
 
-// untilTold returns a context that ends with a signal or, if asked, with standard input.
-func untilTold(stdin bool) (context.Context, context.CancelFunc) {
+// untilStopped returns a context that ends with SIGINT or SIGTERM and, with stdin, when standard input ends.
+func untilStopped(stdin bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if stdin {
 		go func() {
@@ -102,9 +102,9 @@ func untilTold(stdin bool) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// say prints one line of JSON.
-func say(what any) {
-	if err := json.NewEncoder(os.Stdout).Encode(what); err != nil {
+// printJSON prints one line.
+func printJSON(value any) {
+	if err := json.NewEncoder(os.Stdout).Encode(value); err != nil {
 		panic(err)
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// mutex locks and unlocks for some seconds, and prints how often a second.
+// mutex locks and unlocks for some seconds, and prints the cycles per second.
 func mutex(arguments []string) error {
 	flags := flag.NewFlagSet("dibs-kube mutex", flag.ExitOnError)
 	endpoint := flags.String("endpoint", "", "URL of etcd")
-	name := flags.String("name", "bench", "of the lock")
-	tasks := flags.Int("tasks", 1, "that take turns")
+	name := flags.String("name", "bench", "name of the lock")
+	tasks := flags.Int("tasks", 1, "number of concurrent tasks")
 	each := flags.Bool("each", false, "give each task a lock of its own: NAME-0, NAME-1, ...")
-	seconds := flags.Float64("seconds", 5, "how long")
+	seconds := flags.Float64("seconds", 5, "duration of the measurement")
 	_ = flags.Parse(arguments)
 
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{*endpoint}})
@@ -58,7 +58,7 @@ func mutex(arguments []string) error {
 	}
 	running.Wait()
 	took := time.Since(start).Seconds()
-	say(map[string]any{"cycles": cycles.Load(), "seconds": took, "per_second": float64(cycles.Load()) / took})
+	printJSON(map[string]any{"cycles": cycles.Load(), "seconds": took, "per_second": float64(cycles.Load()) / took})
 	return nil
 }
 

@@ -14,8 +14,8 @@ var (
 	kindSpec = coordinationv1.LeaseSpec{}.OpenAPIModelName()
 )
 
-// definitions describes Leases, without which the server would not track who manages which field.
-// Kubernetes' own file describes all kinds and is 4 MB; the aggregator's has the metadata.
+// definitions describes Leases. The server needs that to track the manager of each field. Kubernetes' own
+// definitions cover all kinds in 4 MB of source. The aggregator's include those of the metadata.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	found := aggregator.GetOpenAPIDefinitions(ref)
 	to := func(name string) spec.Schema {

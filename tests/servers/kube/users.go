@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// newAuthenticator knows three users by tokens that are their names. Without a token it is 401.
+// newAuthenticator accepts the names of three users as tokens. Other requests get 401.
 func newAuthenticator() authenticator.Request {
 	tokens := map[string]*user.DefaultInfo{}
 	for _, name := range []string{"admin", "reader", "stranger"} {
@@ -18,7 +18,7 @@ func newAuthenticator() authenticator.Request {
 	return authenticatorfactory.NewFromTokens(tokens, nil)
 }
 
-// newAuthorizer lets admin do everything, reader look at everything and stranger do nothing (403).
+// newAuthorizer allows everything to admin, get, list and watch to reader, and nothing to stranger (403).
 func newAuthorizer() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(
 		func(_ context.Context, request authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -26,7 +26,7 @@ func newAuthorizer() authorizer.Authorizer {
 			case name == "admin", name == "reader" && request.IsReadOnly():
 				return authorizer.DecisionAllow, "", nil
 			default:
-				return authorizer.DecisionDeny, name + " may not", nil
+				return authorizer.DecisionDeny, name + " has no such permission", nil
 			}
 		})
 }

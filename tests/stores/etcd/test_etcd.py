@@ -1,5 +1,6 @@
 """etcd as a store: what is asked of the server, its faults, its users, and what others find in it."""
 
+import asyncio
 import base64
 import json
 import os
@@ -66,6 +67,25 @@ def test_an_uncontended_cycle_is_two_calls(etcd_url: str, etcd_server: EtcdServe
         for _ in range(10):
             client.lock("a").acquire().release()
         assert calls(etcd_server) - before == 20
+
+
+def test_a_renewal_is_one_call_and_so_is_the_release_after_it(
+    etcd_url: str, etcd_server: EtcdServer
+) -> None:
+    """Leases are renewed in another event loop than the one that acquires and releases."""
+
+    async def main() -> None:
+        async with dibs.connect(etcd_url) as client:
+            lease = await client.lock("a", ttl=1.5).acquire()
+            await asyncio.sleep(0.7)  # with the first renewal the other one has connected
+            before = calls(etcd_server)
+            await asyncio.sleep(1.6)  # a renewal each half second
+            renewals = calls(etcd_server) - before
+            assert 2 <= renewals <= 4
+            await lease.release()
+            assert calls(etcd_server) - before <= renewals + 2, "one more may have been due"
+
+    asyncio.run(main())
 
 
 def test_who_waits_sends_heartbeats_and_no_more(etcd_url: str, etcd_server: EtcdServer) -> None:
@@ -336,8 +356,6 @@ def test_doctor_knows_the_server(etcd_url: str) -> None:
 
 
 def test_asyncio_too(etcd_url: str) -> None:
-    import asyncio
-
     async def main() -> None:
         async with dibs.connect(etcd_url) as client:
             async with client.lock("a") as lease:

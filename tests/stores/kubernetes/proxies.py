@@ -51,9 +51,9 @@ class HttpProxy:
                 head, rest = self._read_head(client)
                 method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
                 self.methods.append(method)
-                for line in head.decode().split("\r\n"):
-                    if line.lower().startswith("proxy-authorization:"):
-                        self.logins.append(line)
+                for text in head.decode().split("\r\n"):
+                    if text.lower().startswith("proxy-authorization:"):
+                        self.logins.append(text)
                 if method == "CONNECT":
                     server = self._dial(int(target.rpartition(":")[2]))
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n" + rest)

@@ -38,7 +38,11 @@ class Time(NamedTuple):
     slack: float | None
     """Seconds after the written end of an entry until it is dead by the dates. None: there are no dates."""
     stamp: int
-    """The store's wall clock in microseconds, as early as it may be; 0 without dates."""
+    """The store's wall clock in microseconds, to begin tokens with; 0 if it was never told.
+
+    Known also if the dates contradict each other: a key that was idle gets deleted by those who know the
+    date, and its first token then must not be lower than its last one.
+    """
 
 
 class StoreClock:
@@ -59,7 +63,8 @@ class StoreClock:
 
         The request was sent and its answer heard at these times of our own clock.
         """
-        low, high = date - heard, date + resolution - sent
+        low = date - heard
+        high = date + resolution - sent + DRIFT * (heard - sent)
         if self._known:
             grown = DRIFT * (heard - self._at)
             old_low, old_high = self._low - grown, self._high + grown
@@ -77,11 +82,12 @@ class StoreClock:
 
     def time(self, now: float) -> Time:
         """The time at `now` of our own clock."""
+        stamp = int((now + self._low) * 1e6) if self._known else 0
         if not self.is_dated:
-            return Time(now, 0.0, None, 0)
+            return Time(now, 0.0, None, stamp)
         grown = DRIFT * max(now - self._at, 0.0)
         low, high = self._low - grown, self._high + grown
-        return Time(now + high, high, self.skew + high - low, int((now + low) * 1e6))
+        return Time(now + high, high, self.skew + high - low, stamp)
 
 
 class Sightings:

@@ -61,27 +61,32 @@ class _Attempt(NamedTuple):
 
 
 class _Key:
-    """One key in this event loop: whose turn it is, its last value, and what was seen of its entries."""
+    """One key in this event loop: whose turn it is, and what was seen of its entries."""
 
-    __slots__ = ("cell", "sightings", "turn", "users")
+    __slots__ = ("sightings", "turn", "users")
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.users = 0
-        self.cell: Cell | None = None
-        """As last written or read; None if not known."""
         self.sightings = Sightings()
 
 
 class CasLedger:
     """The keys of a store, for one event loop."""
 
-    def __init__(self, cells: Cells, clock: Clock, store_clock: StoreClock) -> None:
+    def __init__(
+        self, cells: Cells, clock: Clock, store_clock: StoreClock, known: dict[bytes, Cell]
+    ) -> None:
+        """`known`: the cells as this process has last written or read them, shared by its event loops.
+
+        Leases are renewed in another loop than they are acquired in. Any of these cells may be outdated.
+        """
         self.inboxes: dict[str, Receive] = {}
         """Who subscribed in this event loop: their notifications need not go through the store."""
         self._cells = cells
         self._clock = clock
         self._store_clock = store_clock
+        self._known = known
         self._keys: OrderedDict[bytes, _Key] = OrderedDict()
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._until_sweep = SWEEP_EVERY
@@ -125,22 +130,22 @@ class CasLedger:
             key.users -= 1
 
     async def _in_turn(self, name: bytes, key: _Key, commands: Sequence[Command]) -> list[Reply]:
+        cell = self._known.pop(name, None)  # until it is known how the swap ends
         is_current, is_full, conflicts = False, False, 0
         while True:
-            if key.cell is None:
-                key.cell, is_current = await self._load(name), True
-            cell = key.cell
+            if cell is None:
+                cell, is_current = await self._load(name), True
             attempt = self._attempt(name, key, cell, commands, is_full=is_full)
             if attempt.state == _state_of(cell):
                 if is_current:
+                    self._known[name] = cell
                     return attempt.replies
-                key.cell = None
+                cell = None
                 continue
             try:
-                key.cell = None  # until it is known how the swap ends
                 version = await self._swap(name, cell, attempt)
             except Conflict as conflict:
-                key.cell, is_current = conflict.cell, conflict.cell is not None
+                cell, is_current = conflict.cell, conflict.cell is not None
                 conflicts += 1
                 if conflicts > PATIENT_CONFLICTS:
                     await _back_off(conflicts - PATIENT_CONFLICTS)
@@ -149,9 +154,9 @@ class CasLedger:
                     raise BackendUnavailable(
                         f"{name!r} holds more than the store can take"
                     ) from error
-                key.cell, is_full = cell, True
+                is_full = True
             else:
-                key.cell = Cell(version, attempt.state)
+                self._known[name] = Cell(version, attempt.state)
                 key.sightings = attempt.sightings
                 self._deliver(attempt.notifications)
                 return attempt.replies
@@ -217,6 +222,7 @@ class CasLedger:
         unused = [name for name, key in self._keys.items() if not key.users]
         for name in unused[: MAX_KEYS // 4]:
             del self._keys[name]
+            self._known.pop(name, None)
 
     # -- looking at many keys -----------------------------------------------------------------------
 
@@ -257,7 +263,7 @@ class CasLedger:
             return
         key = self._key(name)
         async with key.turn:
-            key.cell = None
+            self._known.pop(name, None)
             try:
                 await self._cells.swap(name, cell.version, Change(None, book, ()))
             except Conflict:

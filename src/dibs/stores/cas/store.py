@@ -12,7 +12,7 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
-from dibs.stores.cas.cells import Cells
+from dibs.stores.cas.cells import Cell, Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.ledger import CasLedger
 from dibs.stores.loop_thread import BlockingLoopConnection, LoopThread
@@ -32,6 +32,7 @@ class CasStore(Store):
         self.url = url
         self._clock = clock or SystemClock()
         self._shares: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self._known: dict[bytes, Cell] = {}
         self._thread = LoopThread("dibs-store", _nothing, _nothing)
         on_fork(self)
 
@@ -49,7 +50,7 @@ class CasStore(Store):
         if shared is None:
             store_clock = StoreClock(self.skew)
             cells = self.make_cells(store_clock, self._clock.now)
-            ledger = CasLedger(cells, self._clock, store_clock)
+            ledger = CasLedger(cells, self._clock, store_clock, self._known)
             shared = self._shares[loop] = _Shared(cells, ledger, store_clock)
             shared.loop_end = LoopEnd(partial(self._part, loop, shared))
         return shared
@@ -72,6 +73,7 @@ class CasStore(Store):
     def after_fork(self) -> None:
         """In the child: what was shared in the parent's loop is of no use, even in a copy of that loop."""
         self._shares = WeakKeyDictionary()
+        self._known.clear()
 
     def async_connection(self) -> AsyncConnection:
         return AsyncCasConnection(self._share, self._release, self.url)

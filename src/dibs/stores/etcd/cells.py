@@ -155,9 +155,8 @@ class EtcdCells:
 
     def _unreachable(self, number: int, error: Exception) -> BackendUnavailable:
         member = self._settings.members[number]
-        why = "it did not answer in time" if isinstance(error.__cause__, TimeoutError) else error
         failure = BackendUnavailable(
-            f"{self._settings.shown}: {member.host}:{member.port} can't be reached: {why}; check that "
+            f"{self._settings.shown}: {member.host}:{member.port} can't be reached: {error}; check that "
             "etcd runs, and the host, port, TLS (etcds://) and firewall"
         )
         failure.__cause__ = error

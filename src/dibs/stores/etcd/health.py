@@ -10,6 +10,7 @@ from dibs.errors import DibsError
 from dibs.model import Finding
 from dibs.stores.etcd.url import Settings
 from dibs.stores.web.client import Client
+from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import NotHttp, Response
 
 type Ask = Callable[[Client, bytes, bytes], Awaitable[Response]]
@@ -34,7 +35,9 @@ async def examine(settings: Settings, clients: Sequence[Client], ask: Ask) -> Se
         statuses.append(status)
         found.append(_member(name, status))
     found.append(await _quorum(settings, clients, ask, len(statuses)))
-    if settings.members[0].tls is None:
+    if all(is_here(member.host) for member in settings.members):
+        found.append(Finding("encryption", "ok", "none needed: all members are on this machine"))
+    elif settings.members[0].tls is None:
         told = "none: anyone on the network path can read and change the traffic"
         found.append(Finding("encryption", "note", told, "write etcds:// if the members have TLS"))
     else:

@@ -8,6 +8,7 @@ import msgspec
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.stores.http import wire
 from dibs.stores.http.url import HOW, ApiKey, HttpSettings
+from dibs.stores.web.endpoint import reason
 from dibs.stores.web.reading import NotHttp, Response
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
@@ -111,7 +112,7 @@ def unreachable(error: Exception, settings: HttpSettings) -> DibsError:
     """No connection could be made, with TLS or without."""
     if isinstance(error, DibsError):
         return error
-    why = "it did not answer in time" if isinstance(error, TimeoutError) else _words(error)
+    why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
     hint = "check that the server runs, and the host, port and firewall"
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "add ?cafile=ca.pem, and use the host name in the certificate"
@@ -122,14 +123,6 @@ def unreachable(error: Exception, settings: HttpSettings) -> DibsError:
     failure = BackendUnavailable(f"{settings.shown} can't be reached: {why}; {hint}")
     failure.__cause__ = error
     return failure
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message})"
-    if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
-    return str(error) or type(error).__name__
 
 
 def _is_hang_up(error: Exception) -> bool:

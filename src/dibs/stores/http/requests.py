@@ -13,8 +13,9 @@ from dibs.model import Command, Finding, Page, Reply
 from dibs.stores.http import wire
 from dibs.stores.http.errors import check_format, explain, is_ours, unreadable
 from dibs.stores.http.names import decoded, encoded
-from dibs.stores.http.url import ApiKey, HttpSettings, is_here
+from dibs.stores.http.url import ApiKey, HttpSettings
 from dibs.stores.http.wire import to_model, to_wire
+from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import Response
 
 BINARY = "application/msgpack"

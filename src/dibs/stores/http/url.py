@@ -1,6 +1,5 @@
 """Where the service is and how it is reached: its URL (see `HttpStore`), its settings and its API key."""
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dibs.errors import NotConfigured
+from dibs.stores.web.endpoint import is_here
 
 if TYPE_CHECKING:
     import ssl
@@ -207,13 +207,3 @@ class _Reading:
             return context
 
         return make
-
-
-def is_here(host: str) -> bool:
-    """Whether a host is this machine, so that nothing goes over a network."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -80,11 +80,10 @@ class KubernetesCells:
 
     # -- calls --------------------------------------------------------------------------------------
 
-    async def headers(self) -> bytes:
+    def headers(self, token: bytes) -> bytes:
         """What each request says of us."""
         access = self.access
         proxied = access.proxy.header if access.proxy and access.server.scheme == "http" else b""
-        token = await access.credentials.header()
         return b"accept: application/json\r\nuser-agent: dibs\r\n%b%b" % (token, proxied)
 
     async def request(self, method: str, path: str, body: object = None) -> Response:
@@ -95,7 +94,8 @@ class KubernetesCells:
         said = b"" if body is None else _encode(body)
         is_new, may_repeat = False, method == "GET"
         while True:
-            headers = await self.headers()
+            token = await self.access.credentials.header()
+            headers = self.headers(token)
             try:
                 answer = await self.client.request(method.encode(), path.encode(), headers, said)
             except NotConnected as error:
@@ -110,7 +110,7 @@ class KubernetesCells:
             elif (
                 answer.status == HTTPStatus.UNAUTHORIZED
                 and not is_new
-                and self.access.credentials.renew()
+                and self.access.credentials.renew(token)
             ):
                 is_new = True
             else:
@@ -118,9 +118,8 @@ class KubernetesCells:
 
     def unreachable(self, error: Exception) -> DibsError:
         """The error for a server to which no connection can be made."""
-        why = "it did not answer in time" if isinstance(error.__cause__, TimeoutError) else error
         return BackendUnavailable(
-            f"{self.shown}: {self.access.server.netloc} can't be reached: {why}; check the cluster and "
+            f"{self.shown}: {self.access.server.netloc} can't be reached: {error}; check the cluster and "
             f"{self.access.source}"
         )
 
@@ -240,7 +239,7 @@ class KubernetesCells:
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         selector = quote(INBOX + inbox)
-        path = f"{self.leases}?watch=1&allowWatchBookmarks=true&labelSelector={selector}"
+        path = f"{self.leases}?watch=1&labelSelector={selector}"
         watch = Watch(self, path, inbox, receive)
         await watch.begin()
         self._watches.add(watch)

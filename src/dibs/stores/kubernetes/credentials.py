@@ -38,8 +38,8 @@ class Credentials(Protocol):
     async def header(self) -> bytes:
         """The line of a request's head; empty if there is none. Raises `NotConfigured`."""
 
-    def renew(self) -> bool:
-        """After a 401: whether there may be others now."""
+    def renew(self, header: bytes) -> bool:
+        """This header was answered 401: forget it. Returns whether there may be another one."""
 
 
 class NoCredentials:
@@ -51,7 +51,7 @@ class NoCredentials:
     async def header(self) -> bytes:
         return b""
 
-    def renew(self) -> bool:
+    def renew(self, header: bytes) -> bool:
         return False
 
 
@@ -86,8 +86,9 @@ class TokenFile(NoCredentials):
             self._read_at = time.monotonic()
         return self._header
 
-    def renew(self) -> bool:
-        self._header = b""
+    def renew(self, header: bytes) -> bool:
+        if self._header == header:
+            self._header = b""
         return True
 
 
@@ -120,8 +121,9 @@ class ExecPlugin:
             assert self._header is not None
             return self._header
 
-    def renew(self) -> bool:
-        self._header = None
+    def renew(self, header: bytes) -> bool:
+        if self._header == header:  # else it has been run again since
+            self._header = None
         return True
 
     def _run(self) -> bytes:

@@ -6,9 +6,10 @@ annotation. The spec is written for others: who leads, and for how long nobody e
 
 import math
 import re
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -28,7 +29,16 @@ MAX_ANNOTATIONS = 200_000
 """Bytes of all annotations, at most: Kubernetes takes 256 KiB."""
 
 BOOK, KEY, SPEC, NOTIFICATIONS = "dibs/book", "dibs/key", "dibs/spec", "dibs/notifications"
-"""Annotations. `dibs/spec` is the spec as we wrote it last: if it has changed, another elector wrote."""
+"""Annotations. `dibs/spec` is the record as we wrote it last: if it has changed, another elector wrote."""
+
+RECORD = (
+    "holderIdentity",
+    "leaseDurationSeconds",
+    "acquireTime",
+    "renewTime",
+    "leaseTransitions",
+)
+"""What electors write into the spec."""
 
 KIND, MANAGED_BY, INBOX = "dibs/kind", "app.kubernetes.io/managed-by", "inbox.dibs/"
 """Labels. Each inbox that has notifications is a label of its own, which its client watches."""
@@ -62,6 +72,7 @@ class Version(NamedTuple):
 # -- names ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def lease_name(key: bytes) -> str:
     """The name of the Lease of a key. Two keys never share one."""
     kind, _, raw = key.decode("latin-1").partition(":")
@@ -82,12 +93,14 @@ def _escape(found: re.Match[str]) -> str:
     return "--" if is_inside else f"-{ord(text):02x}"
 
 
+@lru_cache(maxsize=4096)
 def kind_label(key: bytes) -> str:
     """The value of the label `dibs/kind`."""
     kind = key.partition(b":")[0].decode("latin-1")
     return kind if _WORD.fullmatch(kind) and len(kind) < 64 else "other"
 
 
+@lru_cache(maxsize=4096)
 def key_text(key: bytes) -> str:
     """A key as the annotation has it."""
     try:
@@ -141,7 +154,8 @@ _EMPTY: State = {"last": 0, "capacity": 0, "arrivals": 0, "doubt": 0, "entries":
 
 
 def _text(spec: Mapping[str, Any]) -> str:
-    return _encode(spec).decode()
+    """The record in a spec; what the server or others add to a spec does not count."""
+    return _encode([spec.get(field) or None for field in RECORD]).decode()
 
 
 def _shown(entries: Iterable[Mapping[str, Any]]) -> tuple[int, int, int]:
@@ -156,14 +170,14 @@ def _overruled(state: State, spec: Mapping[str, Any]) -> State:
     """
     entries: list[Any] = []
     last, arrivals, owner = state["last"], state["arrivals"], spec.get("holderIdentity")
-    record = sha256(_encode(spec)).digest()
+    record = sha256(_text(spec).encode()).digest()
     term = sha256(_encode([owner, spec.get("leaseTransitions")])).hexdigest()
-    token = 0
+    foreign, token = FOREIGN + term[:32], 0
     for each in state["entries"]:
-        if each["is"] != "hold":
+        if each["id"] == foreign:
+            token = each.get("token", 0)
+        elif each["is"] != "hold":
             entries.append(each)
-        elif each["id"] == FOREIGN + term[:32]:
-            token = each["token"]
         elif not each["id"].startswith(FOREIGN):
             arrivals += 1
             entries.append(_tombstone(each["id"], arrivals))
@@ -172,7 +186,7 @@ def _overruled(state: State, spec: Mapping[str, Any]) -> State:
         entries.append(
             {
                 "is": "hold",
-                "id": FOREIGN + term[:32],
+                "id": foreign,
                 "owner": owner,
                 "token": token,
                 "units": 1,
@@ -268,13 +282,17 @@ def _write_spec(old: Version, book: MemoryBook) -> dict[str, Any]:
     transitions = old.spec.get("leaseTransitions") or 0
     now = _microtime()
     if not holds:
-        free = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": transitions}
+        free = old.spec | {
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "leaseTransitions": transitions,
+        }
         return free | {"acquireTime": now, "renewTime": now}
     first = holds[0]
     is_new = first.token != old.shown[0]
     others = f" and {len(holds) - 1} more" if len(holds) > 1 else ""
-    return {
-        "holderIdentity": (first.owner or first.state) + others,
+    return old.spec | {
+        "holderIdentity": _identity(first) + others,
         "leaseDurationSeconds": math.ceil(first.ttl) + 1,
         "leaseTransitions": transitions + (is_new and bool(old.spec)),
         "acquireTime": now if is_new else old.spec.get("acquireTime") or now,
@@ -282,10 +300,15 @@ def _write_spec(old: Version, book: MemoryBook) -> dict[str, Any]:
     }
 
 
+def _identity(hold: Hold) -> str:
+    """The owner, and what tells a process from one of the same name before it: client-go takes a record
+    with its own identity for its own.
+    """
+    return f"{hold.owner}_{fingerprint(hold.id)[:8]}" if hold.owner else hold.state
+
+
 def _microtime() -> str:
-    now = time.time_ns() // 1000
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000))
-    return f"{seconds}.{now % 1_000_000:06d}Z"
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 # -- notifications --------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.stores.cas.cells import Receive
+from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.objects import read_notifications
 from dibs.stores.web.client import Client
 from dibs.stores.web.reading import NotHttp, Response
@@ -25,7 +26,9 @@ class Asked(Protocol):
 
     @property
     def client(self) -> Client: ...
-    async def headers(self) -> bytes: ...
+    @property
+    def access(self) -> Access: ...
+    def headers(self, token: bytes) -> bytes: ...
     def unreachable(self, error: Exception) -> DibsError: ...
     def problem(self, answer: Response, wanted: str) -> DibsError: ...
 
@@ -49,7 +52,17 @@ class Watch:
         self._ended = False
 
     async def begin(self) -> None:
-        """Begin it. Raises `DibsError`."""
+        """Begin it; once more with new credentials, if there are any. Raises `DibsError`."""
+        credentials = self._cells.access.credentials
+        token = await credentials.header()
+        try:
+            await self._begin(token)
+        except Forbidden:
+            if not credentials.renew(token):
+                raise
+            await self._begin(await credentials.header())
+
+    async def _begin(self, token: bytes) -> None:
         loop, cells = asyncio.get_running_loop(), self._cells
         begun: asyncio.Future[None] = loop.create_future()
 
@@ -64,11 +77,10 @@ class Watch:
                 self._task = loop.create_task(self._again(found))
                 self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
 
-        headers = await cells.headers()
         try:
             async with asyncio.timeout(cells.client.endpoint.connect_timeout):
                 self._close = await cells.client.lines(
-                    b"GET", self._path, headers, b"", self._line, over, head
+                    b"GET", self._path, cells.headers(token), b"", self._line, over, head
                 )
                 await begun
         except TimeoutError as error:

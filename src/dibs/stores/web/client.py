@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet
 
-from dibs.stores.web.endpoint import Endpoint
+from dibs.stores.web.endpoint import Endpoint, reason
 from dibs.stores.web.links import LinkPool, Tunnel, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
@@ -51,7 +51,8 @@ class Client:
         try:
             await connect(link, self.endpoint, self._tunnel, self._server_name)
         except OSError as error:
-            raise NotConnected(*error.args) from error
+            why = "it did not answer in time" if isinstance(error, TimeoutError) else reason(error)
+            raise NotConnected(why) from error
         return link
 
     async def request(
@@ -119,8 +120,12 @@ class Client:
                 begun()
             return piece
 
+        def end(found: Response | Exception) -> None:
+            link.close()  # it is in no pool
+            over(found)
+
         link.reader.heed = head
-        link.launch(self._request(method, path, headers, body), over)
+        link.launch(self._request(method, path, headers, body), end)
         return link.close
 
     def part(self, *, parting: bool = True) -> None:

@@ -1,11 +1,12 @@
 """Where an HTTP server is, and how a socket to it is set up; for both sides."""
 
+import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import ssl
     from asyncio.trsock import TransportSocket
 
 IDLE = 50.0
@@ -32,3 +33,22 @@ def keep_alive(sock: "socket.socket | TransportSocket") -> None:
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine, so that nothing goes over a network."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def reason(error: BaseException) -> str:
+    """Why no connection could be made, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    return str(error) or type(error).__name__

@@ -13,7 +13,7 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 import pytest
 
 _PARTS = (
-    "batches clients contending electing holding nesting pushes queueing readers reading"
+    "batches clients contending electing holding nesting observer pushes queueing readers reading"
     " sharing together users vectors world"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))

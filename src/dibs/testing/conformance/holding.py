@@ -177,9 +177,8 @@ class Holding(Suite):
         assert await world.release(store, "a", retain=10) == Released()
         assert await world.release(store, "a") == Released()
         assert await world.holders(store, "") == ["nobody"]
-        if "clock" in world.store.capabilities.names():
-            world.pass_time(5 * world.second)
-            await world.take(store, "b")
+        world.pass_time(5 * world.second)
+        await world.take(store, "b")
 
     @case
     async def test_a_buried_id_is_gone_when_its_acquire_comes_late(self, world: World) -> None:

@@ -168,7 +168,7 @@ class Queueing(Suite):
         assert await world.release(store, "b") == Released()
         assert await world.holders(store, "b c") == ["c"]
 
-    @needing("manual", "clock")
+    @needing("manual")
     async def test_a_silent_place_at_the_front_is_passed_over(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", ttl=60)

@@ -82,7 +82,7 @@ class Sharing(Suite):
         assert (status.holding, status.used) == (120, 240)
         refusal = await world.refused(store, "late", capacity=240)
         assert [each.owner for each in refusal.holders] == [f"owner-{n}" for n in range(8)]
-        assert refusal.recheck_in <= 30 * world.second
+        assert refusal.recheck_in <= world.at_most(30 * world.second)
 
     @case
     async def test_more_units_than_the_largest_capacity_are_refused(self, world: World) -> None:

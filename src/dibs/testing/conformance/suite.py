@@ -18,6 +18,10 @@ class Suite:
 
     A subclass overrides `make_store`; one whose store keeps its own time also sets `manual =
     False`, a short `second`, and lets that time pass in `pass_time`.
+
+    A store without a clock (`Capabilities.clock`) takes the clock that it is given for its process's own.
+    Its leases may last a hundredth longer (`World.at_most`, `World.outlast`). It answers the vectors as the
+    ledger does for its only observer (see `observer`).
     """
 
     modes: ClassVar[tuple[Mode, ...]] = ("async", "blocking")

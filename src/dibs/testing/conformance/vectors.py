@@ -10,6 +10,9 @@
 
 Keys are in hexadecimal; messages are lists as in `dibs.core.codec`. Batches are sent by a client whose
 inbox is called "here"; another one, "there", only listens. A plan begins with `ManualClock()`.
+
+A store without a clock replays the same plans, and is compared with the ledger that runs beside it: see
+`observer`. There, stepping the wall clock has no effect on the store.
 """
 
 import json
@@ -23,6 +26,7 @@ from dibs.core.ledger import HOLDERS_NAMED
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.model import Acquire, Command, Notification, Refused, Renew, Reply
+from dibs.testing.conformance.observer import ROUNDING, Observer, Tokens, without_tokens
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
 from dibs.testing.connections import Connection
@@ -40,15 +44,16 @@ class Vectors(Suite):
 
     @needing("manual")
     async def test_every_vector_is_answered_as_the_ledger_does(self, world: World) -> None:
+        replay = Replay if world.store.capabilities.clock else ObservedReplay
         for number, plan in enumerate(PLANS):
             steps = json.loads(plan)["steps"]
             if not self.replays(steps):
                 continue
             afresh = world.another(f"vector-{number}")
             try:
-                replay = Replay(afresh, await afresh.connect(), await afresh.connect())
+                following = replay(afresh, await afresh.connect(), await afresh.connect())
                 for step in steps:
-                    await replay.follow(step)
+                    await following.follow(step)
             except AssertionError as error:
                 raise AssertionError(f"plan {number} of vectors.jsonl: {error}") from error
             finally:
@@ -56,7 +61,7 @@ class Vectors(Suite):
 
 
 class Replay:
-    """One plan, on keys of its own."""
+    """One plan, on keys of its own, for a store with a clock."""
 
     def __init__(self, world: World, here: Connection, there: Connection) -> None:
         self._world = world
@@ -81,13 +86,27 @@ class Replay:
     async def _apply(self, step: Step) -> None:
         batch = [self._command(*item) for item in step["batch"]]
         self._ids |= {fingerprint(each.id): each.id for each in batch if isinstance(each, Acquire)}
+        expected, notifications = self.expected(step, batch)
         replies = await self._here.apply(batch)
-        for command, reply, expected in zip(batch, replies, step["replies"], strict=True):
-            wanted = decode_reply(expected, command.key)
-            assert close(plain(reply), plain(wanted)), (command, reply, wanted)
+        for command, reply, wanted in zip(batch, replies, expected, strict=True):
+            assert self.same(plain(reply), plain(wanted), command.key), (command, reply, wanted)
         await self._check_notifications(
-            [self._notification(*item) for item in step["notifications"]]
+            [replace(each, proof="good" if each.proof else "") for each in notifications]
         )
+
+    def expected(
+        self, step: Step, batch: Sequence[Command]
+    ) -> tuple[Sequence[Reply], Sequence[Notification]]:
+        """What the ledger answers, and whom it notifies."""
+        replies = [
+            decode_reply(reply, command.key)
+            for reply, command in zip(step["replies"], batch, strict=True)
+        ]
+        return replies, [self._notification(*item) for item in step["notifications"]]
+
+    def same[M: (Reply, Notification)](self, found: M, wanted: M, key: bytes) -> bool:
+        """Whether the store says what the ledger says."""
+        return close(found, wanted)
 
     def _key(self, written: str) -> bytes:
         return self._world.key(bytes.fromhex(written))
@@ -99,8 +118,7 @@ class Replay:
         return command
 
     def _notification(self, key: str, inbox: str, written: Sequence[Any]) -> Notification:
-        expected = decode_notification(written, self._key(key), self._inboxes[inbox])
-        return replace(expected, proof="good" if expected.proof else "")
+        return decode_notification(written, self._key(key), self._inboxes[inbox])
 
     async def _check_notifications(self, expected: Sequence[Notification]) -> None:
         """What the ledger sends arrives, and nothing else: once more, or the head's, if need be."""
@@ -110,7 +128,9 @@ class Replay:
                 listener = self._listeners[wanted.inbox]
                 assert await self._world.pushed(listener, self._arrives), f"never sent: {wanted}"
         for arrived in self._arrived:
-            assert any(close(arrived, each) for each in self._sent), f"sent by nobody: {arrived}"
+            assert any(self.same(arrived, each, each.key) for each in self._sent), (
+                f"sent by nobody: {arrived}"
+            )
         self._arrived.clear()
 
     def _arrives(self, notification: Notification) -> bool:
@@ -118,7 +138,7 @@ class Replay:
         return True
 
     def _has_arrived(self, wanted: Notification) -> bool:
-        return any(close(arrived, wanted) for arrived in self._arrived)
+        return any(self.same(arrived, wanted, wanted.key) for arrived in self._arrived)
 
     def _judged(self, notification: Notification) -> Notification:
         """With a word on its proof for the proof, which every store computes in its own way."""
@@ -126,6 +146,25 @@ class Replay:
             return notification
         proven = is_proven(notification, self._ids[notification.lease])
         return replace(notification, proof="good" if proven else "bad")
+
+
+class ObservedReplay(Replay):
+    """One plan for a store without a clock: see `observer`."""
+
+    def __init__(self, world: World, here: Connection, there: Connection) -> None:
+        super().__init__(world, here, there)
+        self._observer = Observer(world.clock)
+        self._tokens = Tokens()
+
+    def expected(
+        self, step: Step, batch: Sequence[Command]
+    ) -> tuple[Sequence[Reply], Sequence[Notification]]:
+        replies, notifications = self._observer.apply(batch)
+        return replies, [each for each in notifications if each.inbox]
+
+    def same[M: (Reply, Notification)](self, found: M, wanted: M, key: bytes) -> bool:
+        (one, tokens), (other, expected) = without_tokens(found), without_tokens(wanted)
+        return close(one, other, ROUNDING) and self._tokens.agree(key, expected, tokens)
 
 
 def plain(reply: Reply) -> Reply:
@@ -147,15 +186,17 @@ def without_passing_heads(notifications: Sequence[Notification]) -> Iterator[Not
             yield each
 
 
-def close(one: Reply | Notification, other: Reply | Notification) -> bool:
-    """Two messages are the same, but for the last digits of their times."""
-    return _close(encode(one), encode(other))
+def close(one: Reply | Notification, other: Reply | Notification, within: float = CLOSE) -> bool:
+    """Two messages are the same, but for the last digits of their times: by `within` seconds."""
+    return _close(encode(one), encode(other), within)
 
 
-def _close(one: Any, other: Any) -> bool:
+def _close(one: Any, other: Any, within: float) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         ones, others = cast(Sequence[Any], one), cast(Sequence[Any], other)
-        return len(ones) == len(others) and all(map(_close, ones, others))
+        return len(ones) == len(others) and all(
+            _close(*pair, within) for pair in zip(ones, others, strict=True)
+        )
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) < CLOSE
+        return one == other or abs(one - other) < within
     return bool(one == other)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dibs.core.names import fingerprint
+from dibs.core.timing import DRIFT
 from dibs.model import (
     Acquire,
     Command,
@@ -23,6 +24,7 @@ from dibs.model import (
 )
 from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
+from dibs.testing.conformance.observer import ROUNDING
 from dibs.testing.connections import Connection, Mode, connection_of
 
 PATIENCE = 5.0
@@ -73,6 +75,15 @@ class World:
         path = self._tmp_path / folder
         path.mkdir()
         return World(self._harness, self.mode, path)
+
+    def at_most(self, seconds: float) -> float:
+        """The longest that a period of so many seconds lasts in this store, if one process observes it.
+
+        A store without a clock prolongs it, since the clocks of two observers may run apart.
+        """
+        if self.store.capabilities.clock:
+            return seconds
+        return seconds * (1 + DRIFT) + ROUNDING
 
     async def outlast(self, seconds: float, *keys: bytes, by: Connection) -> None:
         """Let more than `seconds` pass, in the eyes of `by`.

@@ -1,0 +1,75 @@
+"""An S3 server for one test: SeaweedFS."""
+
+import json
+import secrets
+from pathlib import Path
+from types import TracebackType
+
+from tests.servers.binaries import Program, seaweedfs_program
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
+
+PARTS = ("s3", "master", "volume", "filer", "admin")
+"""Parts of SeaweedFS, in the order of their ports. Each one's port for gRPC is 10,000 above."""
+
+
+class S3Server(Server):
+    """A SeaweedFS with one bucket on free loopback ports. A restarted server has its objects.
+
+    Requests are signed with `access_key` and `secret_key`, for any region. URLs have the bucket in the
+    path: `{url}/{bucket}/{key}`.
+    """
+
+    PORT_IS_TAKEN = "is not available on"
+    SECOND_PORT = 10_000
+
+    def __init__(
+        self, folder: Path, *, bucket: str = "tests", program: Program | None = None
+    ) -> None:
+        super().__init__(folder)
+        self.program = program or seaweedfs_program()
+        self.bucket = bucket
+        self.access_key = "tests"
+        self.secret_key = secrets.token_hex(16)
+        self._log = folder / "s3.log"
+        self._logged = 0  # bytes in the log before this start
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return f"http://{HOST}:{self.port}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for number in range(len(PARTS)):  # a killed server leaves its sockets
+            for port in (self.port + number, self.port + self.SECOND_PORT + number):
+                for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                    socket.unlink(missing_ok=True)
+
+    def _launch(self) -> ServerProcess:
+        user = {
+            "name": "tests",
+            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        configuration = self.folder / "s3.json"
+        configuration.write_text(json.dumps({"identities": [user]}))
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        command: list[str | Path] = [self.program.path, "-logtostderr", "mini"]
+        command += [f"-{part}.port={self.port + number}" for number, part in enumerate(PARTS)]
+        command += [f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-bucket={self.bucket}"]
+        command += [f"-s3.config={configuration}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false"]
+        self._logged = self._log.stat().st_size if self._log.exists() else 0
+        return ServerProcess(command, log=self._log)
+
+    def _answers(self) -> bool:
+        """Return whether it has logged that all parts are ready and the bucket exists."""
+        return b"components are running and ready" in self._log.read_bytes()[self._logged :]

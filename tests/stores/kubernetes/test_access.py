@@ -1,0 +1,341 @@
+"""How a cluster is found and reached: kubeconfigs, pods, plugins, TLS and proxies, with real files."""
+
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
+from dibs.stores.kubernetes import access, credentials
+from dibs.sync import connect
+from tests.servers.kube import ADMIN, KubeServer
+from tests.stores.kubernetes.configs import kubeconfig
+from tests.stores.kubernetes.proxies import HttpProxy
+
+VARIABLES = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*VARIABLES, *PROXIES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
+
+
+def works(url: str) -> None:
+    with connect(url) as client, client.lock("access", ttl=5, wait=10):
+        """Got in."""
+
+
+def names_in(server: KubeServer, namespace: str) -> list[str]:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    return [each["metadata"]["name"] for each in server.request("GET", path).body["items"]]
+
+
+# -- in a pod ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pod(kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a service account, in a pod of the shared cluster."""
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text(f"{ADMIN}\n")
+    (folder / "namespace").write_text("the-pods-own")
+    (folder / "ca.crt").write_bytes(kube_server.ca.read_bytes())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", kube_server.https_url.rpartition(":")[2])
+    return folder
+
+
+def test_in_a_pod(kube_server: KubeServer, pod: Path) -> None:
+    works("kubernetes://")
+    assert names_in(kube_server, "the-pods-own") == ["dibs-lock.access"]
+    works("kubernetes://pods-other")
+    assert names_in(kube_server, "pods-other") == ["dibs-lock.access"]
+
+
+def test_a_token_that_changes_is_read_again(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pod / "token").write_text("outdated")
+    with connect("kubernetes://") as client:
+        with pytest.raises(Forbidden, match=re.escape(str(pod / "token"))) as refusal:
+            client.lock("rotated").acquire(wait=0)
+        assert "outdated" not in str(refusal.value)
+        (pod / "token").write_text(ADMIN)
+        with client.lock("rotated"):
+            """After a 401 at once."""
+        (pod / "token").write_text("wrong")
+        with client.lock("rotated"):
+            """Known for a minute."""
+        monkeypatch.setattr(credentials, "READ_EVERY", 0.0)
+        with pytest.raises(Forbidden):
+            client.lock("rotated").acquire(wait=0)
+
+
+# -- kubeconfig --------------------------------------------------------------------------------------
+
+
+def test_several_files_are_one(
+    kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes first counts, and paths are relative to the file that names them."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "ca.pem").write_bytes(kube_server.ca.read_bytes())
+    (folder / "token").write_text(ADMIN)
+    kubeconfig(
+        folder / "config",
+        kube_server.https_url,
+        cluster={"certificate-authority": "ca.pem"},
+        user={"tokenFile": "token"},
+        namespace="several",
+    )
+    first = {
+        "current-context": "mine",
+        "contexts": [{"name": "mine", "context": {"cluster": "kube", "user": "me"}}],
+    }
+    (tmp_path / "first.yaml").write_text(json.dumps(first))
+    files = [tmp_path / "first.yaml", tmp_path / "missing", folder / "config"]
+    monkeypatch.setenv("KUBECONFIG", ":".join(map(str, files)))
+    works("kubernetes://several-first")
+    works("kubernetes://?context=test")
+    assert names_in(kube_server, "several") == ["dibs-lock.access"]
+
+
+def test_the_file_of_the_home_directory_in_real_yaml(
+    kube_server: KubeServer, tmp_path: Path
+) -> None:
+    authority = base64.b64encode(kube_server.ca.read_bytes()).decode()
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(f"""\
+apiVersion: v1
+kind: Config
+current-context: home
+clusters:
+- name: home
+  cluster:
+    server: {kube_server.https_url}
+    certificate-authority-data: {authority}
+contexts:
+- {{name: home, context: {{cluster: home, user: admin, namespace: by-home}}}}
+users:
+- name: admin
+  user:
+    token: {ADMIN}
+""")
+    works("kubernetes://")
+    assert names_in(kube_server, "by-home") == ["dibs-lock.access"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "set KUBECONFIG"),
+        ("a: [s3cret", "is no YAML: see line 1"),
+        ("[1]", "is no kubeconfig"),
+        ("{}", "names no current-context"),
+        ('{"current-context": "x", "contexts": []}', "has no context 'x'; it has none"),
+    ],
+)
+def test_a_kubeconfig_that_is_wrong(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(NotConfigured, match=re.escape(said)) as refusal:
+        connect(f"kubernetes://?kubeconfig={file}").lock("a").acquire(wait=0)
+    assert str(file) in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "said"),
+    [
+        ({"server": "kube:6443"}, {}, "no server: https://host:port"),
+        ({"proxy-url": "socks5://h:1"}, {}, "socks5:// is not supported"),
+        ({}, {"username": "me", "password": "s3cret"}, "logs in by username"),
+        ({}, {"tokenFile": "/nowhere/token"}, "/nowhere/token can't be read"),
+        ({}, {"token": "s3cret\nline"}, "is no token"),
+        ({}, {"exec": {"apiVersion": "v0", "command": "x"}}, "supported: client.auth"),
+        (
+            {},
+            {
+                "exec": {
+                    "apiVersion": "client.authentication.k8s.io/v1",
+                    "command": "no-such-plugin",
+                    "installHint": "Install it so.",
+                }
+            },
+            "no-such-plugin is not installed. Install it so.",
+        ),
+        ({"certificate-authority-data": "%"}, {}, "is not base64"),
+        ({"certificate-authority": "no.pem"}, {}, "no.pem"),
+    ],
+)
+def test_settings_that_are_wrong(
+    tmp_path: Path, cluster: dict[str, str], user: dict[str, object], said: str
+) -> None:
+    config = kubeconfig(tmp_path / "config", "https://127.0.0.1:1", cluster=cluster, user=user)
+    with pytest.raises(NotConfigured, match=re.escape(said)) as refusal:
+        connect(f"kubernetes://?kubeconfig={config}").lock("a").acquire(wait=0)
+    assert "s3cret" not in str(refusal.value)
+
+
+PLUGIN = """\
+#!{python}
+import json, os, sys, time
+folder = os.path.dirname(__file__)
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+with open(folder + "/runs", "a") as runs:
+    print(json.dumps([sys.argv[1:], os.environ["PLUGIN"], info]), file=runs)
+status = {{"token": open(folder + "/token").read()}}
+if sys.argv[1] == "short":
+    status["expirationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+print(json.dumps({{"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status": status}}))
+"""
+
+
+def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
+    (tmp_path / "plugin").write_text(PLUGIN.format(python=sys.executable))
+    (tmp_path / "plugin").chmod(0o755)
+
+    def url(kind: str) -> str:
+        plugin = {
+            "apiVersion": "client.authentication.k8s.io/v1beta1",
+            "command": "./plugin",
+            "args": [kind],
+            "env": [{"name": "PLUGIN", "value": "by env"}],
+            "provideClusterInfo": True,
+        }
+        config = kubeconfig(tmp_path / f"config-{kind}", kube_server, user={"exec": plugin})
+        return f"kubernetes://plugged?kubeconfig={config}"
+
+    def runs() -> list[str]:
+        return (tmp_path / "runs").read_text().splitlines()
+
+    (tmp_path / "token").write_text(ADMIN)
+    with connect(url("long")) as client:
+        for _ in range(3):
+            with client.lock("a"):
+                """Once is enough."""
+        assert len(runs()) == 1
+        arguments, variable, info = json.loads(runs()[0])
+        assert (arguments, variable) == (["long"], "by env")
+        assert info["spec"]["cluster"]["server"] == kube_server.url
+    (tmp_path / "token").write_text("wrong")
+    with connect(url("long")) as client:
+        with pytest.raises(Forbidden, match="exec plugin"):
+            client.lock("a").acquire(wait=0)
+        (tmp_path / "token").write_text(ADMIN)
+        with client.lock("a"):
+            """It was run again after the 401."""
+    before = len(runs())
+    with connect(url("short")) as client, client.lock("a"):
+        """What expires at once is made for each call."""
+    assert len(runs()) - before >= 2
+
+
+# -- TLS and proxies ---------------------------------------------------------------------------------
+
+
+def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Path) -> None:
+    config = kubeconfig(tmp_path / "config", kube_server.https_url)
+    url = f"kubernetes://tls?kubeconfig={config}"
+    with pytest.raises(BackendUnavailable, match="its certificate is not trusted"):
+        connect(url).lock("a").acquire(wait=0)
+    kubeconfig(config, kube_server.https_url, cluster={"insecure-skip-tls-verify": True})
+    works(url)
+    trusted = {"certificate-authority": str(kube_server.ca)}
+    kubeconfig(config, kube_server.https_url, cluster=trusted | {"tls-server-name": "other.test"})
+    with pytest.raises(BackendUnavailable, match=r"other\.test"):
+        connect(url).lock("a").acquire(wait=0)
+
+
+def test_a_client_certificate(tmp_path: Path) -> None:
+    """It is sent, whatever this server makes of it."""
+    import asyncio
+    import ssl
+    import threading
+
+    from tests.servers.certificates import key_of, self_signed
+
+    pem = self_signed(tmp_path / "client.pem")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(pem, key_of(pem))
+    server_side.load_verify_locations(pem)
+    server_side.verify_mode = ssl.CERT_REQUIRED
+    subjects: list[object] = []
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        subjects.append(writer.get_extra_info("peercert")["subject"])
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_side)
+        ports.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await stop.wait()
+        server.close()
+
+    ports: list[int] = []
+    stop = asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        user = {
+            "client-certificate": str(pem),
+            "client-key-data": base64.b64encode(key_of(pem).read_bytes()).decode(),
+        }
+        config = kubeconfig(
+            tmp_path / "config",
+            f"https://localhost:{ports[0]}",
+            cluster={"certificate-authority": str(pem)},
+            user=user,
+        )
+        with pytest.raises(BackendUnavailable, match="503"):
+            connect(f"kubernetes://a?kubeconfig={config}").lock("a").acquire(wait=0)
+        assert "localhost" in str(subjects)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+def test_a_proxy_of_the_kubeconfig(kube_server: KubeServer, tmp_path: Path) -> None:
+    with HttpProxy() as proxy:
+        login = proxy.url.replace("//", "//me:s%3Acret@")
+        secure = {"certificate-authority": str(kube_server.ca), "proxy-url": login}
+        config = kubeconfig(tmp_path / "config", kube_server.https_url, cluster=secure)
+        works(f"kubernetes://proxied?kubeconfig={config}")
+        assert set(proxy.methods) == {"CONNECT"}
+        assert base64.b64decode(proxy.logins[0].rpartition(" ")[2]) == b"me:s:cret"
+        kubeconfig(config, kube_server, cluster={"proxy-url": proxy.url})
+        works(f"kubernetes://proxied?kubeconfig={config}")
+        assert {"GET", "PUT"} <= set(proxy.methods)
+
+
+def test_a_proxy_of_the_environment(
+    kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the proxy knows the server's name."""
+    port = kube_server.https_url.rpartition(":")[2]
+    cluster = {"certificate-authority": str(kube_server.ca), "tls-server-name": "localhost"}
+    config = kubeconfig(tmp_path / "config", f"https://api.kube.invalid:{port}", cluster=cluster)
+    url = f"kubernetes://proxied?kubeconfig={config}"
+    with HttpProxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        works(url)
+        assert set(proxy.methods) == {"CONNECT"}
+        for exception in (".kube.invalid", "10.0.0.0/8,kube.invalid", "*"):
+            monkeypatch.setenv("NO_PROXY", exception)
+            with pytest.raises(BackendUnavailable, match="can't be reached"):
+                connect(url).lock("a").acquire(wait=0)
