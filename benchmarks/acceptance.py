@@ -60,6 +60,17 @@ LIMITS = (
         *(dripping.SECTION, dripping.SETTING, dripping.DRIPPING, dripping.P99),
         1000 * dripping.TTL / 10,
     ),
+    *(
+        (
+            f"Kubernetes, {tasks}",
+            _CYCLES,
+            f"Kubernetes, {tasks}",
+            "dibs kubernetes",
+            cycles.CPU,
+            450.0,
+        )
+        for tasks in ("1 task", "16 tasks")
+    ),
 )
 """Small costs, and how much each may be."""
 
@@ -99,6 +110,10 @@ BARS = (
             ("Redis", "1 task", "dibs redis, sync", "redis.Lock, sync", 1),
             ("Postgres", "64 tasks", "dibs postgres", "grelmicro postgres", 5),
             ("Postgres", "1 task", "dibs postgres", "grelmicro postgres", 1.2),
+            ("etcd", "1 task", "dibs etcd", "aetcd", 1.3),
+            ("etcd", "1 task", "dibs etcd", "etcd-client-py", 1.3),
+            ("Kubernetes", "1 task", "dibs kubernetes", "grelmicro kubernetes", 1.5),
+            ("Kubernetes", "16 tasks", "dibs kubernetes", "grelmicro kubernetes", 1.5),
         )
     ),
     Bar(
@@ -129,6 +144,18 @@ BARS = (
         *("hand-off on Postgres, 2 × 4 waiters", "µs, p50", "µs, p50"),
         *("dibs postgres", handoff.POSTGRES_BASELINE),
         most=3,
+    ),
+    Bar(
+        "hand-off on etcd, p50 against one write",
+        *("hand-off on etcd, 2 × 4 waiters", "µs, p50", "µs, p50"),
+        *("dibs etcd", handoff.ETCD_BASELINE),
+        most=2.5,
+    ),
+    Bar(
+        "hand-off on Kubernetes, p50 against one PUT",
+        *("hand-off on Kubernetes, 2 × 4 waiters", "µs, p50", "µs, p50"),
+        *("dibs kubernetes", handoff.KUBERNETES_BASELINE),
+        most=2.5,
     ),
     Bar(
         "hand-off, p50 against a raw datagram",

@@ -33,16 +33,15 @@ def measure(plan: Plan, results: Results) -> None:
 
 
 def _constructors() -> dict[str, Callable[[str], object]]:
-    import grelmicro.sync
-    import grelmicro.sync.lock
-    from grelmicro.sync.memory import MemorySyncBackend
+    from grelmicro import coordination
+    from grelmicro.coordination.memory import MemoryLockAdapter
 
     import dibs
 
     client = dibs.connect("memory://constructed")
-    config, backend = dibs.LockConfig(), MemorySyncBackend()
-    peers = grelmicro.sync.lock.LockConfig(worker="worker")
-    make, from_config = grelmicro.sync.Lock, grelmicro.sync.Lock.from_config
+    config, backend = dibs.LockConfig(), MemoryLockAdapter()
+    peers = coordination.LockConfig(worker="worker")
+    make, from_config = coordination.Lock, coordination.Lock.from_config
     return {
         "dibs.Lock(name)": lambda name: dibs.Lock(name, client=client),
         "dibs.Lock.from_config": lambda name: dibs.Lock.from_config(name, config, client=client),

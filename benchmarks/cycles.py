@@ -1,6 +1,8 @@
 """Uncontended cycles: how many acquires and releases a second, each task on a key of its own."""
 
 import asyncio
+import json
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -9,7 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.contestants import contestant
 from benchmarks.contestants.family import PRIMITIVES
-from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Run
+from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Program, Run
 from benchmarks.crew import Crew, Line, wait_for
 from benchmarks.crews import Crews, turned
 from benchmarks.place import Place
@@ -18,6 +20,8 @@ from benchmarks.results import Results
 
 SECTION = "cycles"
 UNIT = "cycles/s"
+CPU = "µs of CPU a cycle"
+"""Of the client, all its threads; told where the server takes most of the time."""
 HEAT = 2.0
 """So long all run before the first round: a log that still grows costs several times more, in seconds."""
 PARTS = 50
@@ -33,6 +37,8 @@ class Group(NamedTuple):
     baseline: str
     contestants: Sequence[str]
     server: str = ""
+    cpu: str = ""
+    """The unit of the client's CPU, if that is told too."""
 
 
 _MEMORY = ("dibs memory", "dibs memory, async with", "dibs memory, sync")
@@ -50,6 +56,10 @@ _POSTGRES = ("dibs postgres", "dibs postgres, async with", "dibs postgres, sync"
 _POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
 _RPAIR, _PPAIR = "bare Redis pair", "bare Postgres pair"
 _SERVICE = ("dibs service", "dibs service, async with", "dibs service, sync")
+_ETCD = ("dibs etcd", "dibs etcd, async with", "dibs etcd, sync")
+_ETCD_PEERS = ("aetcd", "etcd-client-py", "Go's concurrency.Mutex")
+_KUBE = ("dibs kubernetes", "dibs kubernetes, async with", "dibs kubernetes, sync")
+_EPAIR, _PUTS = "bare etcd pair", "bare PUT pair"
 _FRAMEWORK, _PLAIN = "bare framework pair", "plain HTTP to the service"
 
 GROUPS: tuple[Group, ...] = (
@@ -68,6 +78,16 @@ GROUPS: tuple[Group, ...] = (
     ),
     Group("service, 1 task", 1, 1, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
     Group("service, 64 tasks", 1, 64, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
+    Group("etcd, 1 task", 1, 1, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),
+    Group("etcd, 16 tasks", 1, 16, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),
+    Group("etcd, 64 tasks", 1, 64, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),
+    *(
+        Group(
+            f"Kubernetes, {told}",
+            *(1, tasks, _PUTS, (*_KUBE, _PUTS, "grelmicro kubernetes"), "kubernetes", CPU),
+        )
+        for told, tasks in (("1 task", 1), ("16 tasks", 16))
+    ),
 )
 
 
@@ -115,6 +135,11 @@ def _measure_group(plan: Plan, results: Results, group: Group, names: list[str])
                 if answers:
                     row = results.row(SECTION, group.setting, name, UNIT, group.baseline)
                     row.values.append(sum(a["cycles"] / a["elapsed"] for a in answers))
+                if group.cpu and all("cpu" in answer for answer in answers):
+                    spent = sum(answer["cpu"] for answer in answers)
+                    done = sum(answer["cycles"] for answer in answers)
+                    row = results.row(SECTION, group.setting, name, group.cpu, group.baseline)
+                    row.values.append(spent / done * 1e6)
 
 
 def _crew(plan: Plan, group: Group, name: str) -> Crew:
@@ -133,11 +158,23 @@ def work(line: Line, name: str, folder: str, process: int, tasks: int) -> None:
     """Serve rounds until there are no more."""
     found = contestant(name)
     place = Place(Path(folder), process)
-    if isinstance(found, Blocking):
+    if isinstance(found, Program):
+        _work_as_program(line, found, place, tasks)
+    elif isinstance(found, Blocking):
         _work_in_threads(line, found, place, tasks)
     else:
         with asyncio.Runner(loop_factory=_uvloop if found.uvloop else None) as runner:
             runner.run(_work_in_loop(line, found, place, tasks))
+
+
+def _work_as_program(line: Line, found: Program, place: Place, tasks: int) -> None:
+    """Its start is in no figure, and its CPU neither."""
+    line.say(ready=True)
+    while order := line.hear():
+        wait_for(order["at"])
+        command = found.command(place, tasks, order["seconds"])
+        done = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        line.say(cycles=done["cycles"], elapsed=done["seconds"])
 
 
 def _uvloop() -> asyncio.AbstractEventLoop:
@@ -154,10 +191,10 @@ async def _work_in_loop(line: Line, found: Async, place: Place, tasks: int) -> N
         chunk = 1
         while order := await asyncio.to_thread(line.hear):
             await asyncio.sleep(max(order["at"] - time.monotonic(), 0))
-            begun = time.monotonic()
+            begun, cpu = time.monotonic(), time.process_time()
             end = begun + order["seconds"]
             done = sum(await asyncio.gather(*(_until(run, end, chunk) for run in runs)))
-            chunk = _report(line, order, done, begun, tasks, chunk)
+            chunk = _report(line, order, done, begun, cpu, tasks, chunk)
 
 
 async def _until(run: AsyncRun, end: float, chunk: int) -> int:
@@ -177,9 +214,9 @@ def _work_in_threads(line: Line, found: Blocking, place: Place, tasks: int) -> N
         chunk = 1
         while order := line.hear():
             wait_for(order["at"])
-            begun = time.monotonic()
+            begun, cpu = time.monotonic(), time.process_time()
             done = _in_threads(runs, begun + order["seconds"], chunk)
-            chunk = _report(line, order, done, begun, tasks, chunk)
+            chunk = _report(line, order, done, begun, cpu, tasks, chunk)
 
 
 def _in_threads(runs: list[Run], end: float, chunk: int) -> int:
@@ -204,11 +241,17 @@ def _in_threads(runs: list[Run], end: float, chunk: int) -> int:
 
 
 def _report(
-    line: Line, order: dict[str, Any], done: int, begun: float, tasks: int, chunk: int
+    line: Line,
+    order: dict[str, Any],
+    done: int,
+    begun: float,
+    cpu: float,
+    tasks: int,
+    chunk: int,
 ) -> int:
     """Answer a round; a warm-up also tells how many cycles a task may do between two looks."""
     elapsed = time.monotonic() - begun
-    line.say(cycles=done, elapsed=elapsed)
+    line.say(cycles=done, elapsed=elapsed, cpu=time.process_time() - cpu)
     if "warm_up" not in order:
         return chunk
     return max(1, int(done / tasks / elapsed * order["warm_up"] / PARTS))

@@ -14,7 +14,13 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from benchmarks.contestants.grabbing import BlockingGrab, Grab
-from benchmarks.contestants.waiting import WAITING, AsyncWaiting, BlockingWaiting, boot
+from benchmarks.contestants.waiting import (
+    WAITING,
+    AsyncWaiting,
+    BlockingWaiting,
+    Single,
+    boot,
+)
 from benchmarks.crew import Crew, Line, wait_for
 from benchmarks.crews import Crews, turned
 from benchmarks.place import Place
@@ -25,6 +31,8 @@ SECTION = "hand-off"
 BASELINE = "raw datagram"
 REDIS_BASELINE = "bare grant and publish"
 POSTGRES_BASELINE = "blocking advisory lock"
+ETCD_BASELINE = "one write to etcd"
+KUBERNETES_BASELINE = "one PUT to Kubernetes"
 UNITS = ("µs, p50", "µs, p99", "turns/s", "overtaken", "overlaps")
 HOLD = 0.001
 PAUSE = 0.005
@@ -100,6 +108,21 @@ RACES = (
         2,
         4,
     ),
+    Race(
+        "hand-off on etcd, 2 × 4 waiters",
+        ETCD_BASELINE,
+        ("dibs etcd", "dibs etcd, sync", ETCD_BASELINE, "aetcd", "etcd-client-py"),
+        *("etcd", 2, 4),
+    ),
+    Race(
+        "hand-off on Kubernetes, 2 × 4 waiters",
+        KUBERNETES_BASELINE,
+        (
+            *("dibs kubernetes", "dibs kubernetes, sync"),
+            *(KUBERNETES_BASELINE, "grelmicro kubernetes"),
+        ),
+        *("kubernetes", 2, 4),
+    ),
 )
 
 
@@ -121,6 +144,9 @@ def _measure(plan: Plan, results: Results, race: Race, names: list[str]) -> None
         for number in range(plan.rounds):
             for name in turned(names, number):
                 answers = crews.round(name, seconds=max(plan.seconds, ROUND))
+                if isinstance(WAITING[name], Single):
+                    _tell_calls(results, race, name, [t for a in answers for t in a["took"]])
+                    continue
                 turns = [
                     Turn(*turn, process)
                     for process, answer in enumerate(answers)
@@ -133,13 +159,21 @@ def _crew(plan: Plan, race: Race, name: str) -> Crew:
     folder = plan.folder_for(f"{race.section} {name}", race.server)
     waiting = WAITING[name]
     processes, waiters = race.processes or waiting.processes, race.waiters
-    if race.processes is None:
-        waiters = waiting.waiters
+    if race.processes is None or isinstance(waiting, Single):
+        processes, waiters = waiting.processes, waiting.waiters
     arguments = [
         {"name": name, "folder": folder, "process": process, "waiters": waiters}
         for process in range(processes)
     ]
     return Crew("benchmarks.handoff:work", arguments)
+
+
+def _tell_calls(results: Results, race: Race, name: str, took: list[float]) -> None:
+    """A round's figures of a single call."""
+    for unit, each in (("µs, p50", 50), ("µs, p99", 99)):
+        if len(took) >= 2:
+            row = results.row(race.section, unit, name, unit, race.baseline)
+            row.values.append(quantiles(took, n=100, method="inclusive")[each - 1] * 1e6)
 
 
 def _tell(results: Results, race: Race, name: str, turns: list[Turn]) -> None:
@@ -190,7 +224,9 @@ def work(line: Line, name: str, folder: str, process: int, waiters: int) -> None
     """Serve rounds until there are no more."""
     waiting = WAITING[name]._replace(waiters=waiters)
     place = Place(Path(folder), process)
-    if isinstance(waiting, AsyncWaiting):
+    if isinstance(waiting, Single):
+        asyncio.run(_call(line, waiting, place))
+    elif isinstance(waiting, AsyncWaiting):
         asyncio.run(_work_in_loop(line, waiting, place))
     else:
         _work_in_threads(line, waiting, place)
@@ -218,6 +254,21 @@ async def _turns(grab: Grab, end: float, number: int, turns: list[Any]) -> None:
         await release()
         turns.append((asked, got, left, number))
         await asyncio.sleep(PAUSE)
+
+
+async def _call(line: Line, waiting: Single, place: Place) -> None:
+    """One call after the other, as far apart as a holder holds."""
+    async with waiting.open(place) as call:
+        line.say(ready=True)
+        while order := await asyncio.to_thread(line.hear):
+            await asyncio.sleep(max(order["at"] - time.monotonic(), 0))
+            took: list[float] = []
+            end = boot() + order["seconds"]
+            while (begun := boot()) < end:
+                await call()
+                took.append(boot() - begun)
+                await asyncio.sleep(HOLD)
+            line.say(took=took)
 
 
 def _work_in_threads(line: Line, waiting: BlockingWaiting, place: Place) -> None:

@@ -15,7 +15,10 @@ from benchmarks.place import file_system
 from benchmarks.results import Results, Row
 
 BEGIN, END = "<!-- the table: --save writes it -->", "<!-- the end of the table -->"
-PEERS = ("grelmicro", "filelock", "portalocker", "fasteners", "uvloop")
+PEERS = (
+    *("grelmicro", "filelock", "portalocker", "fasteners", "uvloop"),
+    *("aetcd", "etcd-client-py"),
+)
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a contestant in the cycles is."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.place import Place
@@ -23,7 +24,14 @@ class Async(NamedTuple):
     uvloop: bool = False
 
 
-type Contestant = Blocking | Async
+class Program(NamedTuple):
+    """Cycles in a program of another language; it prints its `cycles` and the `seconds` they took as JSON."""
+
+    command: Callable[[Place, int, float], Sequence[str | Path]]
+    """For a place, so many tasks and seconds."""
+
+
+type Contestant = Blocking | Async | Program
 
 
 def cycles(lock: Any) -> AsyncRun:

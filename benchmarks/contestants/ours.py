@@ -86,7 +86,7 @@ def _blocking(store: str) -> BlockingOpen:
 
 CYCLES: dict[str, Contestant] = {
     name: contestant
-    for store in ("memory", "sqlite", "redis", "postgres", "service")
+    for store in ("memory", "sqlite", "redis", "postgres", "service", "etcd", "kubernetes")
     for name, contestant in {
         **family(store, partial(_url, store)),
         f"dibs {store}": Async(_acquiring(store)),

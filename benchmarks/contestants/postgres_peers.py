@@ -73,10 +73,14 @@ def _advisory(place: Place) -> Iterator[Callable[[str], Run]]:
 
 @asynccontextmanager
 async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
-    from grelmicro.sync import Lock
-    from grelmicro.sync.postgres import PostgresSyncBackend
+    from grelmicro.coordination import Lock
+    from grelmicro.coordination.postgres import PostgresLockAdapter
+    from grelmicro.providers.postgres import PostgresProvider
 
-    async with PostgresSyncBackend(place.server_url) as backend:
+    async with (
+        PostgresProvider(place.server_url) as provider,
+        PostgresLockAdapter(provider=provider) as backend,
+    ):
         yield lambda key: cycles(Lock(key, backend=backend))
 
 

@@ -110,8 +110,12 @@ def advisory(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
 
 @asynccontextmanager
 async def grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
-    from grelmicro.sync import Lock
-    from grelmicro.sync.postgres import PostgresSyncBackend
+    from grelmicro.coordination import Lock
+    from grelmicro.coordination.postgres import PostgresLockAdapter
+    from grelmicro.providers.postgres import PostgresProvider
 
-    async with PostgresSyncBackend(place.server_url) as backend:
+    async with (
+        PostgresProvider(place.server_url) as provider,
+        PostgresLockAdapter(provider=provider) as backend,
+    ):
         yield lambda number: grabbing(Lock("baton", backend=backend))

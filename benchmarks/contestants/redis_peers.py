@@ -139,10 +139,14 @@ async def _aioredlock(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
 
 @asynccontextmanager
 async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
-    from grelmicro.sync import Lock
-    from grelmicro.sync.redis import RedisSyncBackend
+    from grelmicro.coordination import Lock
+    from grelmicro.coordination.redis import RedisLockAdapter
+    from grelmicro.providers.redis import RedisProvider
 
-    async with RedisSyncBackend(place.server_url) as backend:
+    async with (
+        RedisProvider(place.server_url) as provider,
+        RedisLockAdapter(provider=provider) as backend,
+    ):
         yield lambda key: cycles(Lock(key, backend=backend))
 
 

@@ -83,10 +83,14 @@ async def redis_py(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
 
 @asynccontextmanager
 async def grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
-    from grelmicro.sync import Lock
-    from grelmicro.sync.redis import RedisSyncBackend
+    from grelmicro.coordination import Lock
+    from grelmicro.coordination.redis import RedisLockAdapter
+    from grelmicro.providers.redis import RedisProvider
 
-    async with RedisSyncBackend(place.server_url) as backend:
+    async with (
+        RedisProvider(place.server_url) as provider,
+        RedisLockAdapter(provider=provider) as backend,
+    ):
         yield lambda number: grabbing(Lock("baton", backend=backend))
 
 

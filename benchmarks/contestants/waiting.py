@@ -4,22 +4,30 @@ import asyncio
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from typing import Any, NamedTuple
 
-from benchmarks.contestants import postgres_waiting, redis_waiting
+from benchmarks.contestants import (
+    etcd_waiting,
+    kubernetes_waiting,
+    postgres_waiting,
+    redis_waiting,
+)
 from benchmarks.contestants.floor import direct
 from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release, grabbing
 from benchmarks.place import Place
 
 POLL = 0.1
-STORES = ("sqlite", "redis", "postgres")
+ABSENT = 0.05
+"""Seconds after which a baton goes on if nobody has taken it: at the end of a round some have left."""
+STORES = ("sqlite", "redis", "postgres", "etcd", "kubernetes")
 
 
 class AsyncWaiting(NamedTuple):
@@ -36,6 +44,14 @@ class BlockingWaiting(NamedTuple):
     open: Callable[[Place], AbstractContextManager[Callable[[int], BlockingGrab]]]
     processes: int = 4
     waiters: int = 2
+
+
+class Single(NamedTuple):
+    """One call to a server, which is made again and again: nobody waits, and nothing is handed on."""
+
+    open: Callable[[Place], AbstractAsyncContextManager[Callable[[], Awaitable[None]]]]
+    processes: int = 1
+    waiters: int = 1
 
 
 # ---- Dibs ------------------------------------------------------------------------------------
@@ -102,8 +118,15 @@ class _Ring:
         waiter = self._waiting.pop(number, None)
         if waiter is None:
             self._early.add(number)
+            self._loop.call_later(ABSENT, self._pass_on, number)
         else:
             waiter.set_result(None)
+
+    def _pass_on(self, number: int) -> None:
+        if number in self._early:
+            self._early.remove(number)
+            with suppress(OSError):  # all has been closed meanwhile
+                self._send_after(number)
 
     async def take(self, number: int) -> None:
         if number in self._early:
@@ -114,6 +137,9 @@ class _Ring:
 
     async def give(self, number: int) -> None:
         """To the same waiter of the next process; the last process's, to the next waiter."""
+        self._send_after(number)
+
+    def _send_after(self, number: int) -> None:
         process = (self._place.process + 1) % 4
         after = (number + 1) % 2 if process == 0 else number
         self._socket.sendto(bytes([after]), self._address(process))
@@ -163,8 +189,7 @@ async def _poll(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
 
 @asynccontextmanager
 async def _grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
-    """One task for each connection: two that contend through one get errors from SQLite."""
-    from grelmicro.sync import Lock
+    from grelmicro.coordination import Lock
 
     from benchmarks.contestants.grelmicros import sqlite_backend
 
@@ -193,13 +218,13 @@ def _on_file(name: str) -> BlockingWaiting:
     return BlockingWaiting(open_, processes=8, waiters=1)
 
 
-WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
+WAITING: dict[str, AsyncWaiting | BlockingWaiting | Single] = {
     **{f"dibs {store}": _dibs(store) for store in STORES},
     **{f"dibs {store}, sync": _dibs_sync(store) for store in STORES},
     "raw datagram": AsyncWaiting(_datagrams),
     "bare SQLite, then a datagram": AsyncWaiting(direct),
     "0.1 s poll of SQLite": AsyncWaiting(_poll),
-    "grelmicro sqlite": AsyncWaiting(_grelmicro, processes=8, waiters=1),  # see its docstring
+    "grelmicro sqlite": AsyncWaiting(_grelmicro),
     "filelock": _on_file("filelock"),
     "portalocker": _on_file("portalocker"),
     "fasteners": _on_file("fasteners"),
@@ -210,6 +235,11 @@ WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
     "blocking advisory lock": BlockingWaiting(postgres_waiting.advisory),
     "bare grant and notify": AsyncWaiting(postgres_waiting.direct),
     "grelmicro postgres": AsyncWaiting(postgres_waiting.grelmicro),
+    "one write to etcd": Single(etcd_waiting.put),
+    "aetcd": AsyncWaiting(etcd_waiting.aetcd),
+    "etcd-client-py": AsyncWaiting(etcd_waiting.etcd_client_py),
+    "one PUT to Kubernetes": Single(kubernetes_waiting.put),
+    "grelmicro kubernetes": AsyncWaiting(kubernetes_waiting.grelmicro),
 }
 
 

@@ -1,0 +1,30 @@
+"""Plain requests to a server by our own HTTP client, without a store: what a lock's calls cost at least."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from dibs.stores.web.client import Client
+
+if TYPE_CHECKING:
+    import ssl
+
+MAX_IDLE = 64
+"""Connections that are kept: one for each task."""
+
+
+class At(NamedTuple):
+    """Where requests go."""
+
+    host: str
+    port: int
+    tls: "Callable[[], ssl.SSLContext] | None" = None
+    connect_timeout: float = 5.0
+
+
+def connect(url: str, tls: "Callable[[], ssl.SSLContext] | None" = None) -> Client:
+    """A client of the server at this URL; it connects when it is used."""
+    at = urlsplit(url)
+    where = At(at.hostname or "", at.port or 0, tls)
+    return Client(where, time.monotonic, lambda *date: None, MAX_IDLE)
