@@ -329,6 +329,7 @@ def test_a_watch_that_the_server_ends_begins_anew(
         await cells.swap(b"lock:a", None, Change(dump(book), book, [said]))
         first = await asyncio.wait_for(told.get(), 5)
         await cells.close()
+        await asyncio.sleep(0)  # so that the sockets are closed
         return [first, told.qsize()]
 
     (news,), others = asyncio.run(main())
@@ -348,7 +349,7 @@ def test_a_watch_that_has_failed_is_reported(cluster: Cluster) -> None:
         error = await asyncio.wait_for(told.get(), 5)
         (await cells.subscribe("inbox", told.put_nowait))()
         await cells.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # so that the sockets are closed
         return error
 
     with HttpProxy() as proxy:
