@@ -81,7 +81,9 @@ RULES: Mapping[str, Rule] = {
     "stores.web.*": Rule(names("stores.aio"), theirs=names("httptools"), siblings=True),
     "stores.snapshot": Rule(names("core.*")),
     "stores.cas.*": Rule(
-        BELOW | names("stores.aio stores.port stores.loop_thread stores.snapshot"), siblings=True
+        BELOW | names("stores.aio stores.port stores.loop_thread stores.snapshot"),
+        siblings=True,
+        theirs=names("msgspec"),
     ),
     "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
     "stores.*": Rule(

@@ -81,7 +81,7 @@ async def test_no_other_algorithm_counts(
     secret = derived(ring.secrets.newest, "tokens") * 2
     now = clock.stamp() / 1e6
     claims = {"iss": "dibs", "sub": owner.key_id, "iat": int(now), "exp": int(now) + 60}
-    forged = jwt.encode(claims, None if algorithm == "none" else secret, algorithm)
+    forged = jwt.encode(claims, "" if algorithm == "none" else secret, algorithm)
     assert refusal(ring, forged) == "unknown"
 
 

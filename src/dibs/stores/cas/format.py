@@ -2,18 +2,25 @@
 
 import json
 
+import msgspec
+
 from dibs.errors import Corrupt, IncompatibleVersion
 from dibs.stores.snapshot import State
 
 FORMAT = 1
 """Number of this format. A newer one is not read, and nothing is granted."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = msgspec.json.Encoder().encode
+_encode_any = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def write_state(state: State) -> bytes:
     """The text of a book."""
-    return _encode({"format": FORMAT, **state}).encode("utf-8", "surrogatepass")
+    said = {"format": FORMAT, **state}
+    try:
+        return _encode(said)
+    except UnicodeEncodeError:  # a lone surrogate in a text
+        return _encode_any(said).encode("utf-8", "surrogatepass")
 
 
 def read_state(key: bytes, text: bytes) -> State:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dibs.clock import Clock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
-from dibs.errors import BackendUnavailable, Corrupt
+from dibs.errors import BackendUnavailable, Corrupt, DibsError
 from dibs.model import Acquire, Command, Inspect, Notification, Page, Refused, Reply, Status
 from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive, TooLarge
 from dibs.stores.cas.clock import UNDATED, Sightings, StoreClock, Time
@@ -60,14 +60,27 @@ class _Attempt(NamedTuple):
     sightings: Sightings
 
 
-class _Key:
-    """One key in this event loop: whose turn it is, and what was seen of its entries."""
+class _Call:
+    """Commands of one batch for one key, and what came of them."""
 
-    __slots__ = ("sightings", "turn", "users")
+    __slots__ = ("commands", "error", "replies")
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.commands = commands
+        self.replies: list[Reply] | None = None
+        self.error: DibsError | None = None
+
+
+class _Key:
+    """One key in this event loop: whose turn it is, who waits, and what was seen of its entries."""
+
+    __slots__ = ("sightings", "turn", "users", "waiting")
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.users = 0
+        self.waiting: list[_Call] = []
+        """Whoever has the turn next takes all of them along."""
         self.sightings = Sightings()
 
 
@@ -121,13 +134,35 @@ class CasLedger:
     # -- one key ------------------------------------------------------------------------------------
 
     async def _apply_to_key(self, name: bytes, commands: Sequence[Command]) -> list[Reply]:
-        key = self._key(name)
+        """Wait for the turn. While one swap is under way, the commands of others gather for the next."""
+        key, call = self._key(name), _Call(commands)
         key.users += 1
+        key.waiting.append(call)
         try:
             async with key.turn:
-                return await self._in_turn(name, key, commands)
+                if call.replies is None and call.error is None:
+                    await self._apply_waiting(name, key)
         finally:
             key.users -= 1
+            if call in key.waiting:
+                key.waiting.remove(call)
+        if call.replies is None:
+            raise call.error or BackendUnavailable(f"{name!r} was not applied")
+        return call.replies
+
+    async def _apply_waiting(self, name: bytes, key: _Key) -> None:
+        """Apply what waits, in one swap. If that fails, nobody knows whether it was applied."""
+        taken, key.waiting = key.waiting, []
+        try:
+            commands = [command for call in taken for command in call.commands]
+            replies = await self._in_turn(name, key, commands)
+        except BaseException as error:
+            failure = BackendUnavailable(f"a call that others shared was given up: {name!r}")
+            for call in taken:
+                call.error = error if isinstance(error, DibsError) else failure
+            raise
+        for call in taken:
+            call.replies, replies = replies[: len(call.commands)], replies[len(call.commands) :]
 
     async def _in_turn(self, name: bytes, key: _Key, commands: Sequence[Command]) -> list[Reply]:
         cell = self._known.pop(name, None)  # until it is known how the swap ends
@@ -149,6 +184,7 @@ class CasLedger:
                 conflicts += 1
                 if conflicts > PATIENT_CONFLICTS:
                     await _back_off(conflicts - PATIENT_CONFLICTS)
+                    cell = None  # by now it is another one
             except TooLarge as error:
                 if is_full:
                     raise BackendUnavailable(

@@ -73,6 +73,7 @@ class Version(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def lease_name(key: bytes) -> str:
     """The name of the Lease of a key. Two keys never share one."""
     kind, _, raw = key.decode("latin-1").partition(":")
@@ -93,6 +94,7 @@ def _escape(found: re.Match[str]) -> str:
     return "--" if is_inside else f"-{ord(text):02x}"
 
 
+@lru_cache(maxsize=4096)
 @lru_cache(maxsize=4096)
 def kind_label(key: bytes) -> str:
     """The value of the label `dibs/kind`."""
