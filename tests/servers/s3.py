@@ -13,6 +13,8 @@ from tests.servers.server import Server
 PARTS = ("s3", "master", "volume", "filer", "admin")
 """Parts of SeaweedFS, in the order of their ports. Each one's port for gRPC is 10,000 above."""
 
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
 
 class S3Server(Server):
     """A SeaweedFS with one bucket on free loopback ports. A restarted server has its objects.
@@ -62,7 +64,10 @@ class S3Server(Server):
         configuration.write_text(json.dumps({"identities": [user]}))
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        command: list[str | Path] = [self.program.path, "-logtostderr", "mini"]
+        without = [
+            option for name in AWS for option in ("-u", name)
+        ]  # it would take them for a user's
+        command: list[str | Path] = ["env", *without, self.program.path, "-logtostderr", "mini"]
         command += [f"-{part}.port={self.port + number}" for number, part in enumerate(PARTS)]
         command += [f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-bucket={self.bucket}"]
         command += [f"-s3.config={configuration}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
