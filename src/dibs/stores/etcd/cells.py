@@ -56,6 +56,7 @@ class EtcdCells:
         """The member that is asked; another one once this one does not answer."""
         self._token = b""
         """The header with the token that stands for user and password; empty before the first call."""
+        self._has_answered = False
         self._keys = settings.prefix + b"/keys/"
         self._inboxes = settings.prefix + b"/inboxes/"
 
@@ -125,7 +126,7 @@ class EtcdCells:
 
     def _read(self, answer: Response) -> Any:
         """Read an answer. Raises the error that it tells of."""
-        shown = self._settings.shown
+        shown, self._has_answered = self._settings.shown, True
         if answer.status == 200:
             try:
                 return _decode(answer.body)
@@ -166,7 +167,7 @@ class EtcdCells:
         member = self._settings.members[number]
         why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
         hint = "check the member and the network"
-        if self._settings.members[number].tls is None:
+        if member.tls is None and not self._has_answered:
             hint += "; does this port speak TLS? Then write etcds://"
         return BackendUnavailable(
             f"{self._settings.shown}: {member.host}:{member.port} {why}; {hint}"

@@ -7,19 +7,25 @@ from math import inf
 from pathlib import Path
 
 from dibs.core.timing import claim_timeout
-from dibs.testing.checker import Hold, Holds, check, check_writes
+from dibs.testing.checker import Hold, Holds, Violation, check, check_writes
 from dibs.testing.history import Event, merge, read
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.resources import UNFENCED
 from dibs.testing.torture.verdict import Verdict
 
+LONE_TRY_SLACK = 13.0
+"""Seconds after the end of a lease for which a lone try may be refused by a store without a clock: its skew,
+unless its URL says otherwise, and the resolution of its dates."""
+
 
 class Judge:
     """Judges round after round; remembers the greatest token of each key from one to the next."""
 
-    def __init__(self, plan: TorturePlan) -> None:
+    def __init__(self, plan: TorturePlan, has_clock: bool = True) -> None:
+        """`has_clock`: the store has one that leases end by."""
         self._plan = plan
+        self._lone_try_slack = 0.0 if has_clock else LONE_TRY_SLACK
         self._newest: dict[str, Event] = {}
 
     def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
@@ -40,11 +46,20 @@ class Judge:
             done=_done(rest),
             writes=sum(event.what == "wrote" for event in rest),
             stale=sum(1 for _ in check_writes(unfenced)),
-            violations=check(rest)
-            + check_liveness(rest, plan.bound, window=claim_timeout(plan.ttl)),
+            violations=check(rest) + self._starved(rest),
             handoffs=calm,
             takeovers=rough,
             lapses=len(lapses) // 2,
+        )
+
+    def _starved(self, events: Sequence[Event]) -> list[Violation]:
+        """Who was not served in time. A task lock is only ever tried, so it may be refused for longer."""
+        bound, window = self._plan.bound, claim_timeout(self._plan.ttl)
+        tried = [each for each in events if not each.key or primitive_of(each.key) == "tasklock"]
+        waited = [each for each in events if primitive_of(each.key) != "tasklock"]
+        late = bound + self._lone_try_slack
+        return check_liveness(waited, bound, window=window) + check_liveness(
+            tried, late, window=window
         )
 
     def _remember(self, events: Iterable[Event]) -> None:

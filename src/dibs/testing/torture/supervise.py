@@ -225,7 +225,7 @@ class Torture:
 
     def _judge(self) -> Judge:
         """Who judges all rounds."""
-        return Judge(self.plan)
+        return Judge(self.plan, self._client.capabilities.clock)
 
     def _round(self, number: int, url: str, prefix: str, folder: Path) -> tuple[Crew, Round]:
         """Who takes turns in a round, and what strikes them."""
