@@ -9,6 +9,10 @@ TOLD_ELSEWHERE = {
     "TestValkey": {"async", "blocking"},  # Redis by another name
     "TestValkeys": {"async", "blocking"},
     "TestHttps": {"async", "blocking"},  # the same service, by TLS
+    "TestEtcds": {"async", "blocking"},  # etcd, by TLS
+    "TestKubernetes": {"blocking"},  # in the loop of a thread, as etcd's
+    "TestNats": {"blocking"},
+    "TestS3": {"async", "blocking"},  # on the same adapter, and slow
 }
 """The worlds of a store that have nearly all in common with what is tested whole."""
 
