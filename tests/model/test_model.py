@@ -13,6 +13,8 @@ LARGE = {
     "a place that speaks by Renew",
     "a hold that shrinks and grows in a store without a clock",
     "a queue in a store without a clock",
+    "a waiter whose Acquires come late in a store without a clock",
+    "a waiter that speaks by Acquire in a store without a clock",
     "a store that restarts with its book",
     "a store without a clock",
 }
