@@ -19,13 +19,15 @@ LARGE = {
     "a store without a clock",
 }
 
+_OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
+
 
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(world, id=world.name, marks=[pytest.mark.long] * (world.name in LARGE))
+        pytest.param(world, id=world.name, marks=_OF_LARGE if world.name in LARGE else ())
         for world in WORLDS
     ],
 )
