@@ -36,8 +36,8 @@ def a_tick_later(client: Client, ticks: int) -> Client:
     left = max(client.left - ticks, 0)
     trip = client.trip
     if trip is not None:
-        trip = (trip[0] + ticks, trip[1] + 1)
-        trip = trip if max(trip) < LONG_AGO else None
+        own, answered = trip[0] + ticks, None if trip[1] is None else trip[1] + 1
+        trip = (own, answered) if max(own, answered or 0) < LONG_AGO else None
     sent = min(client.sent + ticks, LONG_AGO) if client.call is not None else 0
     if client.mode == "held" and left == 0:  # past its deadline a lease is lost, for good
         return lost(client)

@@ -27,7 +27,7 @@ from dibs.stores.cas import clock
 from tests.model import worlds
 from tests.model.protocol import Protocol
 from tests.model.size import World
-from tests.model.world import FOREVER, Client
+from tests.model.world import FOREVER, Client, Trip
 
 type Planting = Callable[[], AbstractContextManager[Any]]
 
@@ -59,8 +59,23 @@ class CountsFromTheReply(Protocol):
 
 
 class CountsFromThePush(Protocol):
-    def left_of_push(self, window: float, trip: tuple[int, int] | None, granted: int) -> int | None:
+    def left_of_push(self, window: float, trip: Trip | None, granted: int) -> int | None:
         return int(window) - self.margin
+
+
+class BelievesThePushAnyway(Protocol):
+    def doubted(self, client: Client) -> Client:
+        return client
+
+
+class CountsFromTheArrival(Protocol):
+    def left_of_push(self, window: float, trip: Trip | None, granted: int) -> int | None:
+        return None if trip is None else int(window) - self.margin
+
+
+class IsNeverSilent(Protocol):
+    def was_silent(self, client: Client, tombstone: int) -> bool:
+        return False
 
 
 class NoAllowanceForTheWait(Protocol):
@@ -318,6 +333,21 @@ MUTANTS = [
         worlds.CLOCKLESS_QUEUE,
         "",
         lambda: patch.object(clock, "mark_of", lambda entry: (type(entry), 0, entry.beat)),
+    ),
+    Mutant(
+        "a push that is believed though an answer was lost, in a store without a clock",
+        replace(worlds.CLOCKLESS_WAITER, protocol=BelievesThePushAnyway(), tombstone=FOREVER),
+        "two believers",
+    ),
+    Mutant(
+        "a push that is believed from its arrival, in a store without a clock",
+        replace(worlds.CLOCKLESS_WAITER, protocol=CountsFromTheArrival()),
+        "two believers",
+    ),
+    Mutant(
+        "a push that is believed after a long silence, in a store without a clock",
+        replace(worlds.CLOCKLESS_WAITER, protocol=IsNeverSilent(), ids=(1, 2)),
+        "two believers",
     ),
     Mutant(
         "a holder that believes until its Release is answered",

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from dibs.core import ledger, transition
 from tests.model.size import World
 from tests.model.steps import TIME, Label, Steps
-from tests.model.world import FOREVER, State, part
+from tests.model.world import State, part
 
 MOST = 400_000
 """More states than this aren't a small world any more."""
@@ -44,8 +44,8 @@ def tuned(world: World) -> Iterator[None]:
     """The ledger's own durations in whole ticks."""
     with (
         patch.object(transition, "claim_timeout", lambda ttl: world.window),
-        patch.object(transition, "TOMBSTONE_TTL", FOREVER),
-        patch.object(ledger, "TOMBSTONE_TTL", FOREVER),
+        patch.object(transition, "TOMBSTONE_TTL", world.tombstone),
+        patch.object(ledger, "TOMBSTONE_TTL", world.tombstone),
     ):
         yield
 
@@ -96,7 +96,9 @@ def _note(found: Search, state: State, label: Label) -> None:
     found.seen["stale believer's write"] += _would_write_late(state)
 
 
-_TELLING = frozenset({"granted", "renewed", "queued", "refused", "gone", "lost", "released"})
+_TELLING = frozenset(
+    {"granted", "renewed", "queued", "refused", "gone", "lost", "released", "believed"}
+)
 
 
 def _would_write_late(state: State) -> bool:

@@ -29,6 +29,8 @@ class World:
     speaks: str = "renew"
     """The verb with which a place gives its signs of life."""
     keep: int = 0
+    tombstone: int = FOREVER
+    """Ticks for which the store remembers an id that ended by itself; less than twice `LONG_AGO`."""
     loud: tuple[bool, ...] = (True, False, False)
     """A loud client's messages are delayed, lost and doubled at will; a calm one's calls are one step."""
     confirms: bool = False
@@ -48,6 +50,11 @@ class World:
     reaches: tuple[str, ...] = ()
     """What must happen somewhere in it, lest it prove nothing."""
     protocol: Protocol = field(default_factory=Protocol)
+
+    @property
+    def doubts(self) -> bool:
+        """A waiter goes by pushes without the store's clock, unless it has reason to doubt them."""
+        return not self.clock and not self.confirms
 
     def start(self) -> State:
         sights = () if self.clock else ((),) * len(self.ids)

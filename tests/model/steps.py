@@ -23,6 +23,7 @@ from tests.model.world import (
     FrozenBook,
     Message,
     State,
+    Trip,
     book_a_tick_later,
     renumbered,
 )
@@ -105,6 +106,8 @@ class Steps:
             # A retry keeps the send time, until that is so old that no answer would be of use.
             sent = client.sent if client.sent < LONG_AGO else 0
             late = client._replace(asked=asked, sent=sent)
+            if self.world.doubts and client.mode in ("asking", "queued"):
+                late = self.protocol.doubted(late)
             again = with_client(self._orphaned(state, i), i, late)
             yield from self._sent(again, i, client.call, "sends again")
 
@@ -167,6 +170,9 @@ class Steps:
     def _calls(self, state: State, i: int, client: Client, call: Call) -> Iterator[Step]:
         """A new call; whatever is still under way of the one before is no longer answered."""
         orphaned = self._orphaned(state, i)
+        waits = self.world.doubts and client.mode == "queued"
+        if waits and self.protocol.was_silent(client, self.world.tombstone):
+            client = self.protocol.doubted(client)
         yield from self._sent(
             with_client(orphaned, i, client._replace(call=call, sent=0)), i, call, "sends"
         )
@@ -237,11 +243,16 @@ class Steps:
         client = state.clients[i]
         if id_ != id_of(i, client) or client.mode != "queued":
             return
+        if self.world.doubts and client.call is not None:
+            return  # it is heard after the answer
         left = self.protocol.left_of_push(window, client.trip, ago)
         label = ("pushed", push)
         if left is not None and left > 0:
             held = client._replace(mode="held", left=left, token=token, slots=slots)
-            yield Step(label, i, with_client(state, i, held))
+            if self.world.doubts:
+                held = held._replace(trip=None)
+            believed = (*label, ("believed", left))
+            yield Step(believed, i, with_client(state, i, held))
         elif client.call is None:
             for step in self._speaks(state, i, client):
                 yield step._replace(label=(*label, *step.label))
@@ -266,9 +277,7 @@ class Steps:
                     yield step._replace(label=(*label, *step.label))
             case ("queued", ago):
                 mode = "held" if client.mode == "held" else "queued"
-                trip = (client.sent, ago) if max(client.sent, ago) < LONG_AGO else None
-                if self.world.confirms or not self.world.clock:
-                    trip = None
+                trip = self._trip(client, ago)
                 yield Step(label, i, with_client(state, i, calm._replace(mode=mode, trip=trip)))
             case ("refused",) if client.mode == "held":
                 yield Step(label, i, with_client(state, i, calm))  # it can't have more units now
@@ -276,6 +285,14 @@ class Steps:
                 yield Step(label, i, with_client(state, i, Client(born=client.born)))
             case _:
                 yield Step(label, i, with_client(state, i, lost(calm)))
+
+    def _trip(self, client: Client, ago: int) -> Trip | None:
+        """The round trip of an answer that it waits, if a push can be believed after it."""
+        if self.world.confirms or client.sent >= LONG_AGO:
+            return None
+        if not self.world.clock:
+            return None if client.doubtful or client.mode == "held" else (client.sent, None)
+        return (client.sent, ago) if ago < LONG_AGO else None
 
     def _granted(
         self, client: Client, calm: Client, token: int, slots: tuple[int, ...], ttl: float
@@ -288,7 +305,13 @@ class Steps:
         if left <= 0:
             return lost(calm)
         return calm._replace(
-            mode="held", left=left, token=token, slots=slots, units=len(slots), trip=None
+            mode="held",
+            left=left,
+            token=token,
+            slots=slots,
+            units=len(slots),
+            trip=None,
+            doubtful=False,
         )
 
     # -- faults -----------------------------------------------------------------------------------------

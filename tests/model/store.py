@@ -25,7 +25,7 @@ from dibs.model import (
 )
 from dibs.stores.cas.clock import Sightings, StoreClock
 from tests.model.invariants import flaws_of_step, tokens_of_step
-from tests.model.world import KEY, Call, FrozenBook, Message, Sights, freeze, thaw
+from tests.model.world import KEY, LONG_AGO, Call, FrozenBook, Message, Sights, freeze, thaw
 
 NOW = StoreClock().time(0)
 """The present, for an observer that knows no dates (see `test_dates` for those that do)."""
@@ -68,14 +68,14 @@ class Store:
         reply, notifications = ledger.apply(book, self.command(call, by), 0, stamp)
         sights = () if self.clock else _sights_after(frozen, book, eyes, by)
         pushes = tuple(
-            _push(book, notification)
+            _push(book, notification, 0 if self.clock else LONG_AGO)
             for notification in notifications
             if notification.event == "granted"
         )
         after = freeze(book, self.clock, sights)
         tokens = tokens_of_step(frozen, after)
         flaw = next(flaws_of_step(frozen, after, call), None) if self.clock else None
-        return Outcome(after, plain(reply), pushes, tokens, flaw)
+        return Outcome(after, plain(reply, 0 if self.clock else LONG_AGO), pushes, tokens, flaw)
 
     def command(self, call: Call, by: int) -> Command:
         """The command that a call stands for."""
@@ -104,22 +104,25 @@ class Store:
         raise AssertionError(call)
 
 
-def plain(reply: Reply) -> tuple[Any, ...]:
-    """A reply as a tuple; the store's time in it is 0 ticks ago."""
+def plain(reply: Reply, ago: int = 0) -> tuple[Any, ...]:
+    """A reply as a tuple; the store's time in it is `ago` ticks ago."""
     match reply:
         case Granted(token, slots, ttl):
             return ("granted", token, slots, ttl)
         case Renewed(ttl):
             return ("renewed", ttl)
         case Queued():
-            return ("queued", 0)
+            return ("queued", ago)
         case Refused() | Gone() | Lost() | Released() | Unknown() | Revoked():
             return (type(reply).__name__.lower(),)
     raise AssertionError(reply)
 
 
-def _push(book: MemoryBook, notification: Notification) -> Message:
-    """To whom it goes, and what a push says: the id stands for its fingerprint."""
+def _push(book: MemoryBook, notification: Notification, ago: int) -> Message:
+    """To whom it goes, and what a push says: the id stands for its fingerprint.
+
+    It was granted `ago` ticks ago by the store's clock, if that has one.
+    """
     hold = next(hold for hold in book.holds() if hold.token == notification.token)
     return (
         "p",
@@ -128,7 +131,7 @@ def _push(book: MemoryBook, notification: Notification) -> Message:
         notification.token,
         notification.slots,
         notification.claim_timeout,
-        0,
+        ago,
     )
 
 

@@ -13,9 +13,13 @@ LARGE = {
     "a place that speaks by Renew",
     "a hold that shrinks and grows in a store without a clock",
     "a queue in a store without a clock",
+    "a waiter whose Acquires come late in a store without a clock",
+    "a waiter that speaks by Acquire in a store without a clock",
     "a store that restarts with its book",
     "a store without a clock",
 }
+
+_OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
 
 
 @pytest.mark.slow
@@ -23,7 +27,7 @@ LARGE = {
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(world, id=world.name, marks=[pytest.mark.long] * (world.name in LARGE))
+        pytest.param(world, id=world.name, marks=_OF_LARGE if world.name in LARGE else ())
         for world in WORLDS
     ],
 )

@@ -25,6 +25,8 @@ type Sights = tuple[tuple[str, int], ...]
 """What one observer has seen of each entry's present beat: the entry's id, its own ticks ago."""
 type Call = tuple[Any, ...]
 """A command as a plain tuple: its verb, the id, and what else it says."""
+type Trip = tuple[int, int | None]
+"""Own ticks since it was sent, store's ticks since it was answered. None: the store has no clock."""
 type Message = tuple[Any, ...]
 """`("q", client, live, call)`, `("r", client, reply)` or `("p", client, id, token, slots, ticks ago)`."""
 
@@ -59,8 +61,10 @@ class Client(NamedTuple):
     slots: tuple[int, ...] = ()
     units: int = 0
     seq: int = 0
-    trip: tuple[int, int] | None = None
-    """Of the last round trip: own ticks since it was sent, store's ticks since it was answered."""
+    trip: Trip | None = None
+    """The last round trip, while it is of use."""
+    doubtful: bool = False
+    """It waits, and an answer was lost or late, or it was silent. Kept only where the store has no clock."""
     spent: int = 0
     """How many optional things (renewals, resizes) it has done with this id."""
 

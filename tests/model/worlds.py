@@ -5,6 +5,8 @@ slow, it pauses and dies (a client that does nothing while time passes does both
 so that the world stays small; they stand for anybody who takes what the adversary left.
 """
 
+from dataclasses import replace
+
 from tests.model.size import World
 
 _CALM = (False, False, False)
@@ -203,7 +205,29 @@ CLOCKLESS_QUEUE = World(
     liveness=True,
     renewals=(0, 0),
     stale=0,
-    reaches=("granted", "queued", "renewed", "pushed"),
+    reaches=("granted", "queued", "renewed", "pushed", "believed"),
+)
+
+CLOCKLESS_WAITER = World(
+    "a waiter that speaks by Acquire in a store without a clock",
+    ids=(1, 3),
+    units=(1, 1),
+    queues=(True, False),
+    slips=(0, 0),
+    every=1,
+    waiter_ttl=5,
+    clock=False,
+    tombstone=2,
+    renewals=(0, 0),
+    stale=0,
+    speaks="acquire",
+    reaches=("granted", "queued", "gone", "pushed", "believed", "stale believer's write"),
+)
+
+CLOCKLESS_COPIES = replace(
+    CLOCKLESS_WAITER,
+    name="a waiter whose Acquires come late in a store without a clock",
+    stale=1,
 )
 
 CLOCKLESS_RESIZES = World(

@@ -1,6 +1,7 @@
 """Where the store has no clock, a notified grant counts only if it came after the last answer."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 
 import dibs
 from dibs.clock import Clock, SystemClock
+from dibs.core.timing import MAX_CLAIM_TIMEOUT, TOMBSTONE_TTL
 from dibs.errors import BackendUnavailable
 from dibs.stores.cas.cells import Cell, Change, Receive
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.registry import BUILTIN
+from dibs.testing import ManualClock
 from tests.stores.memory_cells import MemoryCells, MemoryCellStore, Server
 
 SERVER = Server(SystemClock())
@@ -24,6 +27,9 @@ class Network:
     def __init__(self) -> None:
         self.loses_answers = False
         self.is_cut = False
+        self.is_open = asyncio.Event()
+        """Calls wait for it."""
+        self.is_open.set()
         self.lost = asyncio.Event()
         """An answer was lost."""
         self.answered = asyncio.Event()
@@ -55,11 +61,13 @@ class PlannedCells(MemoryCells):
         self.network = network
 
     async def load(self, key: bytes) -> Cell:
+        await self.network.is_open.wait()
         if self.network.is_cut:
             raise BackendUnavailable("cut")
         return await super().load(key)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        await self.network.is_open.wait()
         if self.network.is_cut:
             raise BackendUnavailable("cut")
         found = await super().swap(key, version, change)
@@ -114,6 +122,45 @@ def test_one_whose_claim_got_lost_lets_nobody_in_twice(monkeypatch: pytest.Monke
             network.answered.clear()
             assert network.deliver() == 1
             await network.answered.wait()
+            assert not waiting.done(), "the grant in the notification ended long ago"
+            await second.release()
+            lease = await asyncio.wait_for(waiting, 10)
+            assert lease.token > second.token
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_one_that_was_paused_for_longer_than_its_tombstone_lets_nobody_in_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its grant ended unclaimed, and the store forgot that: it waits anew with the same id."""
+    monkeypatch.setitem(BUILTIN, "planned", f"{__name__}:PlannedStore")
+    clock = ManualClock()
+    monkeypatch.setattr(sys.modules[__name__], "SERVER", Server(clock))
+    NETWORK.clear()
+
+    async def main() -> None:
+        async with (
+            dibs.connect("planned://holder", clock=clock) as holder,
+            dibs.connect("planned://waiter", clock=clock) as other,
+        ):
+            first = await holder.lock("a", ttl=30).acquire()
+            waiting = asyncio.create_task(other.lock("a", ttl=0.5, wait=1000).acquire())
+            network = NETWORK.setdefault("planned://waiter", Network())
+            await network.answered.wait()  # it waits, and has told the store its inbox
+            await first.release()
+            network.is_open.clear()
+            clock.advance(MAX_CLAIM_TIMEOUT + TOMBSTONE_TTL + 5)  # no task runs meanwhile
+            second = await holder.lock("a", ttl=30).acquire()
+            network.answered.clear()
+            network.is_open.set()
+            await network.answered.wait()
+            assert (await holder.lock("a").status()).waiters
+            network.answered.clear()
+            assert network.deliver() == 1
+            asked = asyncio.create_task(network.answered.wait())
+            await asyncio.wait((asked, waiting), return_when=asyncio.FIRST_COMPLETED)
             assert not waiting.done(), "the grant in the notification ended long ago"
             await second.release()
             lease = await asyncio.wait_for(waiting, 10)
