@@ -271,7 +271,10 @@ class AcquireAttempt:
         self._sent = None
 
     def _was_silent(self, sent: float) -> bool:
-        """Whether the last answer is so long ago that a tombstone of this id may be gone."""
+        """Whether the last answer is so long ago that a tombstone of this id may be gone.
+
+        Half of a tombstone's ttl: the answer before may have been that late, too.
+        """
         return self._sent is not None and sent - self._sent > TOMBSTONE_TTL / 2
 
     # -- waiting ------------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ THREAD_END = 1.0
 CHECK_INTERVAL = 1.0
 """Seconds between two checks that the thread still runs, for a caller without a time limit."""
 
+LONG_CALL = 30.0
+"""Seconds that listing a page, or examining the store, may take."""
+
 CLOSE_TIMEOUT = 3.0
 """Seconds that closing a connection may take."""
 
@@ -245,13 +248,14 @@ class BlockingLoopConnection:
         return self._thread.do(self._enter().apply_within(commands, timeout))
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return self._thread.do(self._enter().scan(prefix, cursor, limit))
+        return self._thread.do(self._enter().scan(prefix, cursor, limit), LONG_CALL)
 
     def examine(self) -> Sequence[Finding]:
-        return self._thread.do(self._enter().examine())
+        return self._thread.do(self._enter().examine(), LONG_CALL)
 
     def subscribe(self, timeout: float) -> None:
-        self._thread.do(self._enter().subscribe(self._arrived.put))
+        timeout = max(timeout, self._least_timeout)
+        self._thread.do(self._enter().subscribe(self._arrived.put), timeout)
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
         try:

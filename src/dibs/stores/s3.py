@@ -21,7 +21,7 @@ from dibs.clock import Clock
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Capabilities, Finding
-from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive
+from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive, TooLarge
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.cas.options import read_options
@@ -30,6 +30,9 @@ from dibs.stores.redact import redacted
 
 THREADS = 32
 """Calls under way at a time, for one event loop."""
+
+MAX_SIZE = 1_000_000
+"""Bytes of a value to which an id may be added."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
@@ -266,6 +269,8 @@ class S3Cells:
             return None
         condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
         value = write_state(change.state)
+        if change.grows and len(value) > MAX_SIZE:
+            raise TooLarge(f"{len(value)} bytes")
         found = await self._call(
             "put_object",
             _object(key),

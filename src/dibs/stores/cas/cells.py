@@ -27,6 +27,9 @@ class Change(NamedTuple):
     """The same, for what the store shows of it."""
     notifications: Sequence[Notification]
     """For other processes. Lost ones cost time, not exclusion."""
+    grows: bool = False
+    """An id was added: refuse it by `TooLarge` well before the value is as large as the store can take, so
+    that what is in the cell can still be renewed and released."""
 
 
 class Conflict(Exception):

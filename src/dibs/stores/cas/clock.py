@@ -22,6 +22,9 @@ from dibs.core.timing import DRIFT
 SKEW = 10.0
 """Seconds by which the clocks of a store's servers may differ, or be stepped; the option `skew` of URLs."""
 
+LATE = 1.0
+"""Seconds by which an answer may be later than expected: servers' clocks are never quite the same."""
+
 UNDATED = 0.0
 """The `expires` of an entry whose writer did not know the store's time."""
 
@@ -59,12 +62,15 @@ class StoreClock:
         self._highest_low = self._lowest_high = 0.0
         """Of all answers: the difference was at least the one, and at most the other."""
         self._known = False
+        self._date = 0.0
+        """The latest date of an answer."""
 
     def note(self, date: float, resolution: float, sent: float, heard: float) -> None:
         """An answer had this date: seconds since 1970, rounded down to `resolution`.
 
         The request was sent and its answer heard at these times of our own clock.
         """
+        self._date = max(self._date, date)
         low = date - heard
         high = date + resolution - sent + DRIFT * (heard - sent)
         if not self._known:
@@ -79,6 +85,17 @@ class StoreClock:
             if old_low <= high and low <= old_high:
                 low, high = max(low, old_low), min(high, old_high)
         self._low, self._high, self._at, self._known = low, high, heard, True
+
+    def was_later(self, time: Time, now: float) -> bool:
+        """Whether an answer by `now` had a later date than can be, if `time` was the latest at its moment.
+
+        Then our own clock has stood still meanwhile, as in a virtual machine that was paused, or the store's
+        was stepped.
+        """
+        if time.slack is None:
+            return False
+        since = now - (time.now - time.ahead)
+        return self._date > time.now + (1 + DRIFT) * since + LATE
 
     @property
     def is_dated(self) -> bool:

@@ -9,15 +9,37 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Literal, NamedTuple
 
 from dibs.clock import Clock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
-from dibs.errors import BackendUnavailable, Corrupt, DibsError
-from dibs.model import Acquire, Command, Inspect, Notification, Page, Refused, Reply, Status
+from dibs.errors import (
+    BackendUnavailable,
+    Corrupt,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    InvalidRequest,
+    NotConfigured,
+)
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Granted,
+    Inspect,
+    Notification,
+    Page,
+    Queued,
+    Refused,
+    Renewed,
+    Reply,
+    Status,
+)
 from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive, TooLarge
-from dibs.stores.cas.clock import UNDATED, Sightings, StoreClock, Time
+from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
 from dibs.stores.snapshot import State, dump, load
 
 QUEUE_LIMIT = 256
@@ -58,29 +80,34 @@ class _Attempt(NamedTuple):
     replies: list[Reply]
     notifications: list[Notification]
     sightings: Sightings
+    time: Time
+    changed: dict[str, Mark]
+    """The entries that it wrote, as they are now."""
+    grows: bool
+    """An id was added to the cell."""
 
 
-class _Call:
-    """Commands of one batch for one key, and what came of them."""
+class _Call(NamedTuple):
+    """Commands of one batch for one key, and the future of their replies."""
 
-    __slots__ = ("commands", "error", "replies")
-
-    def __init__(self, commands: Sequence[Command]) -> None:
-        self.commands = commands
-        self.replies: list[Reply] | None = None
-        self.error: DibsError | None = None
+    commands: Sequence[Command]
+    replies: "asyncio.Future[list[Reply]]"
 
 
 class _Key:
-    """One key in this event loop: whose turn it is, who waits, and what was seen of its entries."""
+    """One key in this event loop: what waits, what is under way, and what was seen of its entries."""
 
-    __slots__ = ("sightings", "turn", "users", "waiting")
+    __slots__ = ("given_up", "running", "sightings", "taken", "task", "waiting")
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.users = 0
         self.waiting: list[_Call] = []
-        """Whoever has the turn next takes all of them along."""
+        """The next swap takes all of them along."""
+        self.taken: list[_Call] = []
+        """Those of the swap that is under way."""
+        self.running = False
+        self.task: asyncio.Task[None] | None = None
+        self.given_up = False
+        """Nobody waits for what is under way any more."""
         self.sightings = Sightings()
 
 
@@ -109,7 +136,8 @@ class CasLedger:
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
         """Apply a batch: the commands of each key in order, in one swap; keys side by side.
 
-        If one key fails, the others are done nevertheless, and its error is raised.
+        If one key fails, the others are done nevertheless, and its commands get `Failed`. An error of all
+        keys is raised.
         """
         self._count(len(commands))
         if len(commands) == 1:
@@ -125,44 +153,78 @@ class CasLedger:
             return_exceptions=True,
         )
         replies: dict[int, Reply] = {}
+        error: BaseException | None = None
         for of_key, outcome in zip(numbers.values(), outcomes, strict=True):
-            if isinstance(outcome, BaseException):
+            if not isinstance(outcome, BaseException):
+                replies.update(zip(of_key, outcome, strict=True))
+            elif isinstance(outcome, DibsError):
+                error = error or outcome
+                replies.update(dict.fromkeys(of_key, _failed(outcome)))
+            else:
                 raise outcome
-            replies.update(zip(of_key, outcome, strict=True))
+        if error is not None and all(isinstance(outcome, DibsError) for outcome in outcomes):
+            raise error
         return [replies[number] for number in range(len(commands))]
 
     # -- one key ------------------------------------------------------------------------------------
 
     async def _apply_to_key(self, name: bytes, commands: Sequence[Command]) -> list[Reply]:
-        """Wait for the turn. While one swap is under way, the commands of others gather for the next."""
-        key, call = self._key(name), _Call(commands)
-        key.users += 1
-        key.waiting.append(call)
-        try:
-            async with key.turn:
-                if call.replies is None and call.error is None:
-                    await self._apply_waiting(name, key)
-        finally:
-            key.users -= 1
-            if call in key.waiting:
-                key.waiting.remove(call)
-        if call.replies is None:
-            raise call.error or BackendUnavailable(f"{name!r} was not applied")
-        return call.replies
+        """Have commands applied. While one swap is under way, those of all callers gather for the next.
 
-    async def _apply_waiting(self, name: bytes, key: _Key) -> None:
-        """Apply what waits, in one swap. If that fails, nobody knows whether it was applied."""
-        taken, key.waiting = key.waiting, []
+        A caller that is cancelled leaves. What is under way is given up once nobody waits for it.
+        """
+        key, loop = self._key(name), asyncio.get_running_loop()
+        call = _Call(commands, loop.create_future())
+        key.waiting.append(call)
+        if not key.running:
+            key.task = asyncio.Task(self._run(name, key), loop=loop, eager_start=True)
+            key.task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
         try:
-            commands = [command for call in taken for command in call.commands]
-            replies = await self._in_turn(name, key, commands)
-        except BaseException as error:
-            failure = BackendUnavailable(f"a call that others shared was given up: {name!r}")
-            for call in taken:
-                call.error = error if isinstance(error, DibsError) else failure
+            return await call.replies
+        except asyncio.CancelledError:
+            taken = key.taken
+            if key.task is not None and taken and all(each.replies.done() for each in taken):
+                key.given_up = True
+                key.task.cancel()
             raise
-        for call in taken:
-            call.replies, replies = replies[: len(call.commands)], replies[len(call.commands) :]
+
+    async def _run(self, name: bytes, key: _Key) -> None:
+        """Apply what waits, in one swap each time, until nothing waits."""
+        key.running = True
+        try:
+            while key.waiting:
+                key.taken = [call for call in key.waiting if not call.replies.done()]
+                key.waiting = []
+                if key.taken:
+                    await self._apply_taken(name, key)
+        finally:
+            key.running = False
+            for call in (*key.taken, *key.waiting):
+                if not call.replies.done():
+                    call.replies.cancel()
+            key.taken, key.waiting = [], []
+
+    async def _apply_taken(self, name: bytes, key: _Key) -> None:
+        """Apply the commands of all callers in one swap, and tell each."""
+        commands = [command for call in key.taken for command in call.commands]
+        try:
+            replies = await self._in_turn(name, key, commands)
+        except asyncio.CancelledError:
+            if not key.given_up:
+                raise
+            key.given_up = False
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            return
+        except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
+            for call in key.taken:
+                if not call.replies.done():
+                    call.replies.set_exception(error)
+            return
+        for call in key.taken:
+            count = len(call.commands)
+            if not call.replies.done():
+                call.replies.set_result(replies[:count])
+            replies = replies[count:]
 
     async def _in_turn(self, name: bytes, key: _Key, commands: Sequence[Command]) -> list[Reply]:
         cell = self._known.pop(name, None)  # until it is known how the swap ends
@@ -173,7 +235,7 @@ class CasLedger:
             attempt = self._attempt(name, key, cell, commands, is_full=is_full)
             if attempt.state == _state_of(cell):
                 if is_current:
-                    self._known[name] = cell
+                    self._remember(name, cell)
                     return attempt.replies
                 cell = None
                 continue
@@ -192,10 +254,46 @@ class CasLedger:
                     ) from error
                 is_full = True
             else:
-                self._known[name] = Cell(version, attempt.state)
+                self._remember(name, Cell(version, attempt.state))
                 key.sightings = attempt.sightings
                 self._deliver(attempt.notifications)
+                if self._store_clock.was_later(attempt.time, self._clock.now()):
+                    return await self._dated_anew(name, key, commands, attempt)
                 return attempt.replies
+
+    async def _dated_anew(
+        self, name: bytes, key: _Key, commands: Sequence[Command], wrong: _Attempt
+    ) -> list[Reply]:
+        """The entries that were written end too early by their date: our own clock stood still meanwhile.
+
+        Take their dates away. Then ask again for what was granted: somebody may have taken it already.
+        """
+        while True:
+            cell = await self._load(name)
+            time = self._store_clock.time(self._clock.now())
+            book = _book_of(name, cell, key.sightings, time)
+            entries = [
+                each for each in book.entries() if wrong.changed.get(each.id) == mark_of(each)
+            ]
+            for entry in entries:
+                entry.expires = UNDATED
+            try:
+                if entries:
+                    await self._cells.swap(name, cell.version, Change(dump(book), book, ()))
+            except Conflict:
+                continue
+            break
+        self._known.pop(name, None)
+        again = [
+            number
+            for number, reply in enumerate(wrong.replies)
+            if isinstance(reply, Granted | Renewed | Queued)
+        ]
+        if again:
+            found = await self._in_turn(name, key, [commands[number] for number in again])
+            for number, reply in zip(again, found, strict=True):
+                wrong.replies[number] = reply
+        return wrong.replies
 
     def _attempt(
         self, name: bytes, key: _Key, cell: Cell, commands: Sequence[Command], *, is_full: bool
@@ -209,19 +307,23 @@ class CasLedger:
         replies: list[Reply] = []
         notifications: list[Notification] = []
         budget = ledger.StepBudget() if len(commands) > 1 else None
+        grows = False
         for command in commands:
-            if is_full and isinstance(command, Acquire) and book.get(command.id) is None:
-                replies.append(Refused("queue_full", recheck_in=FULL_RECHECK))
-                continue
+            if isinstance(command, Acquire) and book.get(command.id) is None:
+                if is_full:
+                    replies.append(Refused("queue_full", recheck_in=FULL_RECHECK))
+                    continue
+                grows = True
             reply, sent = ledger.apply(book, command, time.now, time.stamp, budget)
             replies.append(reply)
             notifications += sent
+        changed = [entry for entry in book.entries() if key.sightings.is_changed(entry)]
         if time.slack is None:
-            for entry in book.entries():
-                if key.sightings.is_changed(entry):
-                    entry.expires = UNDATED
+            for entry in changed:
+                entry.expires = UNDATED
         sightings.forget_all_but(book.entries())
-        return _Attempt(book, dump(book), replies, notifications, sightings)
+        marks = {entry.id: mark_of(entry) for entry in changed}
+        return _Attempt(book, dump(book), replies, notifications, sightings, time, marks, grows)
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -234,7 +336,7 @@ class CasLedger:
         inboxes = self.inboxes
         elsewhere = [n for n in attempt.notifications if n.inbox and n.inbox not in inboxes]
         async with self._calls:
-            change = Change(attempt.state, attempt.book, elsewhere)
+            change = Change(attempt.state, attempt.book, elsewhere, attempt.grows)
             return await self._cells.swap(name, cell.version, change)
 
     def _deliver(self, notifications: Sequence[Notification]) -> None:
@@ -255,10 +357,16 @@ class CasLedger:
 
     def _forget_some(self) -> None:
         """Forget the keys that were not used for the longest time."""
-        unused = [name for name, key in self._keys.items() if not key.users]
+        unused = [name for name, key in self._keys.items() if not key.running]
         for name in unused[: MAX_KEYS // 4]:
             del self._keys[name]
-            self._known.pop(name, None)
+
+    def _remember(self, name: bytes, cell: Cell) -> None:
+        known = self._known
+        known[name] = cell
+        if len(known) > MAX_KEYS:
+            with suppress(RuntimeError, StopIteration):  # another loop has changed it
+                known.pop(next(iter(known)), None)
 
     # -- looking at many keys -----------------------------------------------------------------------
 
@@ -295,16 +403,12 @@ class CasLedger:
     async def _delete_if_idle(self, name: bytes, cell: Cell) -> None:
         time = self._store_clock.time(self._clock.now())
         book = _book_of(name, cell, Sightings(), time)
-        is_dated = time.slack is not None
-        if not is_dated or not book.idle or book.last > time.stamp - KEEP_IDLE * 1e6:
+        is_dated, kept = time.slack is not None, max(KEEP_IDLE, 4 * self._store_clock.skew)
+        if not is_dated or not book.idle or book.last > time.stamp - kept * 1e6:
             return
-        key = self._key(name)
-        async with key.turn:
-            self._known.pop(name, None)
-            try:
-                await self._cells.swap(name, cell.version, Change(None, book, ()))
-            except Conflict:
-                pass
+        self._known.pop(name, None)
+        with suppress(Conflict):
+            await self._cells.swap(name, cell.version, Change(None, book, ()))
 
     def close(self) -> None:
         """End the sweep."""
@@ -314,6 +418,23 @@ class CasLedger:
 
 EMPTY = dump(MemoryBook())
 """The state of a key that does not exist."""
+
+
+def _failed(error: DibsError) -> Failed:
+    """The reply to a command of a batch whose key has an error of its own."""
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return Failed(reason, str(error))
+    return Failed("away", str(error))
+
+
+_REASONS: tuple[tuple[type[DibsError], Literal["forbidden", "invalid", "corrupt"]], ...] = (
+    (Forbidden, "forbidden"),
+    (InvalidRequest, "invalid"),
+    (Corrupt, "corrupt"),
+    (IncompatibleVersion, "corrupt"),
+    (NotConfigured, "corrupt"),
+)
 
 
 def _state_of(cell: Cell) -> State:

@@ -21,11 +21,11 @@ from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.etcd.health import examine
 from dibs.stores.etcd.url import Settings
-from dibs.stores.web.client import Client, NotConnected
+from dibs.stores.web.client import TIMEOUT, Client, NotConnected
 from dibs.stores.web.reading import NotHttp, Response
 
-MAX_SIZE = 1_000_000
-"""Bytes of one value, at most: etcd takes 1.5 MB in a transaction."""
+MAX_SIZE, HARD_LIMIT = 800_000, 1_400_000
+"""Bytes of a value to which an id is added, and of any value: etcd takes 1.5 MB in a transaction."""
 
 MAX_IDLE = 32
 """Connections that are kept for the next requests."""
@@ -95,7 +95,7 @@ class EtcdCells:
 
     async def _request(self, client: Client, path: bytes, body: bytes) -> Response:
         """Send a request, with a token if there are users; with a new one if that has expired."""
-        timeout = OTHER_MEMBER_AFTER if len(self._clients) > 1 else None
+        timeout = OTHER_MEMBER_AFTER if len(self._clients) > 1 else TIMEOUT
         if self._settings.user and not self._token:
             await self._authenticate(client, timeout)
         answer = await client.request(b"POST", path, self._token, body, timeout)
@@ -104,7 +104,7 @@ class EtcdCells:
             answer = await client.request(b"POST", path, self._token, body, timeout)
         return answer
 
-    async def _authenticate(self, client: Client, timeout: float | None) -> None:
+    async def _authenticate(self, client: Client, timeout: float) -> None:
         said = {"name": self._settings.user, "password": self._settings.password}
         answer = await client.request(
             b"POST", b"/v3/auth/authenticate", b"", _encode(said), timeout
@@ -199,7 +199,7 @@ class EtcdCells:
             writes.append({"requestDeleteRange": {"key": at}})
         else:
             value = write_state(change.state)
-            if len(value) > MAX_SIZE:
+            if len(value) > (MAX_SIZE if change.grows else HARD_LIMIT):
                 raise TooLarge(f"{len(value)} bytes")
             writes.append({"requestPut": {"key": at, "value": _text(value)}})
         writes += [{"requestPut": put} for put in self._puts(change.notifications)]

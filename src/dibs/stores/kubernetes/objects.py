@@ -25,8 +25,8 @@ from dibs.stores.cas.cells import Cell, Change, TooLarge
 from dibs.stores.cas.clock import UNDATED
 from dibs.stores.cas.format import read_state, write_state
 
-MAX_ANNOTATIONS = 200_000
-"""Bytes of all annotations, at most: Kubernetes takes 256 KiB."""
+MAX_ANNOTATIONS, HARD_LIMIT = 150_000, 260_000
+"""Bytes of all annotations when an id is added, and at any time: Kubernetes takes 256 KiB."""
 
 BOOK, KEY, SPEC, NOTIFICATIONS = "dibs/book", "dibs/key", "dibs/spec", "dibs/notifications"
 """Annotations. `dibs/spec` is the record as we wrote it last: if it has changed, another elector wrote."""
@@ -239,7 +239,7 @@ def write_lease(key: bytes, namespace: str, old: Version | None, change: Change)
         said = [[each.inbox, *encode(each)] for each in change.notifications]
         annotations[NOTIFICATIONS] = _encode(said).decode()
     size = sum(len(name) + len(text.encode()) for name, text in annotations.items())
-    if size > MAX_ANNOTATIONS:
+    if size > (MAX_ANNOTATIONS if change.grows else HARD_LIMIT):
         raise TooLarge(f"{size} bytes of annotations")
     labels = old.metadata.get("labels") or {}
     labels = {name: value for name, value in labels.items() if not name.startswith(INBOX)}

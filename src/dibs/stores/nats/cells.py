@@ -276,7 +276,8 @@ class NatsCells:
         client, subject = await self._connected(), self._subject(key)
         headers = {"Nats-Expected-Last-Subject-Sequence": str(version or 0)}
         value = b"" if change.state is None else write_state(change.state)
-        if len(value) > client.max_payload - OVERHEAD:
+        most = client.max_payload - OVERHEAD
+        if len(value) > (3 * most // 4 if change.grows else most):
             raise TooLarge(f"{len(value)} bytes")
         if change.state is None:
             headers |= _DELETED

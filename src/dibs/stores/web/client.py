@@ -10,6 +10,9 @@ from dibs.stores.web.endpoint import Endpoint, reason
 from dibs.stores.web.links import LinkPool, Tunnel, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
+TIMEOUT = 10.0
+"""Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
+
 MAX_LINE = 1 << 24
 """Bytes of a line at most."""
 
@@ -61,7 +64,7 @@ class Client:
         path: bytes,
         headers: bytes = b"",
         body: bytes = b"",
-        timeout: float | None = None,
+        timeout: float = TIMEOUT,
     ) -> Response:
         """Send a request and return its answer. `headers` are whole lines. Raises `OSError`, `NotHttp`."""
         link = await self._links.take()

@@ -1,0 +1,174 @@
+"""The adapter for compare-and-set: what one key, one caller or one clock must not do to others."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.clock import Clock, SystemClock
+from dibs.errors import Corrupt
+from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
+from dibs.stores.cas.cells import Cell, Change, TooLarge
+from dibs.stores.cas.clock import StoreClock
+from dibs.stores.cas.format import write_state
+from dibs.stores.cas.ledger import MAX_KEYS, CasLedger
+from dibs.testing import ManualClock
+from tests.stores.memory_cells import MemoryCells, Server
+
+KEY = b"lock:k"
+
+
+class PlannedCells(MemoryCells):
+    """Cells whose calls take some seconds, and that have a limit of size."""
+
+    def __init__(self, server: Server, clock: StoreClock, now: Callable[[], float]) -> None:
+        super().__init__(server, clock, now)
+        self.delay = 0.0
+        self.limits = (10**9, 10**9)
+
+    async def load(self, key: bytes) -> Cell:
+        await asyncio.sleep(self.delay)
+        return await super().load(key)
+
+    async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        await asyncio.sleep(self.delay)
+        limit = self.limits[0 if change.grows else 1]
+        if change.state is not None and len(write_state(change.state)) > limit:
+            raise TooLarge("too large")
+        return await super().swap(key, version, change)
+
+
+class Process:
+    """One process, with its own clock, over cells that all of them share."""
+
+    def __init__(
+        self, server: Server, clock: Clock, known: dict[bytes, Cell] | None = None
+    ) -> None:
+        store_clock = StoreClock()
+        self.cells = PlannedCells(server, store_clock, clock.now)
+        self.ledger = CasLedger(self.cells, clock, store_clock, {} if known is None else known)
+
+    async def say(self, command: Any) -> Any:
+        (reply,) = await self.ledger.apply([command])
+        return reply
+
+
+async def test_a_key_that_cannot_be_read_fails_alone() -> None:
+    clock = SystemClock()
+    server = Server(clock)
+    process = Process(server, clock)
+    await process.ledger.apply(
+        [Acquire(b"lock:a", "a", "o", 30.0), Acquire(b"lock:b", "b", "o", 30.0)]
+    )
+    server.cells[b"lock:bad"] = (999, b"nonsense")
+    renewals = [
+        Renew(b"lock:a", "a", 30.0),
+        Renew(b"lock:bad", "x", 30.0),
+        Renew(b"lock:b", "b", 30.0),
+    ]
+    first, bad, second = await process.ledger.apply(renewals)
+    assert isinstance(first, Renewed)
+    assert isinstance(second, Renewed)
+    assert isinstance(bad, Failed)
+    assert bad.reason == "corrupt"
+    with pytest.raises(Corrupt, match="lock:bad"):
+        await process.say(renewals[1])
+
+
+async def test_what_is_in_a_full_cell_is_renewed_and_released() -> None:
+    clock = ManualClock()
+    process = Process(Server(clock), clock)
+    process.cells.limits = (20_000, 30_000)
+    held = []
+    for number in range(200):
+        command = Acquire(b"semaphore:k", f"{number:032x}", "owner", 10.0, capacity=1000)
+        reply = await process.say(command)
+        if isinstance(reply, Granted):
+            held.append(command.id)
+        else:
+            assert isinstance(reply, Refused)
+            assert reply.reason == "queue_full"
+    assert 50 < len(held) < 200
+    for _ in range(12):
+        clock.advance(3)
+        for each in held:
+            assert isinstance(await process.say(Renew(b"semaphore:k", each, 10.0)), Renewed)
+    for each in held:
+        assert await process.say(Release(b"semaphore:k", each)) == Released()
+
+
+async def test_a_clock_that_stood_still_dates_no_lease_too_early() -> None:
+    """As in a virtual machine that was paused: a lone try elsewhere would take the lease at once."""
+    wall, mine, theirs = ManualClock(), ManualClock(), ManualClock()
+    server = Server(wall)
+    paused, other = Process(server, mine), Process(server, theirs)
+    await paused.say(Acquire(KEY, "x", "x", 30.0))
+    await paused.say(Release(KEY, "x"))
+    for clock in (wall, theirs):
+        clock.advance(60)
+    assert isinstance(await paused.say(Acquire(KEY, "a", "a", 30.0)), Granted)
+    for clock in (wall, mine, theirs):
+        clock.advance(1)
+    assert isinstance(await other.say(Acquire(KEY, "b", "b", 30.0)), Refused)
+
+
+async def test_callers_that_give_up_take_no_others_along() -> None:
+    clock = SystemClock()
+    process = Process(Server(clock), clock)
+    await process.say(Acquire(KEY, "holder", "o", 30.0))
+    process.cells.delay = 0.05
+
+    async def impatient(number: int) -> None:
+        for turn in range(20):
+            try:
+                async with asyncio.timeout(0.03):
+                    await process.say(Acquire(KEY, f"{number}-{turn}", "o", 30.0))
+            except TimeoutError:
+                pass
+
+    tries = [asyncio.create_task(impatient(number)) for number in range(5)]
+    for _ in range(4):
+        assert isinstance(await process.say(Renew(KEY, "holder", 30.0)), Renewed)
+    await asyncio.gather(*tries)
+
+
+async def test_what_nobody_waits_for_is_given_up() -> None:
+    clock = SystemClock()
+    process = Process(Server(clock), clock)
+    process.cells.delay = 3600.0
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await process.say(Inspect(KEY))
+    process.cells.delay = 0.0
+    async with asyncio.timeout(5):
+        await process.say(Inspect(KEY))
+
+
+async def test_an_error_is_told_to_all_who_share_a_swap() -> None:
+    clock = SystemClock()
+    server = Server(clock)
+    process = Process(server, clock)
+    server.cells[KEY] = (999, b"nonsense")
+    process.cells.delay = 0.01
+    calls = [asyncio.create_task(process.say(Renew(KEY, f"{n}", 30.0))) for n in range(5)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {Corrupt}
+    del server.cells[KEY]
+    assert isinstance(await process.say(Acquire(KEY, "a", "o", 30.0)), Granted)
+
+
+def test_what_a_process_knows_is_bounded() -> None:
+    """Also if each of many event loops uses a few keys only."""
+    clock, known = SystemClock(), dict[bytes, Cell]()
+    server = Server(clock)
+
+    async def one(number: int) -> None:
+        process = Process(server, clock, known)
+        for more in range(100):
+            await process.say(Acquire(b"lock:%d" % (100 * number + more), "a", "o", 30.0))
+
+    for number in range(MAX_KEYS // 100 + 2):
+        asyncio.run(one(number))
+    assert len(known) <= MAX_KEYS
