@@ -27,6 +27,7 @@ from dibs.errors import (
 from dibs.stores.cas.ledger import QUEUE_LIMIT
 from dibs.sync import connect
 from dibs.testing import FaultProxy
+from tests.servers.certificates import key_of, self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 
@@ -309,6 +310,30 @@ def test_users_and_wrong_passwords(tmp_path: Path) -> None:
         assert "secret9" not in str(refusal.value)
         with pytest.raises(Forbidden, match="etcd://user:password@host"):
             connect(f"etcd://{place}").lock("a").acquire(wait=0)
+
+
+@pytest.fixture
+def jwt_server(tmp_path: Path) -> Iterator[EtcdServer]:
+    """Its tokens are too old after each change of users or roles."""
+    key = self_signed(tmp_path / "jwt.pem")
+    tokens = f"jwt,pub-key={key},priv-key={key_of(key)},sign-method=ES256,ttl=10m"
+    with EtcdServer(tmp_path / "etcd", extra=["--auth-token", tokens]) as server:
+        server.enable_auth("secret")
+        yield server
+
+
+def _change_roles(server: EtcdServer) -> None:
+    token = server.call("auth/authenticate", {"name": "root", "password": "secret"})["token"]
+    server.call("auth/role/add", {"name": "another"}, token=token)
+
+
+def test_roles_may_change_while_clients_run(jwt_server: EtcdServer) -> None:
+    with connect(f"etcd://root:secret@127.0.0.1:{jwt_server.port}") as client:
+        lease = client.lock("a").acquire()
+        _change_roles(jwt_server)
+        assert lease.release(), "a transaction is sent again with a new token"
+        with client.lock("a"):
+            """So is every other call."""
 
 
 def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:

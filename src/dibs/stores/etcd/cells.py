@@ -39,6 +39,9 @@ KEEP_INBOX = 3600
 INBOXES_SWEPT = 100
 """Old inboxes that one client deletes, at most, when it subscribes."""
 
+OLD_TOKEN = ("revision of auth store is old", "user name is empty", "invalid auth token")
+"""What etcd says of a token that a new one stands in for. It has applied nothing then."""
+
 UNAUTHENTICATED, PERMISSION_DENIED = 16, 7
 """Codes of gRPC in the answers of the gateway."""
 
@@ -94,13 +97,15 @@ class EtcdCells:
         raise failure
 
     async def _request(self, client: Client, path: bytes, body: bytes) -> Response:
-        """Send a request, with a token if there are users; with a new one if that has expired."""
+        """Send a request, with a token if there are users; once more with a new one if that is too old."""
         timeout = OTHER_MEMBER_AFTER if len(self._clients) > 1 else TIMEOUT
         if self._settings.user and not self._token:
             await self._authenticate(client, timeout)
-        answer = await client.request(b"POST", path, self._token, body, timeout)
-        if answer.status == 401 and self._settings.user and self._token:
-            await self._authenticate(client, timeout)
+        token = self._token
+        answer = await client.request(b"POST", path, token, body, timeout)
+        if self._settings.user and _is_of_old_token(answer):
+            if self._token == token:  # else another call has got a new one meanwhile
+                await self._authenticate(client, timeout)
             answer = await client.request(b"POST", path, self._token, body, timeout)
         return answer
 
@@ -368,6 +373,12 @@ def _problem(answer: Response) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, LookupError, TypeError):
         text = answer.body[:200].decode("utf-8", "replace").strip()
         return f"status {answer.status}{': ' if text else ''}{text}"
+
+
+def _is_of_old_token(answer: Response) -> bool:
+    if answer.status == 200:
+        return False
+    return answer.status == 401 or any(told in _problem(answer) for told in OLD_TOKEN)
 
 
 def _code(answer: Response) -> int:
