@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,13 @@ from dibs.errors import (
     NotConfigured,
 )
 from dibs.stores.cas.ledger import QUEUE_LIMIT
-from dibs.sync import connect
+from dibs.stores.registry import store_for
+from dibs.sync import Client, connect
 from dibs.testing import FaultProxy
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
+from tests.servers.waiting import wait_until
 
 HOLDER = """
 import sys, time
@@ -59,6 +62,26 @@ def calls(server: EtcdServer) -> int:
         r'grpc_server_handled_total\{[^}]*grpc_method="(?:Txn|Range)"[^}]*\} (\S+)', text
     )
     return int(sum(map(float, counts)))
+
+
+def watchers(server: EtcdServer) -> int:
+    """How many watches the server has."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return int(text.partition("\netcd_debugging_mvcc_watcher_total ")[2].split()[0])
+
+
+@contextmanager
+def waiting(client: Client, name: str) -> Iterator[None]:
+    """Somebody waits for a lock meanwhile, which another one holds; until it gets that afterwards."""
+
+    def wait() -> None:
+        with suppress(dibs.DibsError), client.lock(name, ttl=60):
+            """Got it."""
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    yield
 
 
 def test_an_uncontended_cycle_is_two_calls(etcd_url: str, etcd_server: EtcdServer) -> None:
@@ -107,6 +130,26 @@ def test_who_waits_sends_heartbeats_and_no_more(etcd_url: str, etcd_server: Etcd
         lease.release()
         assert got.wait(5)
         thread.join()
+
+
+def test_old_inboxes_are_deleted_in_one_call(etcd_url: str, etcd_server: EtcdServer) -> None:
+    prefix = f"{etcd_url.rpartition('/')[2]}/inboxes/"
+    for number in range(50):
+        _put(etcd_server, f"{prefix}{number}", json.dumps({"at": 0, "notifications": []}))
+    _put(etcd_server, f"{prefix}new", json.dumps({"at": time.time(), "notifications": []}))
+
+    def left() -> int:
+        key, end = (base64.b64encode(raw.encode()).decode() for raw in (prefix, prefix[:-1] + "0"))
+        return int(etcd_server.call("kv/range", {"key": key, "range_end": end})["count"])
+
+    with connect(etcd_url) as holder, connect(etcd_url) as waiter, holder.lock("a"):
+        before, asked = calls(etcd_server), 0
+        with waiting(waiter, "a"):
+            while left() > 1:
+                asked += 1
+                assert asked < 1000
+            assert calls(etcd_server) - before - asked < 15
+            assert left() == 1, "somebody may still read the new one"
 
 
 @pytest.mark.once
@@ -190,7 +233,6 @@ def test_what_is_no_book_grants_nothing(
 
 def test_a_queue_has_a_limit(etcd_url: str) -> None:
     from dibs.model import Acquire, Queued, Refused
-    from dibs.stores.registry import store_for
 
     connection = store_for(etcd_url).blocking_connection()
     connection.open(5)
@@ -207,7 +249,6 @@ def test_a_queue_has_a_limit(etcd_url: str) -> None:
 
 def test_a_key_that_is_full_takes_no_more_and_serves_who_is_in_it(etcd_url: str) -> None:
     from dibs.model import Acquire, Granted, Refused, Release, Released
-    from dibs.stores.registry import store_for
 
     connection = store_for(etcd_url).blocking_connection()
     connection.open(5)
@@ -280,6 +321,43 @@ def test_a_server_that_restarts_keeps_its_leases(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
+def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
+    with EtcdCluster(tmp_path) as cluster:
+        leader = cluster.leader()
+        first, second, _ = sorted(cluster.members, key=lambda member: member is leader)
+        hosts = ",".join(f"127.0.0.1:{member.port}" for member in (first, second))
+        with (
+            connect(f"etcd://127.0.0.1:{leader.port}") as holder,
+            connect(f"etcd://{hosts}") as waiter,
+            holder.lock("a", ttl=60),
+            waiting(waiter, "a"),
+        ):
+            wait_until(lambda: watchers(first), "the waiter watches")
+            assert not watchers(second)
+            first.pause()
+            wait_until(lambda: watchers(second), "it watches at another member")
+
+
+@pytest.mark.once
+def test_a_watch_leaves_a_member_that_has_lost_its_leader(tmp_path: Path) -> None:
+    """It answers, and hears of nothing."""
+    with EtcdCluster(tmp_path) as cluster:
+        first, *others = cluster.members
+        with (
+            connect(f"etcd://127.0.0.1:{first.port}") as client,
+            client.lock("a", ttl=60),
+            waiting(client, "a"),
+        ):
+            wait_until(lambda: watchers(first), "the waiter watches")
+            for member in others:
+                member.pause()
+            wait_until(lambda: watchers(first) == 0, "its watch ends")
+            for member in others:
+                member.resume()
+            wait_until(lambda: watchers(first), "it watches again")
+
+
+@pytest.mark.once
 def test_a_cluster_goes_on_without_its_leader(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as cluster:
         hosts = ",".join(f"127.0.0.1:{member.port}" for member in cluster.members)
@@ -334,6 +412,21 @@ def test_roles_may_change_while_clients_run(jwt_server: EtcdServer) -> None:
         assert lease.release(), "a transaction is sent again with a new token"
         with client.lock("a"):
             """So is every other call."""
+
+
+def test_a_watch_begins_though_roles_have_changed(jwt_server: EtcdServer) -> None:
+    """etcd says of a watch that it refuses that it was created, too."""
+
+    async def main() -> None:
+        store = store_for(f"etcd://root:secret@127.0.0.1:{jwt_server.port}")
+        connection = store.async_connection()
+        await connection.open()
+        _change_roles(jwt_server)
+        await connection.subscribe(lambda _: None)
+        assert watchers(jwt_server) == 1
+        await connection.close()
+
+    asyncio.run(main())
 
 
 def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:

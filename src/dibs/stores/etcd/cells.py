@@ -9,6 +9,7 @@ import asyncio
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ KEEP_INBOX = 3600
 """Seconds after which somebody's inbox is deleted: its process is gone, or has read it long ago."""
 
 INBOXES_SWEPT = 100
-"""Old inboxes that one client deletes, at most, when it subscribes."""
+"""Old inboxes that one client deletes, at most, after it has subscribed: etcd takes 128 in a transaction."""
 
 OLD_TOKEN = ("revision of auth store is old", "user name is empty", "invalid auth token")
 """What etcd says of a token that a new one stands in for. It has applied nothing then."""
@@ -45,8 +46,15 @@ OLD_TOKEN = ("revision of auth store is old", "user name is empty", "invalid aut
 UNAUTHENTICATED, PERMISSION_DENIED = 16, 7
 """Codes of gRPC in the answers of the gateway."""
 
+REQUIRE_LEADER = b"Grpc-Metadata-hasleader: true\r\n"
+"""Header of a watch, which ends then if its member has lost the leader and hears of nothing."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+class _OldToken(BackendUnavailable):
+    """A watch was refused, and a new token will do."""
 
 
 class EtcdCells:
@@ -60,6 +68,9 @@ class EtcdCells:
         self._token = b""
         """The header with the token that stands for user and password; empty before the first call."""
         self._has_answered = False
+        self._watches: dict[object, tuple[int, Callable[[], None]]] = {}
+        """For each watch: its member, and what closes its connection."""
+        self._sweep: asyncio.Task[None] | None = None
         self._keys = settings.prefix + b"/keys/"
         self._inboxes = settings.prefix + b"/inboxes/"
 
@@ -125,9 +136,13 @@ class EtcdCells:
         self._token = b"authorization: %b\r\n" % token.encode()
 
     def _leave(self, number: int) -> None:
-        """Ask another member next, if it is still this one that is asked."""
-        if self._current == number:
-            self._current = (number + 1) % len(self._clients)
+        """Ask another member next, if it is still this one that is asked; end its watches then."""
+        if self._current != number or len(self._clients) == 1:
+            return
+        self._current = (number + 1) % len(self._clients)
+        for member, close in list(self._watches.values()):
+            if member == number:
+                close()
 
     def _read(self, answer: Response) -> Any:
         """Read an answer. Raises the error that it tells of."""
@@ -187,6 +202,8 @@ class EtcdCells:
 
     async def close(self) -> None:
         self.part()
+        if self._sweep is not None:
+            await asyncio.wait([self._sweep])
 
     async def load(self, key: bytes) -> Cell:
         found = await self._call(b"/v3/kv/range", {"key": _text(self._keys + key)}, repeatable=True)
@@ -252,62 +269,99 @@ class EtcdCells:
     # -- notifications ------------------------------------------------------------------------------
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
-        await self._sweep_inboxes()
+        if self._settings.user and not self._token:
+            await self.load(b"")  # which gets one
+        try:
+            end = await self._watch(inbox, receive)
+        except (_OldToken, Forbidden):  # etcd 3.4 says that permission is denied in both cases
+            await self.load(b"")
+            end = await self._watch(inbox, receive)
+        if self._sweep is None or self._sweep.done():
+            self._sweep = asyncio.get_running_loop().create_task(self._sweep_inboxes())
+        return end
+
+    async def _watch(self, inbox: str, receive: Receive) -> Callable[[], None]:
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ended = False
+        number = self._current
+        client = self._clients[number]
 
         def line(text: bytes) -> None:
             result = _decode(text).get("result") or {}
+            if result.get("canceled"):  # it may say that it was created, too
+                raise self._canceled(str(result.get("cancel_reason", "")))
             if result.get("created") and not created.done():
                 created.set_result(None)
             for event in result.get("events") or ():
                 receive(_notifications(event.get("kv") or {}, inbox))
 
         def over(found: Response | Exception) -> None:
-            error = self._stream_ended(found)
-            if not created.done():
-                created.set_exception(error)
-            elif not ended:
+            self._watches.pop(watch, None)
+            if ended:
+                return
+            error = self._stream_ended(number, found)
+            if created.done():
                 receive(error)
-
-        watch = {"create_request": {"key": _text(self._inboxes + inbox.encode())}}
-        client = self._clients[self._current]
-        try:
-            close = await client.lines(
-                b"POST", b"/v3/watch", self._token, _encode(watch), line, over
-            )
-        except OSError as error:
-            raise self._unreachable(self._current, error) from error
-        try:
-            async with asyncio.timeout(client.endpoint.connect_timeout):
-                await created
-        except TimeoutError as error:
-            close()
-            raise BackendUnavailable(
-                f"{self._settings.shown} did not begin a watch in time"
-            ) from error
-        except BaseException:
-            close()
-            raise
+            else:
+                created.set_exception(error)
 
         def end() -> None:
             nonlocal ended
             ended = True
             close()
 
+        watch = object()
+        headers = self._token + REQUIRE_LEADER
+        request = {"create_request": {"key": _text(self._inboxes + inbox.encode())}}
+        try:
+            close = await client.lines(b"POST", b"/v3/watch", headers, _encode(request), line, over)
+        except OSError as error:
+            self._leave(number)
+            raise self._unreachable(number, error) from error
+        if not created.done():
+            self._watches[watch] = (number, close)
+        if number != self._current:
+            close()  # another call has found that this member does not answer
+        try:
+            async with asyncio.timeout(client.endpoint.connect_timeout):
+                await created
+        except TimeoutError as error:
+            end()
+            self._leave(number)
+            raise BackendUnavailable(
+                f"{self._settings.shown} did not begin a watch in time"
+            ) from error
+        except BaseException:
+            end()
+            raise
         return end
 
-    def _stream_ended(self, found: Response | Exception) -> DibsError:
-        if isinstance(found, Response) and found.status != 200:
-            try:
+    def _canceled(self, reason: str) -> DibsError:
+        """What ends a watch that etcd refuses, or has given up."""
+        told = f"{self._settings.shown} canceled the watch: {reason}"
+        if self._settings.user and any(old in reason for old in OLD_TOKEN):
+            return _OldToken(told)
+        return Forbidden(told) if "permission denied" in reason else BackendUnavailable(told)
+
+    def _stream_ended(self, number: int, found: Response | Exception) -> DibsError:
+        error = BackendUnavailable(f"{self._settings.shown} ended the watch: {found!r:.200}")
+        try:
+            if isinstance(found, DibsError):
+                raise found
+            if isinstance(found, Response) and found.status != 200:
                 self._read(found)
-            except DibsError as error:
-                return error
-        self._leave(self._current)
-        return BackendUnavailable(f"{self._settings.shown} ended the watch: {found!r:.200}")
+        except (_OldToken, Forbidden, NotConfigured) as refusal:
+            return refusal
+        except BackendUnavailable as told:
+            error = told
+        self._leave(number)
+        return error
 
     async def _sweep_inboxes(self) -> None:
-        """Delete some inboxes that nobody has written to for long; their order is that of the last write."""
+        """Delete some inboxes that nobody has written to for long; their order is that of the last write.
+
+        One that is written to meanwhile keeps all of them for another time.
+        """
         request = {
             "key": _text(self._inboxes),
             "range_end": _text(_end_of(self._inboxes)),
@@ -315,15 +369,12 @@ class EtcdCells:
             "sort_order": "ASCEND",
             "sort_target": "MOD",
         }
-        found = await self._call(b"/v3/kv/range", request, repeatable=True)
-        long_ago = time.time() - KEEP_INBOX
-        for each in found.get("kvs") or ():
-            if _written_at(each) < long_ago:
-                compare = {"key": each["key"], "target": "MOD", "result": "EQUAL"}
-                compare["mod_revision"] = each["mod_revision"]
-                delete = {"requestDeleteRange": {"key": each["key"]}}
-                request = {"compare": [compare], "success": [delete]}
-                await self._call(b"/v3/kv/txn", request, repeatable=False)
+        with suppress(DibsError):  # it is left for another time
+            found = await self._call(b"/v3/kv/range", request, repeatable=True)
+            long_ago = time.time() - KEEP_INBOX
+            old = [each for each in found.get("kvs") or () if _written_at(each) < long_ago]
+            if old:
+                await self._call(b"/v3/kv/txn", _deletion(old), repeatable=False)
 
     # -- the rest -----------------------------------------------------------------------------------
 
@@ -331,6 +382,8 @@ class EtcdCells:
         return await examine(self._settings, self._clients, self._request)
 
     def part(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
         for client in self._clients:
             client.part()
 
@@ -356,6 +409,22 @@ def _notifications(kv: Any, inbox: str) -> list[Notification]:
         return [decode_notification(fields, b64decode(key), inbox) for key, fields in said]
     except (ValueError, TypeError, LookupError, msgspec.MsgspecError):
         return []
+
+
+def _deletion(found: Sequence[Any]) -> Any:
+    """The transaction that deletes these keys, unless one of them has been written meanwhile."""
+    return {
+        "compare": [
+            {
+                "key": each["key"],
+                "target": "MOD",
+                "result": "EQUAL",
+                "mod_revision": each["mod_revision"],
+            }
+            for each in found
+        ],
+        "success": [{"requestDeleteRange": {"key": each["key"]}} for each in found],
+    }
 
 
 def _written_at(kv: Any) -> float:
