@@ -1,5 +1,6 @@
 """How a cluster is found and reached: kubeconfigs, pods, plugins, TLS and proxies, with real files."""
 
+import asyncio
 import base64
 import json
 import re
@@ -239,6 +240,61 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
     assert len(runs()) - before >= 2
 
 
+SLOW_PLUGIN = """\
+#!/bin/sh
+echo run >> "${{0%/*}}/runs"
+sleep 1.5
+{then}
+"""
+
+
+def slow(server: KubeServer, folder: Path, then: str) -> str:
+    """The URL of a user whose plugin takes 1.5 s."""
+    (folder / "plugin").write_text(SLOW_PLUGIN.format(then=then))
+    (folder / "plugin").chmod(0o755)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}
+    config = kubeconfig(folder / "config", server, user={"exec": plugin})
+    return f"kubernetes://slow?kubeconfig={config}"
+
+
+def test_an_exec_plugin_may_take_longer_than_a_call(
+    kube_server: KubeServer, tmp_path: Path
+) -> None:
+    """A call that gave up leaves the plugin at work, for the next one."""
+    said = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": ADMIN},
+    }
+    url = slow(kube_server, tmp_path, f"echo '{json.dumps(said)}'")
+    tries = []
+    with connect(url, call_timeout=1) as client:
+        while not tries or (tries[-1] is not None and len(tries) < 4):
+            try:
+                client.lock("a").acquire(wait=0).release()
+                tries.append(None)
+            except BackendUnavailable as error:
+                tries.append(error)
+    assert len(tries) in (2, 3)
+    assert tries[-1] is None
+    assert (tmp_path / "runs").read_text().split() == ["run"]
+
+
+async def test_an_exec_plugin_that_fails_late_is_told_once(
+    kube_server: KubeServer, tmp_path: Path
+) -> None:
+    plugin = slow(kube_server, tmp_path, "exit 3").partition("=")[2]
+    options = json.loads(Path(plugin).read_text())["users"][0]["user"]["exec"]
+    made = credentials.ExecPlugin(options | {"command": f"{tmp_path}/plugin"}, {})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(made.header(), 0.2)
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    for runs in (1, 2):
+        with pytest.raises(NotConfigured, match="status 3"):
+            await made.header()
+        assert len((tmp_path / "runs").read_text().split()) == runs
+
+
 # -- TLS and proxies ---------------------------------------------------------------------------------
 
 
@@ -257,7 +313,6 @@ def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Pat
 
 def test_a_client_certificate(tmp_path: Path) -> None:
     """It is sent, whatever this server makes of it."""
-    import asyncio
     import ssl
     import threading
 

@@ -112,21 +112,33 @@ class ExecPlugin:
         self.certificate: Sequence[bytes] = ()
         self._header: bytes | None = None
         self._until = 0.0
-        self._turn = asyncio.Lock()
+        self._run: asyncio.Task[bytes] | None = None
+        """The run under way, or one that failed while no call waited for it."""
 
     async def header(self) -> bytes:
-        async with self._turn:
-            if self._header is None or time.time() > self._until:
-                self._take(await asyncio.to_thread(self._run))
-            assert self._header is not None
+        """All calls wait for the same run. It goes on if they give up, for a later one to use."""
+        if self._header is not None and time.time() <= self._until:
             return self._header
+        if self._run is None:
+            self._run = asyncio.create_task(self._make())
+            self._run.add_done_callback(lambda run: run.cancelled() or run.exception())
+        run = self._run
+        await asyncio.wait((run,))
+        if self._run is run:  # it failed, which is told once
+            self._run = None
+        return run.result()
 
     def renew(self, header: bytes) -> bool:
         if self._header == header:  # else it has been run again since
             self._header = None
         return True
 
-    def _run(self) -> bytes:
+    async def _make(self) -> bytes:
+        header = self._take(await asyncio.to_thread(self._output))
+        self._run = None
+        return header
+
+    def _output(self) -> bytes:
         """The plugin's output. What it writes to stderr is shown to the user by itself."""
         try:
             done = subprocess.run(
@@ -146,7 +158,7 @@ class ExecPlugin:
             raise NotConfigured(f"{self.shown} failed: {type(error).__name__}") from None
         return done.stdout
 
-    def _take(self, output: bytes) -> None:
+    def _take(self, output: bytes) -> bytes:
         try:
             said = json.loads(output)
             if said["apiVersion"] != self._version:
@@ -162,6 +174,7 @@ class ExecPlugin:
             raise NotConfigured(f"{self.shown} gave neither a token nor a certificate")
         self.certificate = [str(each).encode() for each in pair] if all(pair) else ()
         self._header = _bearer(str(token), self.shown) if token else b""
+        return self._header
 
 
 CLUSTER_INFO = (
