@@ -15,9 +15,11 @@ from nats.js.api import KeyValueConfig, StorageType
 
 import dibs
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from dibs.model import Inspect
 from dibs.stores.redact import redacted
 from dibs.stores.registry import store_for
 from dibs.sync import connect
+from dibs.testing import FaultProxy
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.nats import NatsServer
 from tests.servers.ports import free_port
@@ -121,6 +123,43 @@ async def test_a_wait_goes_on_after_the_server_was_restarted(tmp_path: Path) -> 
             await held.release()
             lease = await asyncio.wait_for(waiting, 10)
             await lease.release()
+
+
+def test_a_connection_that_hangs_is_left(nats_server: NatsServer, nats_url: str) -> None:
+    with FaultProxy("127.0.0.1", nats_server.port) as proxy:
+        with connect(proxy.url_for(nats_url), call_timeout=2) as client:
+            held = client.lock("a", ttl=10).acquire()
+            proxy.hang()
+            began = time.monotonic()
+            while time.monotonic() < began + 6:
+                with pytest.raises(BackendUnavailable):
+                    client.lock("b").acquire(wait=0)
+            assert proxy.accepted > 2  # it did not stay on the first
+            proxy.heal()
+            began = time.monotonic()
+            with client.lock("b", wait=5):
+                assert time.monotonic() - began < 2
+            assert not held.wait_lost(5)  # until 11 s after its beginning
+            held.release()
+
+
+async def test_impatient_callers_leave_the_connection_to_others(
+    nats_server: NatsServer, nats_url: str
+) -> None:
+    """Their limits pass before the slow answers come, which do come."""
+    with FaultProxy("127.0.0.1", nats_server.port) as proxy:
+        connection = store_for(proxy.url_for(nats_url)).async_connection()
+        await connection.open()
+        proxy.delay(0.3)
+        command = Inspect(b"lock:a")
+        patient = asyncio.ensure_future(connection.apply_within([command], 5))
+        for _ in range(15):
+            with pytest.raises(BackendUnavailable):
+                await connection.apply_within([command], 0.1)
+        await patient
+        await connection.apply_within([command], 5)
+        assert proxy.accepted == 1
+        await connection.close()
 
 
 USERS = """

@@ -32,6 +32,9 @@ DATED_FOR = 30.0
 TIMEOUT = 5
 """Seconds that an answer may take at most; callers may allow less."""
 
+SILENCE = 1.0
+"""Seconds without an answer after which a call that ends in vain ends the connection, too: it may hang."""
+
 OVERHEAD = 1024
 """Bytes of a message beside its value, at most."""
 
@@ -69,6 +72,9 @@ class NatsCells:
         self._trouble = ""
         """What the server complained of last."""
         self._dated_at = -inf
+        self._heard = 0
+        """How many messages had arrived by the first request that has had no answer since."""
+        self._silent_since = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
     # -- connection ---------------------------------------------------------------------------------
@@ -83,6 +89,7 @@ class NatsCells:
         async with self._connecting:
             if self._client is None:
                 self._client = await self._new_client()
+                self._heard = -1
             return self._client
 
     async def _new_client(self) -> Client:
@@ -148,6 +155,24 @@ class NatsCells:
                     "another one by bucket=, which is then made as it has to be"
                 )
 
+    def _note_sent(self, client: Client) -> None:
+        if client.stats["in_msgs"] != self._heard:
+            self._heard = client.stats["in_msgs"]
+            self._silent_since = asyncio.get_running_loop().time()
+
+    def _leave_if_silent(self, client: Client) -> None:
+        """A request has ended. Leave a connection that answers nobody, so that the next call makes a new one.
+
+        Callers with little time are no reason by themselves: what counts is the time since the first request
+        that nothing came after.
+        """
+        silence = asyncio.get_running_loop().time() - self._silent_since
+        is_silent = client.stats["in_msgs"] == self._heard and silence >= SILENCE
+        if client is self._client and is_silent:
+            self._trouble = f"nothing came for {silence:.1f} s"
+            self._lost()
+            self._in_background(client.close())
+
     def _lost(self) -> None:
         """The connection has ended: so do all calls and subscriptions."""
         self._client = None
@@ -206,6 +231,7 @@ class NatsCells:
         try:
             async with scope:
                 self._calls[scope] = subject
+                self._note_sent(client)
                 answer = await client.request(subject, payload, TIMEOUT, headers=headers)
             said = json.loads(answer.data)
         except NoRespondersError as error:
@@ -214,6 +240,7 @@ class NatsCells:
             raise self._failure(subject, error) from error
         finally:
             self._calls.pop(scope, None)
+            self._leave_if_silent(client)
         if "error" in said:
             told = said["error"]
             raise _Refused(self._shown, told.get("err_code", 0), told.get("description", ""))

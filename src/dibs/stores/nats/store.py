@@ -22,6 +22,9 @@ from dibs.stores.redact import redacted
 TIMEOUT = 5
 """Seconds that connecting may take."""
 
+TIMEOUT_OF_EACH = 2
+"""Seconds that connecting may take, if another server can be asked."""
+
 PING_EVERY = 5
 """Seconds between two pings; after two without an answer the connection has failed."""
 
@@ -98,7 +101,7 @@ class NatsStore(CasStore):
             allow_reconnect=False,  # who subscribes must learn that notifications may be missing
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
-            connect_timeout=TIMEOUT,
+            connect_timeout=TIMEOUT if len(self._servers) == 1 else TIMEOUT_OF_EACH,
             ping_interval=PING_EVERY,
             pending_size=0,  # nothing is sent later than its caller waits
             **login,
