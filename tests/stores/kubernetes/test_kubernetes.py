@@ -207,6 +207,7 @@ def test_a_surrogate_in_a_text_comes_back(cluster: Cluster) -> None:
         ("dibs/book", '{"format": 99}', IncompatibleVersion),
         ("dibs/key", "lock:b", Corrupt),
         ("dibs/key", None, Corrupt),
+        ("dibs/key", "base64:a", Corrupt),
     ],
 )
 def test_what_is_no_book_grants_nothing(
@@ -221,8 +222,8 @@ def test_what_is_no_book_grants_nothing(
         assert cluster.put(found).status == HTTPStatus.OK
         with pytest.raises(error):
             client.lock("a").acquire(wait=0)
-        with client.lock("b"):
-            """Other keys are well."""
+        with client.lock("b"):  # other keys are well
+            assert [each.key for each in client.list()] == [b"lock:b"]
 
 
 def test_a_lease_that_somebody_deletes_is_lost(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ as a label, and nobody watches keys.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cached_property
@@ -46,6 +47,8 @@ RETRY_AFTER = 1.0
 """Seconds after which a busy server is asked again, if it does not tell."""
 
 RBAC = "allow get, create, update, delete, list and watch on leases: deploy/kubernetes-rbac.yaml"
+
+log = logging.getLogger("dibs")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -206,19 +209,29 @@ class KubernetesCells:
     async def page(
         self, prefix: bytes, cursor: bytes | None, limit: int
     ) -> tuple[Sequence[tuple[bytes, Cell]], bytes | None]:
-        """The server lists in the order of its names, so each page goes through all of them."""
+        """The server lists in the order of its names, so each page goes through all of them.
+
+        What can't be read is left out: one Lease is no reason to show none.
+        """
         found: list[tuple[bytes, Any]] = []
         has_more = False
         async for lease in self._list(f"{KIND}={kind_label(prefix)}" if b":" in prefix else KIND):
             key = true_key(lease)
             if key is None or not key.startswith(prefix) or (cursor is not None and key <= cursor):
                 continue
+            if lease["metadata"]["name"] != lease_name(key):  # a copy, made by hand
+                continue
             found.append((key, lease))
             if len(found) > limit + LISTED:
                 found, has_more = _first(found, limit), True
         has_more = has_more or len(found) > limit
         found = _first(found, limit)
-        cells = [(key, read_lease(key, lease)) for key, lease in found]
+        cells = []
+        for key, lease in found:
+            try:
+                cells.append((key, read_lease(key, lease)))
+            except DibsError as error:
+                log.debug("left out of the list: %s", error)
         return cells, found[-1][0] if has_more and found else None
 
     async def _list(self, selector: str) -> AsyncIterator[Any]:

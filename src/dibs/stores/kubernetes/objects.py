@@ -8,6 +8,7 @@ import math
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -73,7 +74,6 @@ class Version(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-@lru_cache(maxsize=4096)
 def lease_name(key: bytes) -> str:
     """The name of the Lease of a key. Two keys never share one."""
     kind, _, raw = key.decode("latin-1").partition(":")
@@ -94,7 +94,6 @@ def _escape(found: re.Match[str]) -> str:
     return "--" if is_inside else f"-{ord(text):02x}"
 
 
-@lru_cache(maxsize=4096)
 @lru_cache(maxsize=4096)
 def kind_label(key: bytes) -> str:
     """The value of the label `dibs/kind`."""
@@ -120,7 +119,8 @@ def true_key(lease: Mapping[str, Any]) -> bytes | None:
     if text is None:
         return None
     if text.startswith("base64:"):
-        return b64decode(text.removeprefix("base64:"))
+        with suppress(ValueError):  # else it is the key of no Lease
+            return b64decode(text.removeprefix("base64:"))
     return str(text).encode()
 
 
