@@ -249,6 +249,8 @@ async def test_what_others_do_in_the_bucket(nats_server: NatsServer, nats_url: s
         await keys.put("lock=3Astrange", b"what?")
         with pytest.raises(Corrupt, match="no book of Dibs"):
             await client.lock("strange").acquire()
+        async with client.lock("well"):
+            assert [each.key async for each in client.list()] == [b"lock:well"]
         await other.jetstream().delete_key_value(bucket)
         lease = await client.lock("a.b/c").acquire()
         assert lease.token > last.token

@@ -6,6 +6,7 @@ why a swap was refused, reads go to the leader of the bucket, and the server's t
 
 import asyncio
 import json
+import logging
 import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -19,7 +20,14 @@ from nats.aio.msg import Msg
 from nats.errors import Error, NoRespondersError
 
 from dibs.core.codec import decode_notification, encode
-from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
+from dibs.errors import (
+    BackendUnavailable,
+    Corrupt,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    NotConfigured,
+)
 from dibs.model import Finding, Notification
 from dibs.stores.cas.cells import Cell, Change, Conflict, Receive, TooLarge
 from dibs.stores.cas.clock import StoreClock
@@ -41,6 +49,8 @@ OVERHEAD = 1024
 NO_BUCKET, BUCKET_EXISTS, NO_MESSAGE, TOO_LARGE = 10059, 10058, 10037, 10054
 NO_JETSTREAM, WRONG_SEQUENCE = (0, 10039, 10076), (10071, 10164)
 """Codes of JetStream's errors; 0 stands for a request that nobody answers."""
+
+log = logging.getLogger("dibs")
 
 _DELETED = {"KV-Operation": "DEL"}
 _NOT_ALLOWED = "permissions violation"
@@ -167,9 +177,12 @@ class NatsCells:
         that nothing came after.
         """
         silence = asyncio.get_running_loop().time() - self._silent_since
-        is_silent = client.stats["in_msgs"] == self._heard and silence >= SILENCE
-        if client is self._client and is_silent:
-            self._trouble = f"nothing came for {silence:.1f} s"
+        if client.stats["in_msgs"] == self._heard and silence >= SILENCE:
+            self._leave(client, f"nothing came for {silence:.1f} s")
+
+    def _leave(self, client: Client, why: str) -> None:
+        if client is self._client:
+            self._trouble = why
             self._lost()
             self._in_background(client.close())
 
@@ -243,6 +256,8 @@ class NatsCells:
             self._leave_if_silent(client)
         if "error" in said:
             told = said["error"]
+            if told.get("err_code") == NO_BUCKET:  # with a new connection it is made anew
+                self._leave(client, f"the bucket {self._bucket!r} is gone")
             raise _Refused(self._shown, told.get("err_code", 0), told.get("description", ""))
         return said
 
@@ -339,8 +354,17 @@ class NatsCells:
             key for key in set(keys) if key.startswith(prefix) and (cursor is None or key > cursor)
         )
         keys = left[:limit]
-        cells = await asyncio.gather(*(self.load(key) for key in keys))
-        return list(zip(keys, cells, strict=True)), keys[-1] if len(left) > limit else None
+        cells = await asyncio.gather(*(self._load_if_readable(key) for key in keys))
+        found = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
+        return found, keys[-1] if len(left) > limit else None
+
+    async def _load_if_readable(self, key: bytes) -> Cell | None:
+        """One value that is no book is no reason to list none."""
+        try:
+            return await self.load(key)
+        except (Corrupt, IncompatibleVersion) as error:
+            log.debug("left out of the list: %s", error)
+            return None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         client, subject = await self._connected(), f"{self._bucket}.inbox.{inbox}"
