@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from dibs.stores.web.client import Client
+from dibs.stores.web.client import WebClient
 
 if TYPE_CHECKING:
     import ssl
@@ -23,8 +23,8 @@ class At(NamedTuple):
     connect_timeout: float = 5.0
 
 
-def connect(url: str, tls: "Callable[[], ssl.SSLContext] | None" = None) -> Client:
+def connect(url: str, tls: "Callable[[], ssl.SSLContext] | None" = None) -> WebClient:
     """A client of the server at this URL; it connects when it is used."""
     at = urlsplit(url)
     where = At(at.hostname or "", at.port or 0, tls)
-    return Client(where, time.monotonic, lambda *date: None, MAX_IDLE)
+    return WebClient(where, time.monotonic, lambda *date: None, MAX_IDLE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dibs.clock import Clock
 from dibs.model import Capabilities, Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Conflict, Receive
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.cas.store import CasStore
@@ -67,7 +67,7 @@ class MemoryCells:
         server = self._server
         found = self._cell(key)
         if found.version != version:
-            raise Conflict(found)
+            raise SwapConflict(found)
         server.revision += 1
         if change.state is None:
             server.cells.pop(key, None)

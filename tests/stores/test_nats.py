@@ -16,6 +16,7 @@ from nats.js.api import KeyValueConfig, StorageType
 import dibs
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.model import Inspect
+from dibs.stores.cas.store import AsyncCasConnection
 from dibs.stores.redact import redacted
 from dibs.stores.registry import store_for
 from dibs.sync import connect
@@ -149,6 +150,7 @@ async def test_impatient_callers_leave_the_connection_to_others(
     """Their limits pass before the slow answers come, which do come."""
     with FaultProxy("127.0.0.1", nats_server.port) as proxy:
         connection = store_for(proxy.url_for(nats_url)).async_connection()
+        assert isinstance(connection, AsyncCasConnection)
         await connection.open()
         proxy.delay(0.3)
         command = Inspect(b"lock:a")

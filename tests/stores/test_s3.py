@@ -15,7 +15,7 @@ import dibs
 from dibs.core.book import MemoryBook
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.model import Acquire, Granted, Release
-from dibs.stores.cas.cells import Cell, Change, Conflict
+from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.registry import store_for
 from dibs.stores.s3 import S3Cells, S3Store
@@ -163,7 +163,7 @@ async def test_a_cell_is_only_deleted_where_no_other_can_be(moto_url: str, *, he
         await cells.swap(b"a", version, Change(None, book, ()))
         assert await cells.load(b"a") == Cell(None, None)
     else:
-        with pytest.raises(Conflict):
+        with pytest.raises(SwapConflict):
             await cells.swap(b"a", version, Change(None, book, ()))
         assert (await cells.load(b"a")).version == version
     await cells.close()

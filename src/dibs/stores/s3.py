@@ -21,7 +21,7 @@ from dibs.clock import Clock
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Capabilities, Finding
-from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.cas.options import read_options
@@ -280,7 +280,7 @@ class S3Cells:
             **condition,
         )
         if found is None:
-            raise Conflict
+            raise SwapConflict
         for each in change.notifications:
             subscriber = self._inboxes.get(each.inbox)
             if subscriber is not None:
@@ -300,9 +300,9 @@ class S3Cells:
                 done = True
             self._deletes = done is None
         if not self._deletes:
-            raise Conflict
+            raise SwapConflict
         if await self._call("delete_object", _object(key), but=REFUSED, IfMatch=version) is None:
-            raise Conflict
+            raise SwapConflict
 
     async def page(
         self, prefix: bytes, cursor: bytes | None, limit: int

@@ -267,7 +267,7 @@ def test_an_exec_plugin_may_take_longer_than_a_call(
         "status": {"token": ADMIN},
     }
     url = slow(kube_server, tmp_path, f"echo '{json.dumps(said)}'")
-    tries = []
+    tries: list[BackendUnavailable | None] = []
     with connect(url, call_timeout=1) as client:
         while not tries or (tries[-1] is not None and len(tries) < 4):
             try:

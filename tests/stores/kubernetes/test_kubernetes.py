@@ -30,7 +30,7 @@ from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
 from dibs.stores.kubernetes.objects import lease_name, read_lease
-from dibs.stores.kubernetes.watch import Watch
+from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.registry import store_for
 from dibs.stores.snapshot import dump
 from dibs.sync import LeaderElection, connect
@@ -309,14 +309,14 @@ def test_a_watch_that_the_server_ends_begins_anew(
 ) -> None:
     """As after half an hour. Notifications come nevertheless, and nobody hears of it."""
     starts: list[float] = []
-    begin = Watch.begin
+    begin = LeaseWatch.begin
 
-    async def begin_briefly(self: Watch) -> None:
+    async def begin_briefly(self: LeaseWatch) -> None:
         self._path = self._path.partition(b"&timeoutSeconds")[0] + b"&timeoutSeconds=1"
         starts.append(time.monotonic())
         await begin(self)
 
-    monkeypatch.setattr(Watch, "begin", begin_briefly)
+    monkeypatch.setattr(LeaseWatch, "begin", begin_briefly)
     monkeypatch.setattr("dibs.stores.kubernetes.watch.SHORT", 0.0)
 
     async def main() -> list[Any]:

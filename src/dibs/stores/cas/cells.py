@@ -32,7 +32,7 @@ class Change(NamedTuple):
     that what is in the cell can still be renewed and released."""
 
 
-class Conflict(Exception):
+class SwapConflict(Exception):
     """The cell is not of the version that the swap expected; nothing was written."""
 
     def __init__(self, cell: Cell | None = None) -> None:
@@ -68,7 +68,7 @@ class Cells(Protocol):
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         """Write a cell if it still has this version; return the new version.
 
-        Raises `Conflict` if it has another one, `TooLarge`. The notifications are sent with the write, or
+        Raises `SwapConflict` if it has another one, `TooLarge`. The notifications are sent with the write, or
         after it.
         """
 

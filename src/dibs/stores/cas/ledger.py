@@ -38,7 +38,7 @@ from dibs.model import (
     Reply,
     Status,
 )
-from dibs.stores.cas.cells import Cell, Cells, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
 from dibs.stores.snapshot import State, dump, load
 
@@ -241,7 +241,7 @@ class CasLedger:
                 continue
             try:
                 version = await self._swap(name, cell, attempt)
-            except Conflict as conflict:
+            except SwapConflict as conflict:
                 cell, is_current = conflict.cell, conflict.cell is not None
                 conflicts += 1
                 if conflicts > PATIENT_CONFLICTS:
@@ -280,7 +280,7 @@ class CasLedger:
             try:
                 if entries:
                     await self._cells.swap(name, cell.version, Change(dump(book), book, ()))
-            except Conflict:
+            except SwapConflict:
                 continue
             break
         self._known.pop(name, None)
@@ -407,7 +407,7 @@ class CasLedger:
         if not is_dated or not book.idle or book.last > time.stamp - kept * 1e6:
             return
         self._known.pop(name, None)
-        with suppress(Conflict):
+        with suppress(SwapConflict):
             await self._cells.swap(name, cell.version, Change(None, book, ()))
 
     def close(self) -> None:

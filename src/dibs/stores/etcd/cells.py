@@ -17,12 +17,12 @@ import msgspec
 from dibs.core.codec import decode_notification, encode
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.etcd.health import examine
-from dibs.stores.etcd.url import Settings
-from dibs.stores.web.client import TIMEOUT, Client, NotConnected
+from dibs.stores.etcd.url import EtcdSettings
+from dibs.stores.web.client import TIMEOUT, NotConnected, WebClient
 from dibs.stores.web.reading import NotHttp, Response
 
 MAX_SIZE, HARD_LIMIT = 800_000, 1_400_000
@@ -60,9 +60,11 @@ class _OldToken(BackendUnavailable):
 class EtcdCells:
     """See `Cells`."""
 
-    def __init__(self, settings: Settings, clock: StoreClock, now: Callable[[], float]) -> None:
+    def __init__(self, settings: EtcdSettings, clock: StoreClock, now: Callable[[], float]) -> None:
         self._settings = settings
-        self._clients = [Client(member, now, clock.note, MAX_IDLE) for member in settings.members]
+        self._clients = [
+            WebClient(member, now, clock.note, MAX_IDLE) for member in settings.members
+        ]
         self._current = 0
         """The member that is asked; another one once this one does not answer."""
         self._token = b""
@@ -107,7 +109,7 @@ class EtcdCells:
                 break
         raise failure
 
-    async def _request(self, client: Client, path: bytes, body: bytes) -> Response:
+    async def _request(self, client: WebClient, path: bytes, body: bytes) -> Response:
         """Send a request, with a token if there are users; once more with a new one if that is too old."""
         timeout = OTHER_MEMBER_AFTER if len(self._clients) > 1 else TIMEOUT
         if self._settings.user and not self._token:
@@ -120,7 +122,7 @@ class EtcdCells:
             answer = await client.request(b"POST", path, self._token, body, timeout)
         return answer
 
-    async def _authenticate(self, client: Client, timeout: float) -> None:
+    async def _authenticate(self, client: WebClient, timeout: float) -> None:
         said = {"name": self._settings.user, "password": self._settings.password}
         answer = await client.request(
             b"POST", b"/v3/auth/authenticate", b"", _encode(said), timeout
@@ -234,7 +236,9 @@ class EtcdCells:
         found = await self._call(b"/v3/kv/txn", request, repeatable=False)
         if found.get("succeeded"):
             return found["header"]["revision"]
-        raise Conflict(self._cell(key, found["responses"][0]["response_range"].get("kvs") or ()))
+        raise SwapConflict(
+            self._cell(key, found["responses"][0]["response_range"].get("kvs") or ())
+        )
 
     def _puts(self, notifications: Sequence[Notification]) -> list[dict[str, str]]:
         """What writes notifications into inboxes: one put for each inbox, since a key is put once only."""

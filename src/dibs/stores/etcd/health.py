@@ -8,15 +8,17 @@ import msgspec
 
 from dibs.errors import DibsError
 from dibs.model import Finding
-from dibs.stores.etcd.url import Settings
-from dibs.stores.web.client import Client
+from dibs.stores.etcd.url import EtcdSettings
+from dibs.stores.web.client import WebClient
 from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import NotHttp, Response
 
-type Ask = Callable[[Client, bytes, bytes], Awaitable[Response]]
+type Ask = Callable[[WebClient, bytes, bytes], Awaitable[Response]]
 
 
-async def examine(settings: Settings, clients: Sequence[Client], ask: Ask) -> Sequence[Finding]:
+async def examine(
+    settings: EtcdSettings, clients: Sequence[WebClient], ask: Ask
+) -> Sequence[Finding]:
     """The members that the URL names, whether they have a leader, their versions, and encryption."""
     found: list[Finding] = []
     statuses = []
@@ -63,7 +65,7 @@ def _member(name: str, status: Any) -> Finding:
 
 
 async def _quorum(
-    settings: Settings, clients: Sequence[Client], ask: Ask, answering: int
+    settings: EtcdSettings, clients: Sequence[WebClient], ask: Ask, answering: int
 ) -> Finding:
     """How many members there are, and whether the URL names them."""
     for client in clients:

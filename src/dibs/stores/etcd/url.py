@@ -42,7 +42,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class EtcdSettings:
     """All that a connection needs to know."""
 
     shown: str
@@ -55,7 +55,7 @@ class Settings:
     """Seconds by which the members' clocks may differ."""
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> EtcdSettings:
     """Read a URL. Raises `NotConfigured` with what is wrong, and never with the password."""
     shown = redacted(url)
     form = _FORM.fullmatch(url)
@@ -70,7 +70,7 @@ def read_url(url: str) -> Settings:
         if user and not colon:
             raise ValueError("a user without a password; write etcd://user:password@host")
         tls = _tls(form["scheme"] == "etcds", options)
-        return Settings(
+        return EtcdSettings(
             shown=shown,
             members=tuple(_member(text, tls) for text in form["hosts"].split(",")),
             prefix=_prefix(form["path"] or ""),

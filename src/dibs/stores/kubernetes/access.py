@@ -29,7 +29,7 @@ CONNECT_TIMEOUT = 5.0
 """Seconds that connecting to the API server may take, with TLS."""
 
 
-class Server(NamedTuple):
+class ApiServer(NamedTuple):
     """Where connections go; see `Endpoint`."""
 
     host: str
@@ -52,14 +52,14 @@ class Access(NamedTuple):
     proxy: Proxy | None
 
     @property
-    def endpoint(self) -> Server:
+    def endpoint(self) -> ApiServer:
         """Where connections go. For a server without TLS it is the proxy, which takes whole URLs."""
         host, port = self.server.hostname or "", self.server.port
         if self.server.scheme == "https":
-            return Server(host, port or 443, self.trust.context)
+            return ApiServer(host, port or 443, self.trust.context)
         if self.proxy is not None:
-            return Server(self.proxy.host, self.proxy.port, None)
-        return Server(host, port or 80, None)
+            return ApiServer(self.proxy.host, self.proxy.port, None)
+        return ApiServer(host, port or 80, None)
 
     @property
     def prefix(self) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from dibs.core.names import PROBE
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Finding
-from dibs.stores.cas.cells import Cell, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.health import examine
@@ -33,8 +33,8 @@ from dibs.stores.kubernetes.objects import (
     write_lease,
     written,
 )
-from dibs.stores.kubernetes.watch import Watch
-from dibs.stores.web.client import Client, NotConnected
+from dibs.stores.kubernetes.watch import LeaseWatch
+from dibs.stores.web.client import NotConnected, WebClient
 from dibs.stores.web.reading import NotHttp, Response
 
 MAX_IDLE = 32
@@ -64,15 +64,15 @@ class KubernetesCells:
         self.access = access
         self._clock = clock
         self._now = now
-        self._watches: set[Watch] = set()
+        self._watches: set[LeaseWatch] = set()
         group = f"{access.prefix}/apis/coordination.k8s.io/v1"
         self.leases = f"{group}/namespaces/{quote(access.namespace)}/leases"
 
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> WebClient:
         access = self.access
         through = access.proxy if access.server.scheme == "https" else None
-        return Client(
+        return WebClient(
             access.endpoint,
             self._now,
             self._clock.note,
@@ -185,24 +185,24 @@ class KubernetesCells:
         if answer.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return written(self.read(answer), change.book)
         if answer.status == HTTPStatus.CONFLICT or (version and answer.status == 404):
-            raise Conflict
+            raise SwapConflict
         if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise TooLarge(_message(answer))
         raise self.problem(answer, "create" if version is None else "update")
 
     async def _delete(self, key: bytes, version: Any) -> None:
-        """Raises `Conflict` also for a Lease that somebody else has made: it is not ours to delete."""
+        """Raises `SwapConflict` also for a Lease that somebody else has made: it is not ours to delete."""
         if version is None:
             return
         metadata = version.metadata
         if (metadata.get("labels") or {}).get(MANAGED_BY) != "dibs":
-            raise Conflict
+            raise SwapConflict
         same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         answer = await self.request(
             "DELETE", f"{self.leases}/{lease_name(key)}", {"preconditions": same}
         )
         if answer.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-            raise Conflict
+            raise SwapConflict
         if answer.status != HTTPStatus.OK:
             raise self.problem(answer, "delete")
 
@@ -253,7 +253,7 @@ class KubernetesCells:
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         selector = quote(INBOX + inbox)
         path = f"{self.leases}?watch=1&labelSelector={selector}"
-        watch = Watch(self, path, inbox, receive)
+        watch = LeaseWatch(self, path, inbox, receive)
         await watch.begin()
         self._watches.add(watch)
 

@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder().decode
 type State = dict[str, Any]
 
 
-class Version(NamedTuple):
+class LeaseVersion(NamedTuple):
     """A Lease as it was read or written last, without its book."""
 
     metadata: dict[str, Any]
@@ -149,7 +149,7 @@ def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
         shown = _shown(state["entries"])
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"what lies in the Lease {name} is no book of Dibs: {error!r}") from error
-    return Cell(Version(metadata, spec, shown), state)
+    return Cell(LeaseVersion(metadata, spec, shown), state)
 
 
 _EMPTY: State = {"last": 0, "capacity": 0, "arrivals": 0, "doubt": 0, "entries": []}
@@ -221,13 +221,15 @@ def _tombstone(lease_id: str, beat: int) -> dict[str, Any]:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def write_lease(key: bytes, namespace: str, old: Version | None, change: Change) -> dict[str, Any]:
+def write_lease(
+    key: bytes, namespace: str, old: LeaseVersion | None, change: Change
+) -> dict[str, Any]:
     """The Lease for a change. What others have put into it stays. Raises `TooLarge`."""
     assert change.state is not None
     if old is None:
         labels = {MANAGED_BY: "dibs"}
         metadata: dict[str, Any] = {"name": lease_name(key), "namespace": namespace}
-        old = Version(metadata | {"labels": labels}, {}, (0, 0, 0))
+        old = LeaseVersion(metadata | {"labels": labels}, {}, (0, 0, 0))
     spec = _write_spec(old, change.book)
     annotations = dict(old.metadata.get("annotations") or {})
     annotations.pop(NOTIFICATIONS, None)
@@ -255,12 +257,12 @@ def write_lease(key: bytes, namespace: str, old: Version | None, change: Change)
     }
 
 
-def written(lease: dict[str, Any], book: MemoryBook) -> Version:
+def written(lease: dict[str, Any], book: MemoryBook) -> LeaseVersion:
     """The version of a Lease that we have just written, as the server shows it."""
     metadata = lease["metadata"]
     metadata.pop("managedFields", None)
     metadata["annotations"].pop(BOOK, None)
-    return Version(metadata, lease["spec"], _show(_holds(book)))
+    return LeaseVersion(metadata, lease["spec"], _show(_holds(book)))
 
 
 def _holds(book: MemoryBook) -> Sequence[Hold]:
@@ -271,7 +273,7 @@ def _show(holds: Sequence[Hold]) -> tuple[int, int, int]:
     return (holds[0].token, holds[0].beat, len(holds)) if holds else (0, 0, 0)
 
 
-def _write_spec(old: Version, book: MemoryBook) -> dict[str, Any]:
+def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
     """What others see. It changes with the signs of life of the first holder, and with nothing else.
 
     client-go compares times in whole seconds, so two renewals within a second look like one to it. Hence

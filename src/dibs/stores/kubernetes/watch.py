@@ -10,7 +10,7 @@ from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.stores.cas.cells import Receive
 from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.objects import read_notifications
-from dibs.stores.web.client import Client
+from dibs.stores.web.client import WebClient
 from dibs.stores.web.reading import NotHttp, Response
 
 SHORT = 1.0
@@ -19,13 +19,13 @@ SHORT = 1.0
 _decode = msgspec.json.Decoder().decode
 
 
-class Asked(Protocol):
+class HasRequests(Protocol):
     """What a watch needs of the cells."""
 
     shown: str
 
     @property
-    def client(self) -> Client: ...
+    def client(self) -> WebClient: ...
     @property
     def access(self) -> Access: ...
     def headers(self, token: bytes) -> bytes: ...
@@ -33,13 +33,13 @@ class Asked(Protocol):
     def problem(self, answer: Response, wanted: str) -> DibsError: ...
 
 
-class Watch:
+class LeaseWatch:
     """One inbox. A server ends each watch after a while, and this begins it again.
 
     A new watch starts with the Leases as they are, so nothing is missed but what has been taken off since.
     """
 
-    def __init__(self, cells: Asked, path: str, inbox: str, receive: Receive) -> None:
+    def __init__(self, cells: HasRequests, path: str, inbox: str, receive: Receive) -> None:
         self._cells = cells
         self._path = path.encode()
         self._inbox = inbox

@@ -29,7 +29,7 @@ from dibs.errors import (
     NotConfigured,
 )
 from dibs.model import Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Conflict, Receive, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.loop_thread import keep_for_ever
@@ -327,7 +327,7 @@ class NatsCells:
             answer = await self._request(subject, value, headers, client)
         except _Refused as refused:
             if refused.code in WRONG_SEQUENCE:
-                raise Conflict from refused
+                raise SwapConflict from refused
             if refused.code == TOO_LARGE:
                 raise TooLarge(str(refused)) from refused
             raise

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet
 
-from dibs.stores.web.endpoint import Endpoint, reason
+from dibs.stores.web.endpoint import WebEndpoint, reason
 from dibs.stores.web.links import LinkPool, Tunnel, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
@@ -24,12 +24,12 @@ class NotConnected(OSError):
     """No connection could be made: nothing was sent."""
 
 
-class Client:
+class WebClient:
     """One server, for one event loop. Raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: WebEndpoint,
         now: Callable[[], float],
         note: Note,
         most_idle: int,

@@ -13,7 +13,7 @@ IDLE = 50.0
 """Seconds after which an idle connection is not used again: many servers close it after a minute."""
 
 
-class Endpoint(Protocol):
+class WebEndpoint(Protocol):
     """Where an HTTP server is, and how long connecting may take."""
 
     @property

@@ -7,13 +7,13 @@ from functools import partial
 from typing import cast
 
 from dibs.stores.aio import BufferedLink, resolve
-from dibs.stores.web.endpoint import IDLE, Endpoint, keep_alive
+from dibs.stores.web.endpoint import IDLE, WebEndpoint, keep_alive
 from dibs.stores.web.reading import Response, ResponseReader
 
 type Land = Callable[[Response | Exception], None]
 """Called with the answer, or with an error."""
 
-type Tunnel = Callable[[Endpoint], Awaitable[socket.socket]]
+type Tunnel = Callable[[WebEndpoint], Awaitable[socket.socket]]
 """Makes a socket that reaches a server through a proxy. Raises `OSError`."""
 
 MAX_IDLE = 4
@@ -108,7 +108,7 @@ class WebLink(BufferedLink):
 
 
 async def connect(
-    link: WebLink, endpoint: Endpoint, tunnel: Tunnel | None = None, server_name: str = ""
+    link: WebLink, endpoint: WebEndpoint, tunnel: Tunnel | None = None, server_name: str = ""
 ) -> None:
     """Connect a link, in the running loop. Raises `OSError`, of which `TimeoutError` is one.
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from dibs.stores.web.endpoint import Endpoint
+from dibs.stores.web.endpoint import WebEndpoint
 
 MAX_HEAD = 1 << 14
 """Bytes of a proxy's answer to CONNECT, at most."""
@@ -22,7 +22,7 @@ class Proxy(NamedTuple):
     header: bytes
     """The line that authenticates at the proxy; empty if it asks for nothing."""
 
-    async def tunnel(self, endpoint: Endpoint) -> socket.socket:
+    async def tunnel(self, endpoint: WebEndpoint) -> socket.socket:
         """Return a socket that reaches the endpoint through this proxy, by CONNECT. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -42,7 +42,7 @@ class Proxy(NamedTuple):
                 return await self._ask(sock, endpoint)
         raise failure
 
-    async def _ask(self, sock: socket.socket, endpoint: Endpoint) -> socket.socket:
+    async def _ask(self, sock: socket.socket, endpoint: WebEndpoint) -> socket.socket:
         loop = asyncio.get_running_loop()
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         target = f"{host}:{endpoint.port}".encode("latin-1")
