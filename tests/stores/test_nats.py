@@ -144,6 +144,20 @@ def test_a_connection_that_hangs_is_left(nats_server: NatsServer, nats_url: str)
             held.release()
 
 
+def test_a_server_that_hangs_leaves_time_for_another(
+    nats_server: NatsServer, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.stores.nats.store.shuffle", list)  # the first one is asked first
+    with FaultProxy("127.0.0.1", nats_server.port) as proxy:
+        proxy.hang()
+        real = f"127.0.0.1:{nats_server.port}"
+        began = time.monotonic()
+        with connect(nats_url.replace(real, f"127.0.0.1:{proxy.port},{real}")) as client:
+            client.lock("a").acquire(wait=10).release()
+        assert time.monotonic() - began < 4
+        assert proxy.accepted == 1
+
+
 async def test_impatient_callers_leave_the_connection_to_others(
     nats_server: NatsServer, nats_url: str
 ) -> None:

@@ -121,6 +121,7 @@ class ExecPlugin:
             return self._header
         if self._run is None:
             self._run = asyncio.create_task(self._make())
+            self._run._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
             self._run.add_done_callback(lambda run: run.cancelled() or run.exception())
         run = self._run
         await asyncio.wait((run,))

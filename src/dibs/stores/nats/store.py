@@ -3,6 +3,7 @@
 import re
 import ssl
 from collections.abc import Callable
+from random import shuffle
 from typing import Any
 from urllib.parse import unquote
 
@@ -77,6 +78,7 @@ class NatsStore(CasStore):
         except ValueError as error:
             raise NotConfigured(f"{shown}: {error}") from None
         self._servers = [f"nats://{host}" for host in form["hosts"].split(",")]
+        shuffle(self._servers)
         self._login, self._options = form["login"] or "", options
         super().__init__(shown, clock=clock)
 
@@ -94,19 +96,24 @@ class NatsStore(CasStore):
             return password if colon else user
 
         login = {"user": user, "password": secret} if colon else {"token": user and secret}
-        await client.connect(
-            self._servers,
-            name="dibs",
-            tls=tls,
-            allow_reconnect=False,  # who subscribes must learn that notifications may be missing
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=TIMEOUT if len(self._servers) == 1 else TIMEOUT_OF_EACH,
-            ping_interval=PING_EVERY,
-            pending_size=0,  # nothing is sent later than its caller waits
-            **login,
-            **callbacks,
-        )
+        try:
+            await client.connect(
+                self._servers,
+                dont_randomize=True,
+                name="dibs",
+                tls=tls,
+                allow_reconnect=False,  # who subscribes must learn that notifications may be missing
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=TIMEOUT if len(self._servers) == 1 else TIMEOUT_OF_EACH,
+                ping_interval=PING_EVERY,
+                pending_size=0,  # nothing is sent later than its caller waits
+                **login,
+                **callbacks,
+            )
+        except BaseException:  # or nobody waits any longer: the next one begins with another server
+            self._servers = [*self._servers[1:], self._servers[0]]
+            raise
         secret()
 
     def _tls(self) -> "_TrackedContext | None":
