@@ -6,6 +6,7 @@ comes from a load of its own.
 """
 
 import asyncio
+import logging
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, To
 from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
 from dibs.stores.snapshot import State, dump, load
 
+log = logging.getLogger("dibs")
+
 QUEUE_LIMIT = 256
 """Waiters that one key can have: its whole book is written with every change."""
 
@@ -70,6 +73,9 @@ SWEEP_SIZE = 64
 
 KEEP_IDLE = 3600.0
 """Seconds for which an idle cell is kept after its last grant: far more than dates can be wrong by."""
+
+SKEWS_IDLE = 4.0
+"""And at least for so many times the skew."""
 
 
 class _Attempt(NamedTuple):
@@ -377,7 +383,11 @@ class CasLedger:
         items = []
         for name, cell in found:
             key = self._keys.get(name) or _Key()
-            attempt = self._attempt(name, key, cell, [Inspect(name)], is_full=False)
+            try:
+                attempt = self._attempt(name, key, cell, [Inspect(name)], is_full=False)
+            except Corrupt as error:
+                log.debug("left out of a list: %s", error)
+                continue
             (status,) = attempt.replies
             if isinstance(status, Status) and (status.holders or status.waiters):
                 items.append(status)
@@ -396,14 +406,16 @@ class CasLedger:
             async with self._calls:
                 found, self._swept_to = await self._cells.page(b"", self._swept_to, SWEEP_SIZE)
             for name, cell in found:
-                await self._delete_if_idle(name, cell)
+                with suppress(Corrupt):
+                    await self._delete_if_idle(name, cell)
         except Exception:  # noqa: BLE001, S110  # another time: nobody waits for it
             pass
 
     async def _delete_if_idle(self, name: bytes, cell: Cell) -> None:
         time = self._store_clock.time(self._clock.now())
         book = _book_of(name, cell, Sightings(), time)
-        is_dated, kept = time.slack is not None, max(KEEP_IDLE, 4 * self._store_clock.skew)
+        is_dated = time.slack is not None
+        kept = max(KEEP_IDLE, SKEWS_IDLE * self._store_clock.skew)
         if not is_dated or not book.idle or book.last > time.stamp - kept * 1e6:
             return
         self._known.pop(name, None)
