@@ -9,10 +9,10 @@ server's date, which no test can set: the ages of leases and waiters, and the ti
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import overload
+from typing import cast, overload
 
 from dibs.core import ledger
-from dibs.core.book import MemoryBook
+from dibs.core.book import Book, MemoryBook
 from dibs.model import (
     Command,
     Granted,
@@ -48,7 +48,8 @@ class ObservedLedger:
         for command in batch:
             book, sightings = self._keys.setdefault(command.key, (MemoryBook(), Sightings()))
             book.expires_at = sightings.view(Time(now, 0.0, None, stamp))
-            reply, sent = ledger.apply(book, command, now, stamp, budgets.get(command.key))
+            as_book = cast(Book, book)
+            reply, sent = ledger.apply(as_book, command, now, stamp, budgets.get(command.key))
             sightings.forget_all_but(book.entries())
             replies.append(reply)
             notifications += sent
