@@ -88,6 +88,7 @@ SCHEMES = frozenset(
     {
         *("memory", "sqlite", "redis", "rediss", "valkey", "valkeys"),
         *("postgres", "postgresql", "postgresql+psycopg", "temporal"),
+        *("etcd", "etcds", "kubernetes", "nats", "s3"),
     }
 )
 """URL schemes of stores. Without https: a web page's URL can be a lock's name."""

@@ -390,7 +390,8 @@ def test_a_server_that_restarts_keeps_its_leases(tmp_path: Path) -> None:
 def test_nobody_there_is_told_within_the_wait(cluster: Cluster) -> None:
     begun = time.monotonic()
     with pytest.raises((BackendUnavailable, AcquireTimeout), match="can't be reached"):
-        connect(cluster.url_for("http://127.0.0.1:1")).lock("a").acquire(wait=0)
+        with connect(cluster.url_for("http://127.0.0.1:1")) as client:
+            client.lock("a").acquire(wait=0)
     assert time.monotonic() - begun < 5
 
 

@@ -200,7 +200,8 @@ def test_a_client_that_is_newer_than_the_workers_is_told(
     async def case() -> None:
         backend = await side.open(store_for(url))
         with pytest.raises(
-            IncompatibleVersion, match="the worker of this broker knows 2: update that first"
+            IncompatibleVersion,
+            match=f"the worker of this broker knows {wire.FORMAT}: update that first",
         ):
             await backend.apply([acquire("a", new_key())])
 
