@@ -104,7 +104,7 @@ bench: ## measure, beside the peers, in one table
 	@$(BOOTSTRAP) $(MAIN) --bench --servers
 	$(PYTHON) -m benchmarks $(ARGS)
 
-CAS_STORES := etcd
+CAS_STORES := etcd kubernetes nats
 
 .PHONY: torture
 torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
