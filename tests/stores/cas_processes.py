@@ -27,7 +27,7 @@ HOLDER = """
 import sys, time
 from dibs.sync import connect
 with connect(sys.argv[1]) as client:
-    lease = client.lock("held", ttl=float(sys.argv[2])).acquire()
+    lease = client.lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
     print(lease.token, flush=True)
     time.sleep(60)
 """
@@ -56,14 +56,20 @@ def contend(url: str, folder: Path, *, seconds: float, processes: int = 4) -> li
     return cycles
 
 
-def seconds_until_a_lone_try_succeeds(url: str, ttl: float, patience: float) -> float:
-    """Kill a holder; then processes that are all new try once. Return when the one began that succeeded."""
+def killed_holder(url: str, name: str, ttl: float) -> int:
+    """Let a process acquire a lock, and kill it. Returns the token that it had."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, url, str(ttl)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, url, name, str(ttl)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         token = int(holder.stdout.readline())
         holder.kill()
+    return token
+
+
+def seconds_until_a_lone_try_succeeds(url: str, ttl: float, patience: float) -> float:
+    """Kill a holder; then processes that are all new try once. Return when the one began that succeeded."""
+    token = killed_holder(url, "held", ttl)
     died = time.monotonic()
     while (began := time.monotonic()) < died + patience:
         found = subprocess.run(

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 import threading
 import time
 from base64 import b64decode
@@ -36,18 +34,10 @@ from dibs.stores.snapshot import dump
 from dibs.sync import LeaderElection, connect
 from dibs.testing import FaultProxy
 from tests.servers.kube import READER, STRANGER, KubeServer
+from tests.servers.waiting import wait_until
+from tests.stores.cas_processes import killed_holder
 from tests.stores.kubernetes.conftest import Cluster
 from tests.stores.kubernetes.proxies import HttpProxy
-
-HOLDER = """
-import sys, time
-from dibs.sync import connect
-with connect(sys.argv[1]) as client:
-    lease = client.lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
-    print(lease.token, flush=True)
-    time.sleep(60)
-"""
-
 
 # -- what is asked -----------------------------------------------------------------------------------
 
@@ -95,11 +85,7 @@ def test_a_busy_server_is_asked_again_when_it_says_so(cluster: Cluster) -> None:
 
 def test_a_lone_try_gets_what_a_dead_process_held(cluster: Cluster) -> None:
     url, ttl, skew = f"{cluster.url}&skew=1", 2.0, 1.0
-    command = [sys.executable, "-c", HOLDER, url, "cron", str(ttl)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        token = int(process.stdout.readline())
-        process.kill()
+    token = killed_holder(url, "cron", ttl)
     killed, tries = time.monotonic(), 0
     while True:
         tries += 1
@@ -295,8 +281,7 @@ def test_a_waiter_is_served_after_its_watch_was_cut(cluster: Cluster) -> None:
 
             thread = threading.Thread(target=wait)
             thread.start()
-            while not holder.lock("a").status().waiters:
-                time.sleep(0.01)
+            wait_until(lambda: holder.lock("a").status().waiters, "somebody waits")
             time.sleep(1.1)  # so that the watch has lasted for a while
             proxy.cut()
             lease.release()

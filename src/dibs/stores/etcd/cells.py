@@ -6,6 +6,7 @@ client watches its own inbox only.
 """
 
 import asyncio
+import logging
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from dibs.stores.etcd.health import examine
 from dibs.stores.etcd.url import EtcdSettings
 from dibs.stores.web.client import TIMEOUT, NotConnected, WebClient
 from dibs.stores.web.reading import NotHttp, Response
+
+log = logging.getLogger("dibs")
 
 MAX_SIZE, HARD_LIMIT = 800_000, 1_400_000
 """Bytes of a value to which an id is added, and of any value: etcd takes 1.5 MB in a transaction."""
@@ -264,11 +267,14 @@ class EtcdCells:
             "limit": limit,
         }
         found = await self._call(b"/v3/kv/range", request, repeatable=True)
-        cells = []
+        cells, key = [], None
         for each in found.get("kvs") or ():
             key = b64decode(each["key"]).removeprefix(self._keys)
-            cells.append((key, self._cell(key, [each])))
-        return cells, cells[-1][0] if found.get("more") and cells else None
+            try:
+                cells.append((key, self._cell(key, [each])))
+            except DibsError as error:  # one value that is no book is no reason to list none
+                log.debug("left out of a list: %s", error)
+        return cells, key if found.get("more") else None
 
     # -- notifications ------------------------------------------------------------------------------
 

@@ -1,9 +1,8 @@
 """Requests to a server that speaks JSON over HTTP, and answers that are read line by line as they come."""
 
 import asyncio
-import calendar
-import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from weakref import WeakSet
 
 from dibs.stores.web.endpoint import WebEndpoint, reason
@@ -145,6 +144,6 @@ class WebClient:
 def _seconds(date: str) -> float:
     """A date of HTTP as seconds since 1970; 0 if it is none."""
     try:
-        return float(calendar.timegm(time.strptime(date, "%a, %d %b %Y %H:%M:%S GMT")))
+        return parsedate_to_datetime(date).timestamp()
     except ValueError:
         return 0.0
