@@ -8,11 +8,22 @@ import pytest
 
 from dibs.clock import Clock, SystemClock
 from dibs.errors import Corrupt
-from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
-from dibs.stores.cas.cells import Cell, Change, TooLarge
+from dibs.model import (
+    Acquire,
+    Failed,
+    Granted,
+    Inspect,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
+from dibs.stores.cas.cells import Cell, Change, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import write_state
-from dibs.stores.cas.ledger import MAX_KEYS, CasLedger
+from dibs.stores.cas.ledger import MAX_KEYS, PATIENT_CONFLICTS, CasLedger
 from dibs.testing import ManualClock
 from tests.stores.memory_cells import MemoryCells, Server
 
@@ -26,13 +37,20 @@ class PlannedCells(MemoryCells):
         super().__init__(server, clock, now)
         self.delay = 0.0
         self.limits = (10**9, 10**9)
+        self.loads = 0
+        self.conflicts = 0
+        """So many swaps come too late."""
 
     async def load(self, key: bytes) -> Cell:
+        self.loads += 1
         await asyncio.sleep(self.delay)
         return await super().load(key)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         await asyncio.sleep(self.delay)
+        if self.conflicts:
+            self.conflicts -= 1
+            raise SwapConflict
         limit = self.limits[0 if change.grows else 1]
         if change.state is not None and len(write_state(change.state)) > limit:
             raise TooLarge("too large")
@@ -131,6 +149,44 @@ async def test_callers_that_give_up_take_no_others_along() -> None:
     for _ in range(4):
         assert isinstance(await process.say(Renew(KEY, "holder", 30.0)), Renewed)
     await asyncio.gather(*tries)
+
+
+async def test_a_release_waits_behind_no_pause_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for it: what has met many conflicts tries again at once, and takes it along."""
+    clock = SystemClock()
+    process = Process(Server(clock), clock)
+    await process.say(Acquire(KEY, "holder", "o", 30.0))
+    monkeypatch.setattr("dibs.stores.cas.ledger._pause", lambda _: 3600.0)
+    process.cells.conflicts = PATIENT_CONFLICTS + 1
+    joins = asyncio.create_task(process.say(Acquire(KEY, "waiter", "o", 30.0, queue=True)))
+    while process.cells.conflicts:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await process.say(Release(KEY, "holder")) == Released()
+        assert isinstance(await joins, Queued)
+
+
+async def test_what_a_watch_brings_is_not_loaded_after_a_conflict() -> None:
+    clock, known = SystemClock(), dict[bytes, Cell]()
+    server = Server(clock)
+    process, other = Process(server, clock, known), Process(server, clock)
+    await process.say(Acquire(KEY, "holder", "o", 30.0))
+    await other.say(Acquire(KEY, "waiter", "o", 30.0, queue=True))
+    loads, swap = process.cells.loads, process.cells.swap
+
+    async def meanwhile(key: bytes, version: Any, change: Change) -> Any:
+        try:
+            return await swap(key, version, change)
+        except SwapConflict as conflict:
+            brought = conflict.cell
+        assert brought is not None
+        known[key] = brought
+        raise SwapConflict
+
+    process.cells.swap = meanwhile  # type: ignore[method-assign]
+    assert await process.say(Release(KEY, "holder")) == Released()
+    assert process.cells.loads == loads
+    assert isinstance(await other.say(Renew(KEY, "waiter", 30.0)), Granted)
 
 
 async def test_what_nobody_waits_for_is_given_up() -> None:

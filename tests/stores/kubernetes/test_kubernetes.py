@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,12 +22,13 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
-from dibs.model import Acquire, Granted, Lost, Notification, Refused, Renew
+from dibs.model import Acquire, Granted, Inspect, Lost, Notification, Refused, Renew
+from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.cells import Change
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
-from dibs.stores.kubernetes.objects import lease_name, read_lease
+from dibs.stores.kubernetes.objects import is_later, lease_name, read_lease
 from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.registry import store_for
 from dibs.stores.snapshot import dump
@@ -306,7 +307,7 @@ def test_a_watch_that_the_server_ends_begins_anew(
 
     async def main() -> list[Any]:
         access = find_access(cluster.namespace, cluster.url.rpartition("=")[2], "")
-        cells = KubernetesCells(cluster.url, access, StoreClock(), time.monotonic)
+        cells = KubernetesCells(cluster.url, access, StoreClock(), time.monotonic, {})
         told: asyncio.Queue[Any] = asyncio.Queue()
         await cells.subscribe("inbox", told.put_nowait)
         while len(starts) < 3:
@@ -322,6 +323,38 @@ def test_a_watch_that_the_server_ends_begins_anew(
     assert (news.event, news.key, others) == ("head", b"lock:a", 0)
 
 
+def test_a_watch_brings_what_others_wrote_of_a_contended_key(cluster: Cluster) -> None:
+    """So that its next holder or waiter need not load it. A key for which nobody waits is not watched."""
+
+    async def main() -> list[Any]:
+        connections = [store_for(cluster.url).async_connection() for _ in range(2)]
+        mine, other = connections
+        for connection in connections:
+            await connection.open()
+            await connection.subscribe(lambda _: None)
+        known = cast(Any, mine)._enter().ledger._known
+        before: list[Any] = []
+        for number, name in enumerate((b"lock:alone", b"lock:a")):
+            hold = Acquire(name, f"hold-{number}", "o", 60.0, inbox=mine.inbox)
+            await apply_over(mine, [hold])
+            before.append(known[name].version)
+        for command in (
+            Inspect(b"lock:alone"),
+            Renew(b"lock:alone", "hold-0", 60.0),
+            Acquire(b"lock:a", "waits", "o", 60.0, inbox=other.inbox, queue=True),
+        ):
+            await apply_over(other, [command])
+        async with asyncio.timeout(5):
+            while not is_later(known[b"lock:a"].version, before[1]):
+                await asyncio.sleep(0.01)
+        entries = [each["is"] for each in known[b"lock:a"].state["entries"]]
+        for connection in connections:
+            await connection.close()
+        return [entries, known[b"lock:alone"].version == before[0]]
+
+    assert asyncio.run(main()) == [["hold", "waiter"], True]
+
+
 def test_a_watch_that_has_failed_is_reported(cluster: Cluster) -> None:
     """As when the server has forgotten the version to go on from."""
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}\n'
@@ -329,7 +362,7 @@ def test_a_watch_that_has_failed_is_reported(cluster: Cluster) -> None:
 
     async def main(url: str) -> Any:
         access = find_access(cluster.namespace, url.rpartition("=")[2], "")
-        cells = KubernetesCells(url, access, StoreClock(), time.monotonic)
+        cells = KubernetesCells(url, access, StoreClock(), time.monotonic, {})
         told: asyncio.Queue[Any] = asyncio.Queue()
         await cells.subscribe("inbox", told.put_nowait)
         error = await asyncio.wait_for(told.get(), 5)

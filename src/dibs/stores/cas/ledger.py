@@ -9,9 +9,10 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, cast
 
 from dibs.clock import Clock
 from dibs.core import ledger
@@ -35,12 +36,15 @@ from dibs.model import (
     Page,
     Queued,
     Refused,
+    Release,
     Renewed,
     Reply,
     Status,
 )
+from dibs.stores.aio import resolve
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
+from dibs.stores.port import Done, GiveUp, as_dibs
 from dibs.stores.snapshot import State, dump, load
 
 log = logging.getLogger("dibs")
@@ -93,28 +97,100 @@ class _Attempt(NamedTuple):
     """An id was added to the cell."""
 
 
-class _Call(NamedTuple):
-    """Commands of one batch for one key, and the future of their replies."""
+class _Call:
+    """Commands of one batch for one key, and who is to be told of their replies."""
 
-    commands: Sequence[Command]
-    replies: "asyncio.Future[list[Reply]]"
+    __slots__ = ("commands", "key", "tell")
+
+    def __init__(self, key: "_Key", commands: Sequence[Command], tell: Done) -> None:
+        self.key = key
+        self.commands = commands
+        self.tell: Done | None = tell
+        """None: nobody waits for it, or all is told."""
+
+    def end(self, outcome: Sequence[Reply] | DibsError) -> None:
+        """Tell what came of it, once."""
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell(outcome)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. What is under way ends with the last who does."""
+        if self.tell is not None:
+            self.tell = None
+            self.key.end_if_unwanted()
+
+
+def _is_release(call: _Call) -> bool:
+    return any(isinstance(command, Release) for command in call.commands)
+
+
+class _Batch:
+    """A batch for several keys: what came of each, until the last has ended."""
+
+    def __init__(self, size: int, keys: int, done: Done) -> None:
+        self._replies: list[Reply | None] = [None] * size
+        self._left = keys
+        self._done = done
+        self._error: DibsError | None = None
+        self._has_replies = False
+
+    def end(self, numbers: Sequence[int], outcome: Sequence[Reply] | DibsError) -> None:
+        """The commands of these numbers have ended."""
+        if isinstance(outcome, DibsError):
+            self._error = self._error or outcome
+            outcome = [_failed(outcome)] * len(numbers)
+        else:
+            self._has_replies = True
+        for number, reply in zip(numbers, outcome, strict=True):
+            self._replies[number] = reply
+        self._left -= 1
+        if not self._left:
+            if self._error is not None and not self._has_replies:
+                self._done(self._error)
+            else:
+                self._done(cast(list[Reply], self._replies))
 
 
 class _Key:
     """One key in this event loop: what waits, what is under way, and what was seen of its entries."""
 
-    __slots__ = ("given_up", "running", "sightings", "taken", "task", "waiting")
+    __slots__ = ("given_up", "hurry", "running", "sightings", "taken", "task", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[_Call] = []
         """The next swap takes all of them along."""
         self.taken: list[_Call] = []
         """Those of the swap that is under way."""
+        self.hurry: asyncio.Future[None] | None = None
+        """Set if somebody must not wait any longer after conflicts."""
         self.running = False
         self.task: asyncio.Task[None] | None = None
         self.given_up = False
         """Nobody waits for what is under way any more."""
         self.sightings = Sightings()
+
+    def take(self) -> list[Command]:
+        """Take along all who wait, and return their commands."""
+        more = [call for call in self.waiting if call.tell is not None]
+        self.waiting = []
+        self.taken += more
+        return [command for call in more for command in call.commands]
+
+    async def back_off(self, seconds: float) -> None:
+        """Wait after a conflict; not behind a release, for which others wait."""
+        self.hurry = asyncio.get_running_loop().create_future()
+        try:
+            if not any(_is_release(call) for call in self.waiting):
+                await asyncio.wait((self.hurry,), timeout=seconds)
+        finally:
+            self.hurry = None
+
+    def end_if_unwanted(self) -> None:
+        """Cancel what is under way, if nobody waits for it."""
+        if self.task is not None and self.taken and all(each.tell is None for each in self.taken):
+            self.given_up = True
+            self.task.cancel()
 
 
 class CasLedger:
@@ -139,82 +215,82 @@ class CasLedger:
         self._swept_to: bytes | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def apply(self, commands: Sequence[Command]) -> list[Reply]:
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         """Apply a batch: the commands of each key in order, in one swap; keys side by side.
 
         If one key fails, the others are done nevertheless, and its commands get `Failed`. An error of all
-        keys is raised.
+        keys is that of the batch. What is under way is given up once nobody waits for it.
         """
         self._count(len(commands))
         if len(commands) == 1:
-            return await self._apply_to_key(commands[0].key, commands)
+            return self._add(commands[0].key, commands, done).give_up
         numbers: dict[bytes, list[int]] = {}
         for number, command in enumerate(commands):
             numbers.setdefault(command.key, []).append(number)
-        outcomes = await asyncio.gather(
-            *(
-                self._apply_to_key(key, [commands[number] for number in of_key])
-                for key, of_key in numbers.items()
-            ),
-            return_exceptions=True,
-        )
-        replies: dict[int, Reply] = {}
-        error: BaseException | None = None
-        for of_key, outcome in zip(numbers.values(), outcomes, strict=True):
-            if not isinstance(outcome, BaseException):
-                replies.update(zip(of_key, outcome, strict=True))
-            elif isinstance(outcome, DibsError):
-                error = error or outcome
-                replies.update(dict.fromkeys(of_key, _failed(outcome)))
-            else:
-                raise outcome
-        if error is not None and all(isinstance(outcome, DibsError) for outcome in outcomes):
-            raise error
-        return [replies[number] for number in range(len(commands))]
+        batch = _Batch(len(commands), len(numbers), done)
+        calls = [
+            self._add(key, [commands[number] for number in of_key], partial(batch.end, of_key))
+            for key, of_key in numbers.items()
+        ]
+
+        def give_up() -> None:
+            for call in calls:
+                call.give_up()
+
+        return give_up
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """The same for a caller that waits, and gives it up if it is cancelled."""
+        if not commands:
+            return ()
+        replies: asyncio.Future[Sequence[Reply]] = asyncio.get_running_loop().create_future()
+        give_up = self.submit(commands, partial(resolve, replies))
+        try:
+            return await replies
+        except asyncio.CancelledError:
+            give_up()
+            raise
 
     # -- one key ------------------------------------------------------------------------------------
 
-    async def _apply_to_key(self, name: bytes, commands: Sequence[Command]) -> list[Reply]:
+    def _add(self, name: bytes, commands: Sequence[Command], tell: Done) -> _Call:
         """Have commands applied. While one swap is under way, those of all callers gather for the next.
 
-        A caller that is cancelled leaves. What is under way is given up once nobody waits for it.
+        The task starts at once: commands leave a turn earlier, and a loop that is closed now finds it begun.
         """
-        key, loop = self._key(name), asyncio.get_running_loop()
-        call = _Call(commands, loop.create_future())
+        key = self._key(name)
+        call = _Call(key, commands, tell)
         key.waiting.append(call)
+        if key.hurry is not None and not key.hurry.done() and _is_release(call):
+            key.hurry.set_result(None)
         if not key.running:
+            loop = asyncio.get_running_loop()
             key.task = asyncio.Task(self._run(name, key), loop=loop, eager_start=True)
             key.task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
-        try:
-            return await call.replies
-        except asyncio.CancelledError:
-            taken = key.taken
-            if key.task is not None and taken and all(each.replies.done() for each in taken):
-                key.given_up = True
-                key.task.cancel()
-            raise
+        return call
 
     async def _run(self, name: bytes, key: _Key) -> None:
         """Apply what waits, in one swap each time, until nothing waits."""
         key.running = True
         try:
             while key.waiting:
-                key.taken = [call for call in key.waiting if not call.replies.done()]
-                key.waiting = []
-                if key.taken:
-                    await self._apply_taken(name, key)
+                key.taken = []
+                commands = key.take()
+                if commands:
+                    await self._apply_taken(name, key, commands)
+        except asyncio.CancelledError:
+            shut = BackendUnavailable("the event loop shut down while the store was being asked")
+            for call in (*key.taken, *key.waiting):
+                call.end(shut)
+            raise
         finally:
             key.running = False
-            for call in (*key.taken, *key.waiting):
-                if not call.replies.done():
-                    call.replies.cancel()
             key.taken, key.waiting = [], []
 
-    async def _apply_taken(self, name: bytes, key: _Key) -> None:
+    async def _apply_taken(self, name: bytes, key: _Key, commands: list[Command]) -> None:
         """Apply the commands of all callers in one swap, and tell each."""
-        commands = [command for call in key.taken for command in call.commands]
         try:
-            replies = await self._in_turn(name, key, commands)
+            replies = await self._in_turn(name, key, commands, key.take)
         except asyncio.CancelledError:
             if not key.given_up:
                 raise
@@ -223,16 +299,17 @@ class CasLedger:
             return
         except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
             for call in key.taken:
-                if not call.replies.done():
-                    call.replies.set_exception(error)
+                call.end(as_dibs(error))
             return
         for call in key.taken:
             count = len(call.commands)
-            if not call.replies.done():
-                call.replies.set_result(replies[:count])
+            call.end(replies[:count])
             replies = replies[count:]
 
-    async def _in_turn(self, name: bytes, key: _Key, commands: Sequence[Command]) -> list[Reply]:
+    async def _in_turn(
+        self, name: bytes, key: _Key, commands: list[Command], more: Callable[[], list[Command]]
+    ) -> list[Reply]:
+        """Apply commands, and after a conflict also those of `more`, in this order."""
         cell = self._known.pop(name, None)  # until it is known how the swap ends
         is_current, is_full, conflicts = False, False, 0
         while True:
@@ -248,11 +325,16 @@ class CasLedger:
             try:
                 version = await self._swap(name, cell, attempt)
             except SwapConflict as conflict:
-                cell, is_current = conflict.cell, conflict.cell is not None
+                tried, cell, is_current = cell, conflict.cell, conflict.cell is not None
+                if cell is None:  # a watch may have brought it
+                    cell = self._known.pop(name, None)
+                    cell = None if cell is None or cell.version == tried.version else cell
                 conflicts += 1
                 if conflicts > PATIENT_CONFLICTS:
-                    await _back_off(conflicts - PATIENT_CONFLICTS)
-                    cell = None  # by now it is another one
+                    await key.back_off(_pause(conflicts - PATIENT_CONFLICTS))
+                    cell = self._known.pop(name, None)  # by now it is another one
+                    is_current = False
+                commands = [*commands, *more()]
             except TooLarge as error:
                 if is_full:
                     raise BackendUnavailable(
@@ -296,7 +378,7 @@ class CasLedger:
             if isinstance(reply, Granted | Renewed | Queued)
         ]
         if again:
-            found = await self._in_turn(name, key, [commands[number] for number in again])
+            found = await self._in_turn(name, key, [commands[each] for each in again], list)
             for number, reply in zip(again, found, strict=True):
                 wrong.replies[number] = reply
         return wrong.replies
@@ -327,7 +409,6 @@ class CasLedger:
         if time.slack is None:
             for entry in changed:
                 entry.expires = UNDATED
-        sightings.forget_all_but(book.entries())
         marks = {entry.id: mark_of(entry) for entry in changed}
         return _Attempt(book, dump(book), replies, notifications, sightings, time, marks, grows)
 
@@ -461,6 +542,5 @@ def _book_of(name: bytes, cell: Cell, sightings: Sightings, time: Time) -> Memor
         raise Corrupt(f"what lies under {name!r} is no book of Dibs: {error!r}") from error
 
 
-async def _back_off(number: int) -> None:
-    longest = min(BACK_OFF * 2**number, LONGEST_BACK_OFF)
-    await asyncio.sleep(random.uniform(0, longest))  # noqa: S311
+def _pause(number: int) -> float:
+    return random.uniform(0, min(BACK_OFF * 2**number, LONGEST_BACK_OFF))  # noqa: S311

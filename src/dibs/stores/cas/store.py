@@ -11,7 +11,7 @@ from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
-from dibs.stores.aio import LoopEnd, submit_in_task
+from dibs.stores.aio import LoopEnd
 from dibs.stores.cas.cells import Cell, Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.ledger import CasLedger
@@ -33,6 +33,7 @@ class CasStore(Store):
         self._clock = clock or SystemClock()
         self._shares: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._known: dict[bytes, Cell] = {}
+        """See `CasLedger`. A store whose watch brings whole cells may put them here."""
         self._thread = LoopThread("dibs-store", _nothing, _nothing)
         on_fork(self)
 
@@ -136,16 +137,13 @@ class AsyncCasConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        return submit_in_task(self._apply(commands), done)
-
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return await self._enter().ledger.apply(commands) if commands else ()
+        return self._enter().ledger.submit(commands, done)
 
     async def apply_within(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         """Apply a batch. Raises `BackendUnavailable` after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._apply(commands)
+                return await self._enter().ledger.apply(commands)
         except TimeoutError:
             raise BackendUnavailable(
                 f"{self._url} did not answer within {timeout:.3g} s; check the store and the network"

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +27,7 @@ from dibs.stores.kubernetes.objects import (
     INBOX,
     KIND,
     MANAGED_BY,
+    is_later,
     kind_label,
     lease_name,
     read_lease,
@@ -58,9 +60,16 @@ class KubernetesCells:
     """See `Cells`."""
 
     def __init__(
-        self, shown: str, access: Access, clock: StoreClock, now: Callable[[], float]
+        self,
+        shown: str,
+        access: Access,
+        clock: StoreClock,
+        now: Callable[[], float],
+        known: dict[bytes, Cell],
     ) -> None:
+        """`known`: the cells that this process knows. Watches bring newer ones."""
         self.shown = shown
+        self._known = known
         self.access = access
         self._clock = clock
         self._now = now
@@ -253,7 +262,7 @@ class KubernetesCells:
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         selector = quote(INBOX + inbox)
         path = f"{self.leases}?watch=1&labelSelector={selector}"
-        watch = LeaseWatch(self, path, inbox, receive)
+        watch = LeaseWatch(self, path, inbox, receive, self._saw)
         await watch.begin()
         self._watches.add(watch)
 
@@ -262,6 +271,16 @@ class KubernetesCells:
             watch.end()
 
         return end
+
+    def _saw(self, lease: dict[str, Any]) -> None:
+        """A watch has brought this: the next swap need not load it first."""
+        key = true_key(lease)
+        if key is None or lease["metadata"]["name"] != lease_name(key):
+            return
+        with suppress(DibsError):  # whoever loads it is told
+            cell, known = read_lease(key, lease), self._known.get(key)
+            if known is None or not known.version or is_later(cell.version, known.version):
+                self._known[key] = cell
 
     async def examine(self) -> Sequence[Finding]:
         return await examine(self)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,6 +45,9 @@ RECORD = (
 KIND, MANAGED_BY, INBOX = "dibs/kind", "app.kubernetes.io/managed-by", "inbox.dibs/"
 """Labels. Each inbox that has notifications is a label of its own, which its client watches."""
 
+WRITERS = 4
+"""Holders, and waiters, of a contended key that watch it."""
+
 FOREIGN = "foreign:"
 """What the ids of holds begin with that another elector has."""
 
@@ -68,6 +72,12 @@ class LeaseVersion(NamedTuple):
     spec: dict[str, Any]
     shown: tuple[int, int, int]
     """Token and beat of the hold that the spec shows, and how many there are."""
+
+
+def is_later(version: LeaseVersion, than: LeaseVersion) -> bool:
+    """Whether a Lease was written later. Their resourceVersions are numbers on all real servers."""
+    one, other = (each.metadata.get("resourceVersion", "") for each in (version, than))
+    return one.isdigit() and other.isdigit() and int(one) > int(other)
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -246,7 +256,7 @@ def write_lease(
     labels = old.metadata.get("labels") or {}
     labels = {name: value for name, value in labels.items() if not name.startswith(INBOX)}
     labels[KIND] = kind_label(key)
-    for inbox in {each.inbox for each in change.notifications} | _watching(change.book):
+    for inbox in {each.inbox for each in change.notifications} | _next_writers(change.book):
         if _LABEL.fullmatch(inbox):
             labels[INBOX + inbox] = ""
     return {
@@ -318,12 +328,17 @@ def _microtime() -> str:
 # -- notifications --------------------------------------------------------------------------------
 
 
-def _watching(book: MemoryBook) -> set[str]:
-    """The inbox of the first waiter, while another elector holds: that one notifies nobody of its end."""
-    first = book.first()
-    if first is None or not any(hold.id.startswith(FOREIGN) for hold in book.holds()):
+def _next_writers(book: MemoryBook) -> set[str]:
+    """The inboxes of the first holders and waiters of a contended key: one of them writes next.
+
+    Their watches bring each change, so that they need not load it. And if another elector holds, its end is
+    all that the first waiter is told.
+    """
+    if not book.waiting:
         return set()
-    return {first.inbox} if first.inbox else set()
+    holds = [hold.inbox for hold in islice(book.holds(), WRITERS)]
+    waiters = [waiter.inbox for waiter in islice(book.queue(), WRITERS)]
+    return {*holds, *waiters} - {""}
 
 
 def read_notifications(lease: Mapping[str, Any], inbox: str) -> Sequence[Notification]:

@@ -69,4 +69,4 @@ class KubernetesStore(CasStore):
         access = find_access(
             self._namespace, options.get("kubeconfig", ""), options.get("context", "")
         )
-        return KubernetesCells(self.url, access, clock, now)
+        return KubernetesCells(self.url, access, clock, now, self._known)

@@ -39,7 +39,16 @@ class LeaseWatch:
     A new watch starts with the Leases as they are, so nothing is missed but what has been taken off since.
     """
 
-    def __init__(self, cells: HasRequests, path: str, inbox: str, receive: Receive) -> None:
+    def __init__(
+        self,
+        cells: HasRequests,
+        path: str,
+        inbox: str,
+        receive: Receive,
+        saw: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """`saw` gets each Lease that the watch brings, after its notifications."""
+        self._saw = saw
         self._cells = cells
         self._path = path.encode()
         self._inbox = inbox
@@ -123,6 +132,8 @@ class LeaseWatch:
         elif self._known.get(name) != found:
             self._known[name] = found
             self._receive(found)
+        if kind != "DELETED":
+            self._saw(lease)
 
     def _stop(self) -> None:
         close, self._close = self._close, None

@@ -100,6 +100,11 @@ class WebLink(BufferedLink):
         if self.usable:
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
+    def give_up(self) -> None:
+        """No answer has come in time."""
+        if self.usable:
+            self._hang_up(TimeoutError())
+
     def _hang_up(self, error: Exception) -> None:
         self._abort()
         land, self._land = self._land, None
@@ -164,12 +169,17 @@ class LinkPool[L: WebLink]:
 
     async def ask(self, link: L, request: bytes, timeout: float | None = None) -> Response:
         """Send a request and return its answer. Raises `OSError` or `NotHttp`, and closes the link then."""
+        timer = None
+        if timeout is not None:
+            timer = asyncio.get_running_loop().call_later(timeout, link.give_up)
         try:
-            async with asyncio.timeout(timeout):
-                return await link.ask(request)
+            return await link.ask(request)
         except BaseException:
             link.close()  # also if cancelled: the next request must not get this answer
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def part(self, *, parting: bool = True) -> None:
         """Close connections as soon as they are idle, from now on; or no longer.

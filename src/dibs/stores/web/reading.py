@@ -40,9 +40,10 @@ class ResponseReader:
         self._begin()
 
     def _begin(self) -> None:
+        self._head: list[tuple[bytes, bytes]] = []
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
-        self._size = 0
+        self._size, self._most = 0, MAX_HEAD
         self._take: Callable[[bytes], None] | None = None
 
     def feed(self, data: bytes | memoryview) -> list[Response]:
@@ -53,6 +54,7 @@ class ResponseReader:
             raise error.__context__ or NotHttp(str(error)) from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise NotHttp(str(error)) from None
+        self._check_size()
         found, self._found = self._found, []
         return found
 
@@ -62,11 +64,15 @@ class ResponseReader:
         self._begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._grow(len(name) + len(value), MAX_HEAD)
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._size += len(name) + len(value)
+        self._head.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self._size = 0
+        self._check_size()
+        self._size, self._most = 0, MAX_BODY
+        self._headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._head
+        }
         if self.heed is not None:
             self._take = self.heed(self._answer())
 
@@ -74,12 +80,16 @@ class ResponseReader:
         if self._take is not None:
             self._take(piece)
         else:
-            self._grow(len(piece), MAX_BODY)
+            self._size += len(piece)
             self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() >= 200:  # else it only says that an answer will come
             self._found.append(self._answer())
+
+    def _check_size(self) -> None:
+        if self._size > self._most:
+            raise NotHttp("the answer is too large")
 
     def _answer(self) -> Response:
         return Response(
@@ -88,11 +98,6 @@ class ResponseReader:
             self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces),
             self._parser.should_keep_alive(),
         )
-
-    def _grow(self, by: int, most: int) -> None:
-        self._size += by
-        if self._size > most:
-            raise NotHttp("the answer is too large")
 
 
 class Events:
