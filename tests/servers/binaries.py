@@ -166,6 +166,11 @@ def etcd_program(version: str | None = None) -> Program:
     )
 
 
+def etcdctl_program() -> Program:
+    """Return the command line tool of etcd that is here."""
+    return _first("etcdctl", "etcd", ask="version")
+
+
 @cache
 def etcd_programs() -> tuple[Program, ...]:
     """Return one etcd of each version that is here, the oldest first."""

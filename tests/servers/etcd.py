@@ -1,14 +1,16 @@
 """An etcd for one test."""
 
 import json
+import os
 import ssl
+import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.servers.binaries import Program, etcd_program
+from tests.servers.binaries import Program, etcd_program, etcdctl_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
@@ -63,6 +65,13 @@ class EtcdServer(Server):
     def call(self, method: str, request: Mapping[str, Any], *, token: str = "") -> Any:
         """Call the JSON gateway: `call("kv/range", {"key": base64(b"…")})`."""
         return json.loads(self._fetch(f"/v3/{method}", json.dumps(request).encode(), token))
+
+    def ctl(self, *arguments: str) -> str:
+        """Run `etcdctl` on this server, and return what it prints. Raises `CalledProcessError`."""
+        command = [str(etcdctl_program().path), "--endpoints", self.url, *arguments]
+        environment = os.environ | {"ETCDCTL_API": "3"}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return done.stdout
 
     def enable_auth(self, password: str) -> None:
         """Create the user `root` with that password, then require authentication."""

@@ -1,6 +1,8 @@
-"""Candidates of client-go and of ours for one Lease, as processes, and who led when."""
+"""Candidates of client-go, the official Python client and ours for one Lease, and who led when."""
 
 import json
+import math
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -40,6 +43,11 @@ async def main():
 asyncio.run(main())
 """
 
+PYTHON = Path(__file__).with_name("python_elector.py")
+
+ODD_CLOCK = {"TZ": "ODD-9:30"}
+"""A time zone, for those who write local times into a Lease."""
+
 
 class Term(NamedTuple):
     """From when to when somebody led or, if killed, would have gone on leading without a renewal."""
@@ -51,7 +59,9 @@ class Term(NamedTuple):
 
 
 class Candidate:
-    """One process that stands for a Lease: of client-go (`go`) or ours (`dibs`)."""
+    """One process that stands for a Lease: of client-go (`go`), of the official Python client (`python`, and
+    `python-aio`), or ours (`dibs`).
+    """
 
     def __init__(self, kind: str, command: Sequence[str], told: Callable[[], None]) -> None:
         self.kind = kind
@@ -62,7 +72,11 @@ class Candidate:
         self.killed = False
         self.stands = False
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | ODD_CLOCK,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -102,7 +116,7 @@ class Candidate:
         self._close()
 
     def stop(self) -> None:
-        """Let it give the Lease up."""
+        """Let it give the Lease up. The Python client just ends: it never does."""
         if self.kind == "go":
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -148,16 +162,13 @@ class Contest:
         self._number += 1
         identity, ttl, server = f"{kind}-{self._number}", self._ttl, self._cluster.server
         whole = max(ttl, 1.0)  # client-go drops what is less than a second
+        url = self._cluster.url
         if kind == "dibs":
-            command = [
-                sys.executable,
-                "-c",
-                OURS,
-                self._cluster.url,
-                self._name,
-                identity,
-                str(ttl),
-            ]
+            command = [sys.executable, "-c", OURS, url, self._name, identity, str(ttl)]
+        elif kind.startswith("python"):
+            side, duration = kind.partition("-")[2], str(math.ceil(ttl))
+            command = [sys.executable, str(PYTHON), side, url.partition("=")[2]]
+            command += [self._cluster.namespace, self._name, identity, duration]
         else:
             command = [str(server.program.path), "elect", "-url", server.url, "-lease", self._name]
             command += ["-namespace", self._cluster.namespace, "-identity", identity]

@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
 from dibs.stores.kubernetes import access, credentials
 from dibs.sync import connect
+from tests.servers.certificates import key_of, self_signed
 from tests.servers.kube import ADMIN, KubeServer
+from tests.servers.waiting import wait_until
 from tests.stores.kubernetes.configs import kubeconfig
-from tests.stores.kubernetes.proxies import HttpProxy
+from tests.stores.kubernetes.proxies import HttpProxy, tls_front
 
 VARIABLES = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
@@ -317,58 +320,42 @@ def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Pat
         try_once(url)
 
 
-def test_a_client_certificate(tmp_path: Path) -> None:
-    """It is sent, whatever this server makes of it."""
-    import ssl
-    import threading
+@pytest.mark.parametrize("is_data", [False, True])
+def test_a_client_certificate(kube_server: KubeServer, tmp_path: Path, *, is_data: bool) -> None:
+    """A proxy before the API server wants it: this API server goes by tokens."""
+    client, other = (self_signed(tmp_path / f"{name}.pem") for name in ("client", "other"))
+    front = self_signed(tmp_path / "front.pem")
 
-    from tests.servers.certificates import key_of, self_signed
+    def url(pem: Path | None) -> str:
+        user = {"token": ADMIN}
+        if pem is not None and is_data:
+            for name, file in (("certificate", pem), ("key", key_of(pem))):
+                user[f"client-{name}-data"] = base64.b64encode(file.read_bytes()).decode()
+        elif pem is not None:
+            user |= {"client-certificate": str(pem), "client-key": str(key_of(pem))}
+        config = tmp_path / f"config-{pem and pem.name}"
+        cluster = {"certificate-authority": str(front)}
+        kubeconfig(config, f"https://localhost:{port}", cluster=cluster, user=user)
+        return f"kubernetes://certified?kubeconfig={config}"
 
-    pem = self_signed(tmp_path / "client.pem")
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(pem, key_of(pem))
-    server_side.load_verify_locations(pem)
-    server_side.verify_mode = ssl.CERT_REQUIRED
-    subjects: list[object] = []
-    ready, loop = threading.Event(), asyncio.new_event_loop()
+    with tls_front(kube_server.port, front, client) as (port, subjects):
+        with connect(url(client)) as holder, connect(url(client)) as waiter:
+            lease = holder.lock("a", ttl=60).acquire()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        subjects.append(writer.get_extra_info("peercert")["subject"])
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
+            def wait() -> None:
+                with waiter.lock("a", ttl=60, wait=20):
+                    """Its watch has told it."""
 
-    async def serve() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_side)
-        ports.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        await stop.wait()
-        server.close()
-
-    ports: list[int] = []
-    stop = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        user = {
-            "client-certificate": str(pem),
-            "client-key-data": base64.b64encode(key_of(pem).read_bytes()).decode(),
-        }
-        config = kubeconfig(
-            tmp_path / "config",
-            f"https://localhost:{ports[0]}",
-            cluster={"certificate-authority": str(pem)},
-            user=user,
-        )
-        with pytest.raises(BackendUnavailable, match="503"):
-            try_once(f"kubernetes://a?kubeconfig={config}")
-        assert "localhost" in str(subjects)
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
+            thread = threading.Thread(target=wait)
+            thread.start()
+            wait_until(lambda: holder.lock("a").status().waiters, "somebody waits")
+            lease.release()
+            thread.join()
+        assert len(subjects) >= 3
+        assert all("localhost" in str(subject) for subject in subjects)
+        for wrong in (None, other):
+            with pytest.raises(BackendUnavailable, match="check the client certificate"):
+                try_once(url(wrong))
 
 
 def test_a_proxy_of_the_kubeconfig(kube_server: KubeServer, tmp_path: Path) -> None:

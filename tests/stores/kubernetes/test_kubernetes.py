@@ -1,10 +1,12 @@
 """Kubernetes as a store: what is asked of the server, its faults, and what others find in it."""
 
 import asyncio
+import json
 import re
 import threading
 import time
-from base64 import b64decode
+import urllib.request
+from base64 import b64decode, b64encode
 from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
@@ -28,7 +30,7 @@ from dibs.stores.cas.cells import Change
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
-from dibs.stores.kubernetes.objects import is_later, lease_name, read_lease
+from dibs.stores.kubernetes.objects import is_later, lease_name
 from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.registry import store_for
 from dibs.stores.snapshot import dump
@@ -56,6 +58,34 @@ def test_an_uncontended_cycle_is_two_calls(cluster: Cluster) -> None:
             before = Counter(proxy.methods)
             lease.renew()
             assert Counter(proxy.methods) - before == {"PUT": 1}
+
+
+def test_who_waits_sends_heartbeats_and_no_more(cluster: Cluster) -> None:
+    """Each is one PUT; after the holder has written, a GET and a PUT more."""
+    with HttpProxy() as proxy:
+        through = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        with connect(cluster.url) as holder, connect(through) as waiter:
+            lease = holder.lock("a", ttl=60).acquire()
+            got = threading.Event()
+
+            def wait() -> None:
+                with waiter.lock("a", ttl=60):
+                    got.set()
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            assert not got.wait(1), "it has its place, and a watch"
+            before = Counter(proxy.methods)
+            assert not got.wait(3.5)
+            calls = Counter(proxy.methods) - before
+            lease.release()
+            assert got.wait(5)
+            thread.join()
+            handed = Counter(proxy.methods) - before - calls
+    assert calls.keys() <= {"PUT", "GET"}
+    assert calls["GET"] <= 1, "the holder has written once: where it can be notified"
+    assert 2 <= calls["PUT"] - calls["GET"] <= 3, "a heartbeat each 1.7 s"
+    assert handed.total() <= 5, "it was told, and did not ask again and again"
 
 
 def test_many_keys_at_once_meet_no_limit(cluster: Cluster) -> None:
@@ -478,11 +508,50 @@ def test_who_was_overruled_is_lost_and_its_id_is_never_granted_again(cluster: Cl
 
 
 @pytest.mark.parametrize("option", ["strategy", "preferredHolder"])
-def test_a_lease_of_coordinated_election_is_refused(option: str) -> None:
-    """The test server takes these away, as every server does that does not elect by itself."""
-    found = {"metadata": {"name": "web"}, "spec": {option: "OldestEmulationVersion"}}
-    with pytest.raises(NotConfigured, match="coordinated"):
-        read_lease(b"leader:web", found)
+def test_a_lease_of_coordinated_election_is_refused(cluster: Cluster, option: str) -> None:
+    """It is put into etcd as a server does that elects by itself. This one drops the option, unless it is
+    there already.
+    """
+    made = {"metadata": {"name": "web"}, "spec": {"leaseDurationSeconds": 15}}
+    cluster.server.request("POST", cluster.leases, made)
+    coordinate(cluster, "web", option)
+    before = cluster.lease("web")
+    with connect(cluster.url) as client:
+        election = LeaderElection("web", client=client)
+        for ask in (election.status, lambda: election.run(lambda _: None)):
+            with pytest.raises(NotConfigured, match=r"the Lease web is for .* coordinated"):
+                ask()
+    assert cluster.lease("web") == before
+
+
+def test_a_leader_whose_lease_becomes_one_of_coordinated_election_is_lost(
+    cluster: Cluster,
+) -> None:
+    with connect(cluster.url) as client:
+        with LeaderElection("web", ttl=2, client=client).campaign() as campaign:
+            assert campaign.wait(5)
+            coordinate(cluster, "web", "strategy")
+            assert campaign.wait_lost(5)
+            wait_until(lambda: isinstance(campaign.error, NotConfigured), "it tells why")
+    spec = cluster.lease("web")["spec"]
+    assert (spec["strategy"], spec["leaseDurationSeconds"]) == ("OldestEmulationVersion", 3)
+
+
+def coordinate(cluster: Cluster, name: str, option: str) -> None:
+    """Let a Lease have an option of coordinated election."""
+    key = b64encode(f"/registry/leases/{cluster.namespace}/{name}".encode()).decode()
+    (found,) = _etcd(cluster, "range", {"key": key})["kvs"]
+    lease = json.loads(b64decode(found["value"]))
+    lease["spec"][option] = "OldestEmulationVersion"
+    value = b64encode(json.dumps(lease).encode()).decode()
+    _etcd(cluster, "put", {"key": key, "value": value})
+    wait_until(lambda: option in cluster.lease(name)["spec"], "the API server has seen it")
+
+
+def _etcd(cluster: Cluster, method: str, said: dict[str, str]) -> Any:
+    url = f"{cluster.server.etcd_url}/v3/kv/{method}"
+    with urllib.request.urlopen(url, json.dumps(said).encode(), timeout=5) as answer:
+        return json.load(answer)
 
 
 @pytest.mark.parametrize(

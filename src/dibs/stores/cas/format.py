@@ -29,10 +29,18 @@ def read_state(key: bytes, text: bytes) -> State:
         state = json.loads(text.decode("utf-8", "surrogatepass"))
         found = state.pop("format")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise Corrupt(f"what lies under {key!r} is no book of Dibs: {error!r}") from error
+        raise unreadable(f"under {key!r}", error) from error
     if found != FORMAT:
         raise IncompatibleVersion(
             f"what lies under {key!r} has format {found}, and this release of dibs reads {FORMAT}: "
             "install the release that wrote it, or a newer one"
         )
     return dict(state)
+
+
+def unreadable(where: str, error: Exception) -> Corrupt:
+    """The error for something that was written by hand, or is damaged."""
+    return Corrupt(
+        f"what lies {where} is no book of Dibs, so nobody is granted this lock: make sure that nobody holds "
+        f"it any more, then delete it from the store ({error!r})"
+    )

@@ -44,6 +44,7 @@ from dibs.model import (
 from dibs.stores.aio import resolve
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
+from dibs.stores.cas.format import unreadable
 from dibs.stores.port import Done, GiveUp, as_dibs
 from dibs.stores.snapshot import State, dump, load
 
@@ -539,7 +540,7 @@ def _book_of(name: bytes, cell: Cell, sightings: Sightings, time: Time) -> Memor
     try:
         return load(_state_of(cell), QUEUE_LIMIT, sightings.view(time))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"what lies under {name!r} is no book of Dibs: {error!r}") from error
+        raise unreadable(f"under {name!r}", error) from error
 
 
 def _pause(number: int) -> float:

@@ -114,7 +114,7 @@ class KubernetesCells:
                 raise self.unreachable(error) from error
             except (OSError, NotHttp) as error:
                 if not may_repeat:  # perhaps the server has closed the connection meanwhile
-                    raise BackendUnavailable(f"{self.shown}: the API server hung up") from error
+                    raise self._hung_up(error) from error
                 may_repeat = False
                 continue
             if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -134,6 +134,15 @@ class KubernetesCells:
             f"{self.shown}: {self.access.server.netloc} can't be reached: {error}; check the cluster and "
             f"{self.access.source}"
         )
+
+    def _hung_up(self, error: Exception) -> DibsError:
+        """The error for a connection that ended before the answer, as it also does if a server wants another
+        client certificate.
+        """
+        told = f"{self.shown}: the API server hung up: {error}"
+        if self.access.server.scheme == "https":
+            told += f"; if it always does, check the client certificate of {self.access.source}"
+        return BackendUnavailable(told)
 
     def problem(self, answer: Response, wanted: str) -> DibsError:
         """The error that an answer tells of."""

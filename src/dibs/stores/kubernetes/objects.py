@@ -25,7 +25,7 @@ from dibs.errors import Corrupt, NotConfigured
 from dibs.model import Notification
 from dibs.stores.cas.cells import Cell, Change, TooLarge
 from dibs.stores.cas.clock import UNDATED
-from dibs.stores.cas.format import read_state, write_state
+from dibs.stores.cas.format import read_state, unreadable, write_state
 
 MAX_ANNOTATIONS, HARD_LIMIT = 150_000, 260_000
 """Bytes of all annotations when an id is added, and at any time: Kubernetes takes 256 KiB."""
@@ -158,7 +158,7 @@ def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
             state = _overruled(state, spec)
         shown = _shown(state["entries"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"what lies in the Lease {name} is no book of Dibs: {error!r}") from error
+        raise unreadable(f"in the Lease {name}", error) from error
     return Cell(LeaseVersion(metadata, spec, shown), state)
 
 
