@@ -64,7 +64,7 @@ def run_servers(arguments: Namespace) -> int:
             made.server(folder / "server") as server,
             FaultProxy("127.0.0.1", server.port) as proxy,
         ):
-            url = made.url(proxy, folder)
+            url = made.url(server, proxy, folder)
 
             def watch(progress: TortureProgress) -> None:
                 faults = progress.kills + progress.pauses + struck.total()
