@@ -13,7 +13,7 @@ import pytest
 
 import dibs
 from dibs.core.book import MemoryBook
-from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Acquire, Granted, Release
 from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
@@ -111,6 +111,9 @@ def test_names_of_all_bytes_keep_their_order(url: str) -> None:
         b"a+b c",
         b'"#?<>\\^`{|}*~!',
         b"\x00\xff",
+        *(b"x" * length for length in (245, 246, 495, 496, 512)),  # parts of 250 with the kind
+        b"x" * 300 + b"/y",
+        "\N{HIRAGANA LETTER A}".encode() * 100,
     ]
     connection = store_for(url).blocking_connection()
     connection.open(10)
@@ -129,6 +132,11 @@ def test_names_of_all_bytes_keep_their_order(url: str) -> None:
     assert connection.scan(b"lock:a/", None, 10).items[0].key == b"lock:a/"
     connection.apply([Release(each.key, each.id) for each in commands], 30)
     connection.close()
+
+
+def test_a_name_that_is_too_long_for_the_server(weed_url: str) -> None:
+    with connect(weed_url) as client, pytest.raises(InvalidRequest, match="name is too long"):
+        client.lock(b"\xff" * 400).acquire(wait=20)
 
 
 def test_a_server_that_ignores_conditions_is_refused(

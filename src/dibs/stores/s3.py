@@ -19,7 +19,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 
 from dibs.clock import Clock
 from dibs.config import seconds
-from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Capabilities, Finding
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import SKEW, StoreClock
@@ -33,6 +33,9 @@ THREADS = 32
 
 MAX_SIZE = 1_000_000
 """Bytes of a value to which an id may be added."""
+
+PART = 250
+"""Characters of an object's name after which a folder begins."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
@@ -233,6 +236,11 @@ class S3Cells:
                 f"{text}. The credentials need s3:GetObject, s3:PutObject and s3:DeleteObject on "
                 f"{self._bucket}/{self._prefix}/*, and s3:ListBucket on {self._bucket}"
             )
+        if code == "KeyTooLongError":
+            return InvalidRequest(
+                f"{text} The name is too long: S3 takes 1,024 bytes with the prefix, and each byte that is "
+                "no letter, digit or usual sign counts for three"
+            )
         if status in MISCONFIGURED and code != "RequestTimeout":
             return NotConfigured(f"{text}. Check the bucket, region= and endpoint=")
         return BackendUnavailable(text)
@@ -347,8 +355,13 @@ class S3Cells:
 
 
 def _object(key: bytes) -> str:
-    """The name of a key's object. Names have the order of the keys, and none has folders in it."""
-    return "keys/" + re.sub(rb"[\x00-!./\[\\~-\xff]", _escape, key).decode()
+    """The name of a key's object. Names have the order of the keys.
+
+    Servers that keep objects in files take parts of 255 bytes. The `+` keeps a folder from having the name of
+    an object.
+    """
+    name = re.sub(rb"[\x00-!./\[\\~-\xff]", _escape, key).decode()
+    return "keys/" + re.sub(f"(.{{{PART}}})(?=.)", r"\1+/", name)
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
@@ -359,4 +372,5 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def _key(name: str) -> bytes:
-    return re.sub(rb"[!.\[~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())
+    escaped = name.replace("+/", "").encode()
+    return re.sub(rb"[!.\[~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), escaped)
