@@ -288,3 +288,21 @@ def test_a_lone_try_gets_a_dead_holders_lease(url: str) -> None:
 @pytest.mark.multiprocess
 def test_processes_take_turns(weed_url: str, tmp_path: Path) -> None:
     assert sum(contend(weed_url, tmp_path, seconds=4)) > 4
+
+
+def test_a_killed_server_comes_back_with_its_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with S3Server(tmp_path / "s3") as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+        url = f"s3://{server.bucket}?endpoint={server.url}"
+        with connect(url) as one, connect(url) as two:
+            held = one.lock("a", ttl=60).acquire()
+            server.kill()
+            server.start()
+            held.renew()
+            assert two.lock("a").try_acquire() is None
+            held.release()
+            with two.lock("a") as later:
+                assert later.token > held.token

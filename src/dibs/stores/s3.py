@@ -40,9 +40,6 @@ PART = 250
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
 
-type Inboxes = dict[str, tuple[asyncio.AbstractEventLoop, Receive]]
-"""Who subscribed in this process, in any event loop."""
-
 OTHER_ETAG = '"00000000000000000000000000000000"'
 """No object has this one."""
 
@@ -74,8 +71,8 @@ class S3Store(CasStore):
     Options: `endpoint`, `region`, `skew` (seconds by which the servers' clocks may differ, default 10).
     Credentials and their settings are boto3's own: environment, profile, role.
 
-    No notifications come from other processes, so waiters ask from time to time. `open` makes sure, with an
-    object named `probe`, that the server refuses writes whose condition fails.
+    There are no notifications, so waiters of other processes ask from time to time. `open` makes sure, with
+    an object named `probe`, that the server refuses writes whose condition fails.
     """
 
     capabilities = Capabilities(
@@ -98,12 +95,10 @@ class S3Store(CasStore):
         self._bucket = parts.netloc
         self._prefix = unquote(parts.path).strip("/") or "dibs"
         self._options = options
-        self._inboxes: Inboxes = {}
         super().__init__(shown, clock=clock)
 
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
-        make, inboxes = self._make_client, self._inboxes
-        return S3Cells(self.url, self._bucket, self._prefix, make, inboxes, clock, now)
+        return S3Cells(self.url, self._bucket, self._prefix, self._make_client, clock, now)
 
     def _make_client(self) -> Any:
         """Make a client; this reads files. A try that fails is never repeated behind our back.
@@ -134,7 +129,6 @@ class S3Cells:
         bucket: str,
         prefix: str,
         make: Callable[[], Any],
-        inboxes: Inboxes,
         clock: StoreClock,
         now: Callable[[], float],
     ) -> None:
@@ -142,7 +136,6 @@ class S3Cells:
         self._bucket = bucket
         self._prefix = prefix
         self._make = make
-        self._inboxes = inboxes
         self._clock = clock
         self._now = now
         self._opening = asyncio.Lock()
@@ -226,11 +219,11 @@ class S3Cells:
             return answer
         if response["Error"].get("Code") in but:
             return None
-        raise self._failure(answer, response["ResponseMetadata"].get("HTTPStatusCode")) from answer
+        raise self._failure(answer) from answer
 
-    def _failure(self, error: Any, status: int | None) -> DibsError:
-        text = f"{self._shown}: {error}"
-        code = error.response["Error"].get("Code")
+    def _failure(self, error: Any) -> DibsError:
+        text, code = f"{self._shown}: {error}", error.response["Error"].get("Code")
+        status = error.response["ResponseMetadata"].get("HTTPStatusCode")
         if status in (401, 403) or code in ("ExpiredToken", "InvalidToken"):
             return Forbidden(
                 f"{text}. The credentials need s3:GetObject, s3:PutObject and s3:DeleteObject on "
@@ -260,7 +253,6 @@ class S3Cells:
     def after_fork(self) -> None:
         """Sockets are closed in silence by whoever drops them; threads do not come along."""
         self._client = self._threads = self._making = None
-        self._inboxes.clear()
 
     # -- cells --------------------------------------------------------------------------------------
 
@@ -289,12 +281,6 @@ class S3Cells:
         )
         if found is None:
             raise SwapConflict
-        for each in change.notifications:
-            subscriber = self._inboxes.get(each.inbox)
-            if subscriber is not None:
-                loop, receive = subscriber
-                with suppress(RuntimeError):  # it has ended
-                    loop.call_soon_threadsafe(receive, [each])
         return found["ETag"]
 
     async def _delete(self, key: bytes, version: str) -> None:
@@ -326,13 +312,8 @@ class S3Cells:
         return list(zip(keys, cells, strict=True)), keys[-1] if found["IsTruncated"] else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
-        """Notifications come from this process only; for all others, waiters ask from time to time."""
-        self._inboxes[inbox] = (asyncio.get_running_loop(), receive)
-
-        def end() -> None:
-            self._inboxes.pop(inbox, None)
-
-        return end
+        """Nothing comes: waiters elsewhere ask from time to time."""
+        return lambda: None
 
     async def examine(self) -> Sequence[Finding]:
         """Whether conditions of writes are obeyed, and rules that delete objects."""
