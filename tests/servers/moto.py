@@ -12,10 +12,10 @@ _SERVE = """
 import sys
 from threading import Lock
 
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
-moto, lock = DomainDispatcherApplication(create_backend_app), Lock()
+moto, lock = create_backend_app("s3"), Lock()
 
 class Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"

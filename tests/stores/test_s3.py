@@ -13,7 +13,7 @@ import pytest
 
 import dibs
 from dibs.core.book import MemoryBook
-from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Acquire, Granted, Release
 from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
@@ -111,6 +111,9 @@ def test_names_of_all_bytes_keep_their_order(url: str) -> None:
         b"a+b c",
         b'"#?<>\\^`{|}*~!',
         b"\x00\xff",
+        *(b"x" * length for length in (245, 246, 495, 496, 512)),  # parts of 250 with the kind
+        b"x" * 300 + b"/y",
+        "\N{HIRAGANA LETTER A}".encode() * 100,
     ]
     connection = store_for(url).blocking_connection()
     connection.open(10)
@@ -129,6 +132,11 @@ def test_names_of_all_bytes_keep_their_order(url: str) -> None:
     assert connection.scan(b"lock:a/", None, 10).items[0].key == b"lock:a/"
     connection.apply([Release(each.key, each.id) for each in commands], 30)
     connection.close()
+
+
+def test_a_name_that_is_too_long_for_the_server(weed_url: str) -> None:
+    with connect(weed_url) as client, pytest.raises(InvalidRequest, match="name is too long"):
+        client.lock(b"\xff" * 400).acquire(wait=20)
 
 
 def test_a_server_that_ignores_conditions_is_refused(
@@ -280,3 +288,21 @@ def test_a_lone_try_gets_a_dead_holders_lease(url: str) -> None:
 @pytest.mark.multiprocess
 def test_processes_take_turns(weed_url: str, tmp_path: Path) -> None:
     assert sum(contend(weed_url, tmp_path, seconds=4)) > 4
+
+
+def test_a_killed_server_comes_back_with_its_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with S3Server(tmp_path / "s3") as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+        url = f"s3://{server.bucket}?endpoint={server.url}"
+        with connect(url) as one, connect(url) as two:
+            held = one.lock("a", ttl=60).acquire()
+            server.kill()
+            server.start()
+            held.renew()
+            assert two.lock("a").try_acquire() is None
+            held.release()
+            with two.lock("a") as later:
+                assert later.token > held.token

@@ -19,7 +19,9 @@ PAUSE = 1.5
 
 
 @contextmanager
-def striking(server: Server, proxy: FaultProxy, every: float, seed: int) -> Iterator[Counter[str]]:
+def striking(
+    server: Server, proxy: FaultProxy, every: float, seed: int, may_strike: Callable[[], bool]
+) -> Iterator[Counter[str]]:
     """Let something happen to the server every so many seconds; yields what happened how often."""
     draw, over, struck = random.Random(seed), threading.Event(), Counter[str]()
 
@@ -42,9 +44,10 @@ def striking(server: Server, proxy: FaultProxy, every: float, seed: int) -> Iter
 
     def strike() -> None:
         while not over.wait(draw.uniform(0.5 * every, 1.5 * every)):
-            name = draw.choice(list(faults))
-            faults[name]()
-            struck[name] += 1
+            if may_strike():
+                name = draw.choice(list(faults))
+                faults[name]()
+                struck[name] += 1
 
     thread = threading.Thread(target=strike)
     thread.start()
@@ -64,9 +67,14 @@ def run_servers(arguments: Namespace) -> int:
             made.server(folder / "server") as server,
             FaultProxy("127.0.0.1", server.port) as proxy,
         ):
-            url = made.url(proxy, folder)
+            url = made.url(server, proxy, folder)
+            storm = threading.Event()
 
             def watch(progress: TortureProgress) -> None:
+                if progress.doing == "faults":
+                    storm.set()
+                else:  # in the calm all must be served, and a server that is away cannot be tidied up
+                    storm.clear()
                 faults = progress.kills + progress.pauses + struck.total()
                 if progress.doing == "faults" and (
                     progress.cycles >= arguments.cycles and faults >= arguments.faults
@@ -82,7 +90,7 @@ def run_servers(arguments: Namespace) -> int:
             )
             torture = Torture(url, plan, progress=watch)
             begun = time.monotonic()
-            with striking(server, proxy, arguments.every, arguments.seed) as struck:
+            with striking(server, proxy, arguments.every, arguments.seed, storm.is_set) as struck:
                 verdict = torture.run()
     print(verdict)
     told = ", ".join(f"{name} {count}" for name, count in struck.most_common())

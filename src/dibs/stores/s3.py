@@ -19,7 +19,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 
 from dibs.clock import Clock
 from dibs.config import seconds
-from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Capabilities, Finding
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import SKEW, StoreClock
@@ -34,11 +34,11 @@ THREADS = 32
 MAX_SIZE = 1_000_000
 """Bytes of a value to which an id may be added."""
 
+PART = 250
+"""Characters of an object's name after which a folder begins."""
+
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
-
-type Inboxes = dict[str, tuple[asyncio.AbstractEventLoop, Receive]]
-"""Who subscribed in this process, in any event loop."""
 
 OTHER_ETAG = '"00000000000000000000000000000000"'
 """No object has this one."""
@@ -71,8 +71,8 @@ class S3Store(CasStore):
     Options: `endpoint`, `region`, `skew` (seconds by which the servers' clocks may differ, default 10).
     Credentials and their settings are boto3's own: environment, profile, role.
 
-    No notifications come from other processes, so waiters ask from time to time. `open` makes sure, with an
-    object named `probe`, that the server refuses writes whose condition fails.
+    There are no notifications, so waiters of other processes ask from time to time. `open` makes sure, with
+    an object named `probe`, that the server refuses writes whose condition fails.
     """
 
     capabilities = Capabilities(
@@ -95,12 +95,10 @@ class S3Store(CasStore):
         self._bucket = parts.netloc
         self._prefix = unquote(parts.path).strip("/") or "dibs"
         self._options = options
-        self._inboxes: Inboxes = {}
         super().__init__(shown, clock=clock)
 
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
-        make, inboxes = self._make_client, self._inboxes
-        return S3Cells(self.url, self._bucket, self._prefix, make, inboxes, clock, now)
+        return S3Cells(self.url, self._bucket, self._prefix, self._make_client, clock, now)
 
     def _make_client(self) -> Any:
         """Make a client; this reads files. A try that fails is never repeated behind our back.
@@ -131,7 +129,6 @@ class S3Cells:
         bucket: str,
         prefix: str,
         make: Callable[[], Any],
-        inboxes: Inboxes,
         clock: StoreClock,
         now: Callable[[], float],
     ) -> None:
@@ -139,7 +136,6 @@ class S3Cells:
         self._bucket = bucket
         self._prefix = prefix
         self._make = make
-        self._inboxes = inboxes
         self._clock = clock
         self._now = now
         self._opening = asyncio.Lock()
@@ -223,15 +219,20 @@ class S3Cells:
             return answer
         if response["Error"].get("Code") in but:
             return None
-        raise self._failure(answer, response["ResponseMetadata"].get("HTTPStatusCode")) from answer
+        raise self._failure(answer) from answer
 
-    def _failure(self, error: Any, status: int | None) -> DibsError:
-        text = f"{self._shown}: {error}"
-        code = error.response["Error"].get("Code")
+    def _failure(self, error: Any) -> DibsError:
+        text, code = f"{self._shown}: {error}", error.response["Error"].get("Code")
+        status = error.response["ResponseMetadata"].get("HTTPStatusCode")
         if status in (401, 403) or code in ("ExpiredToken", "InvalidToken"):
             return Forbidden(
                 f"{text}. The credentials need s3:GetObject, s3:PutObject and s3:DeleteObject on "
                 f"{self._bucket}/{self._prefix}/*, and s3:ListBucket on {self._bucket}"
+            )
+        if code == "KeyTooLongError":
+            return InvalidRequest(
+                f"{text} The name is too long: S3 takes 1,024 bytes with the prefix, and each byte that is "
+                "no letter, digit or usual sign counts for three"
             )
         if status in MISCONFIGURED and code != "RequestTimeout":
             return NotConfigured(f"{text}. Check the bucket, region= and endpoint=")
@@ -252,7 +253,6 @@ class S3Cells:
     def after_fork(self) -> None:
         """Sockets are closed in silence by whoever drops them; threads do not come along."""
         self._client = self._threads = self._making = None
-        self._inboxes.clear()
 
     # -- cells --------------------------------------------------------------------------------------
 
@@ -281,12 +281,6 @@ class S3Cells:
         )
         if found is None:
             raise SwapConflict
-        for each in change.notifications:
-            subscriber = self._inboxes.get(each.inbox)
-            if subscriber is not None:
-                loop, receive = subscriber
-                with suppress(RuntimeError):  # it has ended
-                    loop.call_soon_threadsafe(receive, [each])
         return found["ETag"]
 
     async def _delete(self, key: bytes, version: str) -> None:
@@ -318,13 +312,8 @@ class S3Cells:
         return list(zip(keys, cells, strict=True)), keys[-1] if found["IsTruncated"] else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
-        """Notifications come from this process only; for all others, waiters ask from time to time."""
-        self._inboxes[inbox] = (asyncio.get_running_loop(), receive)
-
-        def end() -> None:
-            self._inboxes.pop(inbox, None)
-
-        return end
+        """Nothing comes: waiters elsewhere ask from time to time."""
+        return lambda: None
 
     async def examine(self) -> Sequence[Finding]:
         """Whether conditions of writes are obeyed, and rules that delete objects."""
@@ -347,8 +336,13 @@ class S3Cells:
 
 
 def _object(key: bytes) -> str:
-    """The name of a key's object. Names have the order of the keys, and none has folders in it."""
-    return "keys/" + re.sub(rb"[\x00-!./\[\\~-\xff]", _escape, key).decode()
+    """The name of a key's object. Names have the order of the keys.
+
+    Servers that keep objects in files take parts of 255 bytes. The `+` keeps a folder from having the name of
+    an object.
+    """
+    name = re.sub(rb"[\x00-!./\[\\~-\xff]", _escape, key).decode()
+    return "keys/" + re.sub(f"(.{{{PART}}})(?=.)", r"\1+/", name)
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
@@ -359,4 +353,5 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def _key(name: str) -> bytes:
-    return re.sub(rb"[!.\[~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())
+    escaped = name.replace("+/", "").encode()
+    return re.sub(rb"[!.\[~]([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), escaped)
