@@ -47,10 +47,6 @@ class Overheard(ForwardingReceiver):
         if not self.keep:
             super().deliver(notification)
 
-    def remind(self, notification: Notification) -> None:
-        self.arrived.put_nowait(notification)
-        super().remind(notification)
-
 
 def by_redis(url: str) -> Iterator[Forge]:
     """A user who may publish and subscribe, and read no key."""

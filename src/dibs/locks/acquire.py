@@ -52,6 +52,9 @@ CLOCKS_DIFFER = 0.001
 WITHOUT_INBOX = 0.05
 """Seconds between two questions of a waiter that has no inbox for notifications."""
 
+HEAD_DELAY = 0.02
+"""Seconds before a waiter that has become the head asks. Short holds end sooner: most need no question."""
+
 SECOND_LOOK = 0.25
 """Seconds after which an upgrade that found somebody ahead asks again: it may be its own earlier try."""
 
@@ -312,7 +315,10 @@ class AcquireAttempt:
                 news = signal.value
                 if isinstance(news, Notification) and news.event == "granted":
                     return self._notified(news, answer.sent, reply.now)
-                return None
+                if not isinstance(news, Notification) or news.event != "head":
+                    return None
+                end = min(end, rt.now() + HEAD_DELAY)
+                continue
             if rt.now() >= end or not rt.notifications.pause(key, waiter):
                 return None
 

@@ -38,9 +38,6 @@ class TaskJob:
 
 log = logging.getLogger("dibs")
 
-HEAD_DELAY = 0.02
-"""Seconds before a `head` notification is delivered. Short holds end sooner, so most need no question."""
-
 SCANNED = 100
 """Keys in one page of a scan."""
 
@@ -165,7 +162,6 @@ class AsyncRuntime:
         self.me = asyncio.current_task
         self.connection = store.async_connection()
         self._clock = clock
-        self._clock_is_by_hand = alarms_of(clock) is not None
         self._loop = loop
         self._batcher = Batcher(self.connection, loop, clock, call_timeout)
         self._reads = Batcher(
@@ -237,10 +233,7 @@ class AsyncRuntime:
                 self._subscribing._log_destroy_pending = False  # type: ignore[attr-defined]
             return
         for notification in news:
-            if notification.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(HEAD_DELAY, self.receiver.remind, notification)
-            else:
-                self.receiver.deliver(notification)
+            self.receiver.deliver(notification)
 
     async def _subscribe_again(self) -> None:
         """Try until notifications come again, and have all waiters ask meanwhile."""

@@ -16,9 +16,6 @@ class Receiver(Protocol):
     def deliver(self, notification: Notification) -> None:
         """A notification has come."""
 
-    def remind(self, notification: Notification) -> None:
-        """A notification that was put off: it only matters to somebody who still waits."""
-
     def recheck(self) -> None:
         """Notifications may have been missed: all waiters should ask again."""
 
@@ -64,12 +61,6 @@ class NotificationRouter:
         while len(self._early) > MAX_EARLY:
             self._early.pop(next(iter(self._early)), None)
 
-    def remind(self, notification: Notification) -> None:
-        """Bring it to its waiter, if that still waits."""
-        signal = self._waiting.pop((notification.key, notification.lease), None)
-        if signal is not None:
-            signal.set(notification)
-
     def recheck(self) -> None:
         """Have all waiters ask again."""
         for waiter in list(self._waiting):
@@ -86,9 +77,6 @@ class ForwardingReceiver:
 
     def deliver(self, notification: Notification) -> None:
         self._receiver.deliver(notification)
-
-    def remind(self, notification: Notification) -> None:
-        self._receiver.remind(notification)
 
     def recheck(self) -> None:
         self._receiver.recheck()

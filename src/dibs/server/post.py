@@ -126,10 +126,6 @@ class TappedMail(ForwardingReceiver):
         if not self._post.deliver(notification):
             super().deliver(notification)
 
-    def remind(self, notification: Notification) -> None:
-        if not self._post.deliver(notification):
-            super().remind(notification)
-
     def recheck(self) -> None:
         super().recheck()
         self._post.recheck()

@@ -277,12 +277,9 @@ class PlaceMail:
     def deliver(self, notification: Notification) -> None:
         if notification.event == "granted" and not self._placed.atlas.is_lone():
             notification = Notification(
-                notification.key, notification.lease, notification.inbox, "head"
+                notification.key, notification.lease, notification.inbox, "refused"
             )
         self._placed.receiver.deliver(notification)
-
-    def remind(self, notification: Notification) -> None:
-        self._placed.receiver.remind(notification)
 
     def recheck(self) -> None:
         self._placed.receiver.recheck()

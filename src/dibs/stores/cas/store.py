@@ -137,7 +137,10 @@ class AsyncCasConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        return self._enter().ledger.submit(commands, done)
+        if commands:
+            return self._enter().ledger.submit(commands, done)
+        done(())
+        return _nothing
 
     async def apply_within(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         """Apply a batch. Raises `BackendUnavailable` after `timeout` seconds."""
