@@ -104,7 +104,7 @@ def test_a_setting_of_one_lock_that_is_like_no_other() -> None:
 @pytest.mark.parametrize(
     "variable",
     [
-        *("URL", "TTL", "API_KEY", "CONFIG", "CALL_TIMEOUT", "LOCK__X__TTL", "SERVER_STORE"),
+        *("URL", "TTL", "API_KEY", "CONFIG", "CALL_TIMEOUT", "LOCK__X__TTL", "SERVER_LEASES"),
         *("TASKLOCK__X__MAX_HOLD", "LEADER__X__RENEW_DEADLINE", "STORES__A__CALL_TIMEOUT"),
         *("SERVICE_HOST", "PORT_443_TCP_ADDR", "VERSION", "USER"),
     ],

@@ -157,8 +157,8 @@ def servers(
     else:
         url = request.getfixturevalue(f"{request.param}_url")
     secret = (token_hex(16),)
-    first = World.over(store=url, records=url, secret=secret)
-    second = World.over(store=url, records=url, secret=secret)
+    first = World.over(leases=url, records=url, secret=secret)
+    second = World.over(leases=url, records=url, secret=secret)
     yield first, second
     first.close()
     second.close()

@@ -94,7 +94,7 @@ def test_whoever_looks_at_the_store_itself_sees_plain_notes(tmp_path: Path) -> N
     try:
         world.client().post(f"/v1/locks/{b64('x')}", params={"note": "why", "client-id": "web-3"})
         world.client().post(f"/v1/locks/{b64('y')}")
-        with connect(world.config.store) as client:
+        with connect(world.config.leases) as client:
             assert client.status("x").holders[0].note == "why"
             assert [status.holders[0].note for status in client.list()] == ["why", ""]
             with pytest.raises(AcquireTimeout, match=r"held by web-3 \(why\) for") as found:

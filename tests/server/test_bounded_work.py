@@ -40,10 +40,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         server.client().flushall()
-        settings["store"] = server.url
+        settings["leases"] = server.url
     if request.param == "postgres":
         database: PostgresServer = request.getfixturevalue("postgres_server")
-        settings["store"] = database.new_database()
+        settings["leases"] = database.new_database()
     world = World.over(tmp_path, **settings)
     yield world
     world.close()

@@ -60,7 +60,7 @@ def test_the_file_beside_the_unit_is_one_that_the_server_takes(unit: Unit) -> No
     config = read_config(str(DEPLOY / "server.toml"), {}, {})
     assert config.is_loopback, "as there is no key yet"
     state = f"/var/lib/{unit['Service']['StateDirectory']}/"
-    assert config.store == f"sqlite:///{state}leases.db"
+    assert config.leases == f"sqlite:///{state}leases.db"
     assert float(unit["Service"]["TimeoutStopSec"]) > takes(config)
     assert int(unit["Service"]["LimitNOFILE"]) >= config.limits.connections + 256
     assert {"MemoryMax", "TasksMax"} <= unit["Service"].keys()
@@ -154,8 +154,8 @@ def served(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Serv
 
 def test_the_servers_settings(manifest: Manifest, served: ServerConfig) -> None:
     assert manifest.container["args"] == [serve.name, "--config", "/etc/dibs/server.toml"]
-    assert served.store, "it comes from a secret"
-    assert "store" not in tomllib.loads(manifest.config_map["data"]["server.toml"])
+    assert served.leases, "it comes from a secret"
+    assert "leases" not in tomllib.loads(manifest.config_map["data"]["server.toml"])
     assert "sqlite" not in manifest.config_map["data"]["server.toml"]
     assert served.tls_cert, "keys do not go over the network in clear"
 

@@ -120,7 +120,7 @@ def test_what_is_done_in_the_store_itself_is_found(tmp_path: Path) -> None:
     try:
         with (
             following(world.client()) as news,
-            dibs.sync.connect(world.config.store) as there,
+            dibs.sync.connect(world.config.leases) as there,
         ):
             next(news)
             with there.lock("x", note="another").acquire(wait=30):
@@ -138,7 +138,7 @@ def test_a_watched_lock_that_changes_in_the_store_itself(tmp_path: Path) -> None
     try:
         with (
             following(world.client(), f"/v1/watch/locks/{b64('x')}") as news,
-            dibs.sync.connect(world.config.store) as there,
+            dibs.sync.connect(world.config.leases) as there,
         ):
             next(news)
             with there.lock("x").acquire(wait=30):

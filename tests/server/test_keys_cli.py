@@ -252,7 +252,7 @@ def test_what_serve_has_here_comes_before_a_service_somewhere(
     monkeypatch.setenv("DIBS_URL", f"http://127.0.0.1:{free_port()}")
     assert line.json("create", "--name", "here", "--scope", "read")["url"] == records
     monkeypatch.delenv("DIBS_SERVER_RECORDS")
-    for option in ("--records", "--store"):
+    for option in ("--records", "--leases"):
         assert line.json("list", option, records)[0]["name"] == "here"
 
 
@@ -329,7 +329,7 @@ def test_the_records_are_those_of_serve(
     for name, url in urls.items():
         line("create", "--name", name, "--scope", "read", "--records", url)
     config = tmp_path / "serve.toml"
-    config.write_text(f'records = "{urls["a"]}"\nstore = "{urls["b"]}"\n')
+    config.write_text(f'records = "{urls["a"]}"\nleases = "{urls["b"]}"\n')
 
     def name_of(*args: str) -> str:
         (key,) = line.json("list", *args)
@@ -337,8 +337,8 @@ def test_the_records_are_those_of_serve(
 
     assert name_of("--config", str(config)) == "a"
     assert name_of("--config", str(config), "--records", urls["c"]) == "c"
-    assert name_of("--store", urls["b"]) == "b"
-    monkeypatch.setenv("DIBS_SERVER_STORE", urls["c"])
+    assert name_of("--leases", urls["b"]) == "b"
+    monkeypatch.setenv("DIBS_SERVER_LEASES", urls["c"])
     assert name_of() == "c"
     monkeypatch.setenv("DIBS_SERVER_CONFIG", str(config))
     assert name_of() == "a"
@@ -363,12 +363,12 @@ def test_a_place_without_records(line: Line, url: str, told: str, kind: type[Dib
 
 
 def test_a_server_that_runs_takes_to_a_new_key(line: Line, world: World) -> None:
-    made = line.json("create", "--name", "new", "--scope", "read", "--store", world.config.store)
+    made = line.json("create", "--name", "new", "--scope", "read", "--leases", world.config.leases)
     with httpx2.Client(base_url=world.url) as client:
         client.headers["authorization"] = f"Bearer {made['key']}"
         ends = _soon(lambda: client.get("/v1/locks").status_code == 200)
         assert ends
-        line("revoke", made["id"], "--store", world.config.store)
+        line("revoke", made["id"], "--leases", world.config.leases)
         assert _soon(lambda: client.get("/v1/locks").status_code == 401)
 
 
@@ -383,9 +383,9 @@ def _soon(what: Callable[[], bool]) -> bool:
 
 def test_who_did_it_stands_in_the_audit(line: Line, world: World) -> None:
     made = line.json(
-        "create", "--name", "audited", "--scope", "read", "--store", world.config.store
+        "create", "--name", "audited", "--scope", "read", "--leases", world.config.leases
     )
-    line("revoke", made["id"], "--store", world.config.store)
+    line("revoke", made["id"], "--leases", world.config.leases)
     lines = world.client().get("/v1/audit").json()["entries"]
     found = [each for each in lines if each["detail"].get("id") == made["id"]]
     assert [each["what"] for each in found] == ["key revoked", "key created"]
@@ -430,7 +430,7 @@ def test_a_server_that_is_none(line: Line, url: str, told: str, kind: type[DibsE
     assert told in line.fails(kind, "list", "--server", url.format(port=free_port()))
 
 
-@pytest.mark.parametrize("other", ["--records", "--store", "--config"])
+@pytest.mark.parametrize("other", ["--records", "--leases", "--config"])
 def test_one_place_at_a_time(line: Line, other: str) -> None:
     told = line.fails(click.UsageError, "list", "--server", "https://x", other, "sqlite:///x.db")
     assert "--server" in told

@@ -70,7 +70,7 @@ def test_one_that_is_about_to_stop_lives_and_is_not_ready(
 @pytest.mark.once
 def test_one_whose_store_is_away_is_not_ready_until_it_is_back(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as redis:
-        world = World.over(store=redis.url, records=f"sqlite:///{tmp_path / 'records.db'}")
+        world = World.over(leases=redis.url, records=f"sqlite:///{tmp_path / 'records.db'}")
         try:
             client = world.client()
             assert client.get("/readyz").status_code == 200
@@ -110,7 +110,7 @@ def test_one_whose_records_hang_is_ready_and_grants(
 ) -> None:
     monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.5)
     with RedisServer(tmp_path) as redis:
-        world = World.over(store=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
+        world = World.over(leases=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
         try:
             client, keys = world.client(), world.server.service.keys
             redis.pause()
@@ -235,7 +235,7 @@ def test_commands_by_placement_and_by_the_directories_that_are_told_apart(tmp_pa
     places = tuple(Placement(name=name, url=f"sqlite:///{tmp_path / name}") for name in names)
     told_apart = ("jobs/", "jobs/nightly", "pay")
     world = World.over(
-        tmp_path, placement=places, placement_fresh=1.0, metrics_directories=told_apart, store=""
+        tmp_path, placement=places, placement_fresh=1.0, metrics_directories=told_apart, leases=""
     )
     try:
         client = world.client()

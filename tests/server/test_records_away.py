@@ -21,7 +21,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
     monkeypatch.setattr(keys_known, "REFRESH", 0.05)
     monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.2)
     monkeypatch.setattr(keys_known, "BELIEVED", 2.0)
-    urls: dict[str, Any] = {"store": f"memory://{uuid4()}", "records": f"memory://{uuid4()}"}
+    urls: dict[str, Any] = {"leases": f"memory://{uuid4()}", "records": f"memory://{uuid4()}"}
     found = [World.over(**urls), World.over(**urls)]
     yield found
     for each in found:
@@ -96,7 +96,7 @@ def test_a_store_that_is_away_keeps_no_sign_from_another(
     which: int, worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls: dict[str, Any] = {
-        "store": "",
+        "leases": "",
         "records": f"memory://{uuid4()}",
         "placement": [Placement(name=name, url=f"memory://{uuid4()}") for name in "ab"],
     }

@@ -66,7 +66,7 @@ def started() -> Iterator[list[Served]]:
 
 def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) -> None:
     store = f"sqlite:///{tmp_path / 'l.db'}"
-    started.append(served := Served(tmp_path, "--store", store))
+    started.append(served := Served(tmp_path, "--leases", store))
     first = re.fullmatch(
         r"Created an administrator API key.*shown only once: (dibs_\w+_[\w-]{22})", served.line()
     )
@@ -83,7 +83,7 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         held = client.post(f"/v1/locks/{b64('x')}", params={"ttl": 30}).json()
         assert held["sequencer"] > 0
     assert served.end() == (0, "", "")
-    started.append(again := Served(tmp_path, "--store", store, "--json"))
+    started.append(again := Served(tmp_path, "--leases", store, "--json"))
     told = json.loads(again.line())
     assert set(told) == {"event", "url"}, "the first key is shown once, and so is the link"
     with httpx2.Client(base_url=told["url"], headers=headers) as client:
@@ -112,8 +112,8 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         (["--listen", "no..where:1"], 64, "no..where:1 is no address: "),
         (["--tls-cert", "a.pem"], 64, "set both tls_cert and tls_key"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "tls_cert: no such file: a.pem"),
-        (["--store", "spoon://x"], 64, "is not the URL of a store"),
-        (["--store", "https://other"], 64, "cannot use another as its store"),
+        (["--leases", "spoon://x"], 64, "is not the URL of a store"),
+        (["--leases", "https://other"], 64, "cannot use another as its store"),
         (["--config", "missing.toml"], 64, "missing.toml can't be read"),
         (["--config", "bad.toml"], 64, "bad.toml"),
         (["--config", "typo.toml"], 64, "stoer"),
@@ -132,8 +132,8 @@ def test_what_it_refuses(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("store = ")
     (tmp_path / "typo.toml").write_text('stoer = "memory://x"')
-    if "--store" not in options:
-        options = [*options, "--store", f"sqlite:///{tmp_path / 'l.db'}"]
+    if "--leases" not in options:
+        options = [*options, "--leases", f"sqlite:///{tmp_path / 'l.db'}"]
     assert main(["serve", *options]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -147,7 +147,7 @@ def test_a_port_that_is_taken(tmp_path: Path, started: list[Served]) -> None:
         started.append(
             served := Served(
                 tmp_path,
-                *("--store", f"sqlite:///{tmp_path / 'l.db'}", "--listen", f"127.0.0.1:{port}"),
+                *("--leases", f"sqlite:///{tmp_path / 'l.db'}", "--listen", f"127.0.0.1:{port}"),
             )
         )
         code, _, err = served.ended()
@@ -160,7 +160,7 @@ def test_a_store_that_is_away(tmp_path: Path, started: list[Served]) -> None:
         port = nobody.getsockname()[1]
     records = f"sqlite:///{tmp_path / 'r.db'}"
     started.append(
-        served := Served(tmp_path, "--store", f"redis://127.0.0.1:{port}/0", "--records", records)
+        served := Served(tmp_path, "--leases", f"redis://127.0.0.1:{port}/0", "--records", records)
     )
     code, _, err = served.ended()
     assert (code, "Traceback" in err) == (69, False), err
@@ -176,11 +176,11 @@ def test_it_serves_the_store_that_dibs_url_names(tmp_path: Path, started: list[S
 def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text(
-        'store = "memory://a"\ndrain_time = "5s"\n[limits]\nmax_ttl = "1h"\nwaiters = 7\n'
+        'leases = "memory://a"\ndrain_time = "5s"\n[limits]\nmax_ttl = "1h"\nwaiters = 7\n'
     )
     environ = {
         "DIBS_SERVER_CONFIG": str(file),
-        "DIBS_SERVER_STORE": "memory://b",
+        "DIBS_SERVER_LEASES": "memory://b",
         "DIBS_SERVER_LIMITS__MAX_TTL": "2h",
         "DIBS_SERVER_LIMITS__WAITERS_PER_KEY": "9",
         "DIBS_SERVER_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16",
@@ -188,11 +188,11 @@ def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
     }
     config = read_config(None, {}, environ)
     limits = config.limits
-    assert (config.store, config.drain_time) == ("memory://b", 5.0)
+    assert (config.leases, config.drain_time) == ("memory://b", 5.0)
     assert (limits.max_ttl, limits.waiters, limits.waiters_per_key) == (7200.0, 7, 9)
     assert config.trusted_proxies == ("10.0.0.1", "10.1.0.0/16")
     assert config.allow_plain_http
-    assert read_config(None, {"store": "memory://c"}, environ).store == "memory://c"
+    assert read_config(None, {"leases": "memory://c"}, environ).leases == "memory://c"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
         {"limits": {"stall_time": -1}},
         {"limits": {"stream_beat": float("nan")}},
         {"placement": [{"name": "a", "url": "memory://a"}, {"name": "a", "url": "memory://b"}]},
-        {"store": "memory://a", "placement": [{"name": "a", "url": "memory://a"}]},
+        {"leases": "memory://a", "placement": [{"name": "a", "url": "memory://a"}]},
     ],
     ids=str,
 )
@@ -301,7 +301,7 @@ def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = ServerConfig(
-            listen=f"127.0.0.1:{port}", store=f"sqlite:///{tmp_path / 'leases.db'}"
+            listen=f"127.0.0.1:{port}", leases=f"sqlite:///{tmp_path / 'leases.db'}"
         )
         with pytest.raises(CannotListen):
             World(settings)
@@ -314,7 +314,7 @@ def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[Served]) -> None:
     """Else the next start would show no other."""
-    options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
+    options = ("--leases", f"sqlite:///{tmp_path / 'l.db'}")
     with open("/dev/full", "w") as full:
         vain = subprocess.run(
             [sys.executable, "-m", "dibs", "serve", *options, "--listen", "127.0.0.1:0"],
@@ -337,7 +337,7 @@ def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[
 def test_where_stdout_is_closed_the_first_key_is_none_either(
     tmp_path: Path, started: list[Served]
 ) -> None:
-    options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
+    options = ("--leases", f"sqlite:///{tmp_path / 'l.db'}")
     command = [sys.executable, "-m", "dibs", "serve", *options, "--listen", "127.0.0.1:0"]
     closed = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", *command],
@@ -366,7 +366,7 @@ def test_where_nobody_said_where_leases_go_it_is_told(
         assert first == told
         assert others[0].startswith("Created an administrator")
         _tell_json(world.server)
-        assert json.loads(capsys.readouterr().out)["store"] == url
+        assert json.loads(capsys.readouterr().out)["leases"] == url
         world.close()
 
 

@@ -142,7 +142,7 @@ def test_the_first_start(tmp_path: Path, started: list[Served]) -> None:
     """As it stands there, but for the port."""
     self_signed(tmp_path / "tls.crt")
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
-    store = {f"{VARIABLE}STORE": f"sqlite:///{tmp_path / 'leases.db'}"}
+    store = {f"{VARIABLE}LEASES": f"sqlite:///{tmp_path / 'leases.db'}"}
     _, example = blocks(PAGE, "console")
     commands = [shlex.split(line[2:]) for line in example.splitlines() if line.startswith("$ ")]
     *keys, (program, verb, *served) = commands
@@ -201,5 +201,5 @@ def test_the_first_key_in_a_cluster() -> None:
     (container,) = json.loads(done.stdout)["spec"]["containers"]
     assert container["args"][:2] == ["keys", "create"]
     (variable,) = container["env"]
-    assert variable["name"] == f"{VARIABLE}STORE"
+    assert variable["name"] == f"{VARIABLE}LEASES"
     assert variable["valueFrom"]["secretKeyRef"] == {"name": "dibs", "key": "store"}

@@ -15,8 +15,8 @@ PASSWORD = "hunter2"
     ("text", "told"),
     [
         (
-            f'stoer = "redis://:{PASSWORD}@x"',
-            "unknown setting stoer. Did you mean store?",
+            f'laeses = "redis://:{PASSWORD}@x"',
+            "unknown setting laeses. Did you mean leases?",
         ),
         ("port = 80", "unknown setting port. Did you mean listen?"),
         ("xyzzy = 1", "unknown setting xyzzy"),
@@ -46,8 +46,9 @@ def test_in_the_file(tmp_path: Path, text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("STOER", "STORE"),
-        ("store", "STORE"),
+        ("LAESES", "LEASES"),
+        ("leases", "LEASES"),
+        ("STORE", "LEASES"),
         ("PORT", "LISTEN"),
         ("LIMITS", "LIMITS__MAX_ID"),
         ("LIMIT__MAX_TTL", "LIMITS__MAX_TTL"),

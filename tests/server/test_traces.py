@@ -230,7 +230,7 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
         "from dibs.server.config import ServerConfig\n"
         "from dibs.server.serve import Server\n"
         "async def main():\n"
-        "    server = Server(ServerConfig(listen='127.0.0.1:0', store='memory://x', records='memory://y'))\n"
+        "    server = Server(ServerConfig(listen='127.0.0.1:0', leases='memory://x', records='memory://y'))\n"
         "    await server.start()\n"
         "    assert server.service.spans is None\n"
         "    server.stop()\n"

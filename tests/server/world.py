@@ -47,10 +47,10 @@ class World:
         """A server over SQLite in a folder, or over memory."""
         limits = settings.pop("limits", Limits())
         if folder is None:
-            settings.setdefault("store", f"memory://{uuid4()}")
+            settings.setdefault("leases", f"memory://{uuid4()}")
             settings.setdefault("records", f"memory://{uuid4()}")
         else:
-            settings.setdefault("store", f"sqlite:///{folder / 'leases.db'}")
+            settings.setdefault("leases", f"sqlite:///{folder / 'leases.db'}")
         settings.setdefault("listen", "127.0.0.1:0")
         return cls(ServerConfig(limits=limits, **settings))
 

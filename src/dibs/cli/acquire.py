@@ -31,7 +31,7 @@ _FEWEST = 22
 @click.command(
     epilog=options.examples(
         "dibs acquire db/migrate --ttl 5m",
-        "dibs renew   db/migrate --ttl 5m -L LOCK-ID",
+        "dibs renew db/migrate --ttl 5m -L LOCK-ID",
         "dibs release db/migrate -L LOCK-ID",
     )
 )
@@ -39,7 +39,7 @@ _FEWEST = 22
 @click.option(
     "-T", "--ttl", required=True, metavar="TIME", help="The lease ends after this time, such as 5m."
 )
-@click.option("--wait", metavar="TIME", help="Wait in the queue for this time [do not wait].")
+@click.option("-w", "--wait", metavar="TIME", help="Wait in the queue for this time [do not wait].")
 @click.option(
     "--owner",
     "--client-id",

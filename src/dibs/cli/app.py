@@ -135,7 +135,7 @@ def _meant(word: str) -> str | None:
     return f"Did you mean `dibs {close[0]}`?" if close else None
 
 
-_OPTIONS = {"--timeout": "--wait", "-w": "--wait", "-n": "--no-wait", "--url": "--store"}
+_OPTIONS = {"--timeout": "--wait", "--url": "--leases"}
 """What other tools, and other verbs, call our options."""
 
 
@@ -158,7 +158,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
-        "dibs run nightly --wait 10m -- make report   one report at a time",
+        "dibs run -w 10m nightly -- make report        one report at a time",
         "dibs list                                    show what is held",
         "dibs doctor redis://cache                    check a store",
     ),
@@ -176,7 +176,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 def app() -> None:
     """Distributed locks for shell commands: only one at a time, on one machine or on many.
 
-    --url and --store can also follow the verb. In `serve` and `keys`, --store after the verb takes a URL.
+    --url and --store can also follow the verb.
     """
 
 
@@ -193,7 +193,7 @@ def serve(arguments: Sequence[str] | None) -> int:
     for told in misspelt(os.environ):
         voice.say("warning", told)
     try:
-        return _invoke(given)
+        return _invoke(given, voice)
     except BrokenPipeError:  # nobody reads stdout any more
         discard_stdout()
         return SIGNALLED + signal.SIGPIPE
@@ -220,11 +220,11 @@ def serve(arguments: Sequence[str] | None) -> int:
         return BUG
 
 
-def _invoke(given: list[str]) -> int:
+def _invoke(given: list[str], voice: Voice) -> int:
     asked = bool(given)  # click takes out what it reads
     with watched_stdout():
         try:
-            with app.make_context("dibs", given or ["--help"]) as context:
+            with app.make_context("dibs", given or ["--help"], obj=voice) as context:
                 code = app.invoke(context)
         except click.exceptions.Exit as done:
             code = done.exit_code

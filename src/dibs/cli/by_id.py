@@ -84,7 +84,9 @@ def with_id[T](
     raise lost[0]
 
 
-@click.command()
+@click.command(
+    epilog=options.examples("dibs renew db/migrate --ttl 5m -L 1BacdUiyei_Fk14QZRNvzzWT")
+)
 @click.argument("name", type=options.Spelt())
 @lock_id
 @click.option(
@@ -121,7 +123,7 @@ def renew(
     return 0
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs release db/migrate -L 1BacdUiyei_Fk14QZRNvzzWT"))
 @click.argument("name", type=options.Spelt())
 @lock_id
 @base64_name

@@ -24,18 +24,19 @@ MOST = 200
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        'eval "$(dibs completion bash)"     in ~/.bashrc',
+        'eval "$(dibs completion zsh)"      in ~/.zshrc',
+        "dibs completion fish | source      in ~/.config/fish/config.fish",
+    )
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
     """Print the completion script for SHELL.
 
-    \b
-    bash: eval "$(dibs completion bash)"     in ~/.bashrc
-    zsh:  eval "$(dibs completion zsh)"      in ~/.zshrc
-    fish: dibs completion fish | source      in ~/.config/fish/config.fish
-
     Names come from the store of DIBS_URL or the settings, if it answers within 0.3 s.
-    """  # noqa: D301 - click wants this very character
+    """
     from dibs.cli.app import COMPLETE, app
 
     kind = get_completion_class(shell)

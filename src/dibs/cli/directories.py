@@ -1,7 +1,8 @@
 """Directories on the command line, and the service that knows them."""
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
     from dibs.cli.remote import Remote
     from dibs.settings import StoreSettings
 
-server = click.option(
-    "--server",
-    "--url",
-    "server",
-    metavar="URL",
-    callback=options.before_or_after,
-    help="The service, such as https://locks.example.com [DIBS_URL].",
-)
+
+def server[F: Callable[..., Any]](command: F) -> F:
+    """The options `--server` (alias `--url`) and `--store`."""
+    option = click.option(
+        "--server",
+        "--url",
+        "server",
+        metavar="URL",
+        callback=options.before_or_after,
+        help="The service, such as https://locks.example.com [DIBS_URL].",
+    )
+    return option(options.store_name(command))
+
 
 in_base64 = click.option(
     "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
@@ -35,12 +41,14 @@ decode = click.option(
     help="Print directories as text (the default), or in URL-safe base64.",
 )
 
-_RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "STORE"))
+_RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "LEASES"))
 """Any of these says where the records are: here is a server of theirs."""
 
 
 def service(url: str | None) -> "Remote":
     """The service to use. Raises `UsageError` if none is given."""
+    if url and options.store_asked():
+        raise click.UsageError("give either --server or --store, not both")
     named = None if url else configured_service()
     found = url or (named.url if named else "")
     if not options.is_service(found):
@@ -74,6 +82,8 @@ def _configured() -> "StoreSettings | None":
     from dibs.settings import configured_store
 
     name = options.store_asked()
+    if name is not None and "://" in name:
+        raise click.UsageError("--store takes a name in the settings: give a URL with --leases")
     found = configured_store(name)
     if found is None and name is not None:
         raise click.UsageError(f"no store {name!r} in the settings")

@@ -27,7 +27,7 @@ _COLOURS = {
 }
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs events orders/", "dibs events --renewals --json"))
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
 @click.option("--renewals", is_flag=True, help="Also print renewals.")

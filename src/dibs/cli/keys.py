@@ -52,9 +52,10 @@ def keys() -> None:
 def _office_options(command: Callable[..., int]) -> Callable[..., int]:
     for option in (
         options.as_json,
+        options.store_name,
         click.option("--config", metavar="FILE", help="The settings of `dibs serve`."),
         click.option(
-            "--store", metavar="URL", help="The service's store, if it also holds the records."
+            "--leases", metavar="URL", help="The service's leases, if its records are there too."
         ),
         click.option("--records", metavar="URL", help="The service's records."),
         click.option(
@@ -77,7 +78,12 @@ def _office(voice: Voice, **where: str | None) -> "Office":
     return office(voice=voice, **where)
 
 
-@keys.command()
+@keys.command(
+    epilog=options.examples(
+        "dibs keys create --name me --scope admin",
+        "dibs keys create --name ci --scope acquire --prefix shop/ --expires-in 90d",
+    )
+)
 @click.option("--name", required=True, metavar="TEXT", help="The key's name, such as ci-deploy.")
 @click.option(
     "--scope",
@@ -126,7 +132,7 @@ def create(
     return 0
 
 
-@keys.command(name="list")
+@keys.command(name="list", epilog=options.examples("dibs keys list --all"))
 @click.option(
     "--all",
     "ended",
@@ -158,7 +164,7 @@ def listing(
     return 0
 
 
-@keys.command()
+@keys.command(epilog=options.examples("dibs keys revoke ci"))
 @click.argument("key", metavar="ID|NAME")
 @_office_options
 def revoke(
@@ -190,7 +196,10 @@ def revoke(
     return 0
 
 
-@keys.command("rotate-secret")
+@keys.command(
+    "rotate-secret",
+    epilog=options.examples("dibs keys rotate-secret --config /etc/dibs/server.toml"),
+)
 @click.option("--config", metavar="FILE", help="The settings of `dibs serve`.")
 @click.option("--records", metavar="URL", help="Where the service's records are.")
 def rotate_secret(config: str | None, records: str | None) -> int:

@@ -92,17 +92,17 @@ class LocalOffice:
 
 
 def local_office(
-    records: str | None, store: str | None, config: str | None
+    records: str | None, leases: str | None, config: str | None
 ) -> tuple[LocalOffice, bool]:
     """An office where `dibs serve` would have its records, and whether anybody named that place.
 
     Raises `UsageError` for what keeps nothing.
     """
-    given = {"records": records, "store": store}
+    given = {"records": records, "leases": leases}
     settings = read_config(config, given, default_store=configured_store_url())
     if settings.records_url.startswith("memory:"):
         raise click.UsageError("a memory:// store only lives as long as this command")
-    named = settings.store or settings.placement
+    named = settings.leases or settings.placement
     stores = [each.url for each in settings.stores] if named else []
     return LocalOffice(settings.records_url, stores), bool(settings.named_urls)
 

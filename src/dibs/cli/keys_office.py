@@ -36,34 +36,36 @@ class Office(Protocol):
 
 
 def office(
-    *, server: str | None, records: str | None, store: str | None, config: str | None, voice: Voice
+    *, server: str | None, records: str | None, leases: str | None, config: str | None, voice: Voice
 ) -> Office:
     """The one that the options mean, else the settings.
 
     Raises `UsageError` where they contradict each other.
     """
-    beside = bool(records or store or config)
+    beside = bool(records or leases or config)
     if server is not None and beside:
-        raise click.UsageError("give either --server, or --records, --store and --config")
+        raise click.UsageError("give either --server, or --records, --leases and --config")
+    name = options.store_asked()
+    if name is not None and server is not None:
+        raise click.UsageError("give either --server or --store, not both")
     if server is not None:
         return _remote(server)
-    name = options.store_asked()
     if name is not None and beside:
-        raise click.UsageError(f"give either --store {name} before the verb, or a place after it")
+        raise click.UsageError(f"give either --store {name}, or --records, --leases and --config")
     service = None if beside else service_meant()
     if service is not None:
         return _remote(service.url, service.place)
-    return _local(records, store, config, voice)
+    return _local(records, leases, config, voice)
 
 
 def _remote(url: str, named_by: str = "") -> Office:
     return RemoteOffice(url, named_by)
 
 
-def _local(records: str | None, store: str | None, config: str | None, voice: Voice) -> Office:
+def _local(records: str | None, leases: str | None, config: str | None, voice: Voice) -> Office:
     with needing("server"):
         from dibs.cli.keys_local import local_office
-    found, is_named = local_office(records, store, config)
+    found, is_named = local_office(records, leases, config)
     if not is_named:
         voice.say(
             "warning",

@@ -10,7 +10,11 @@ from dibs.cli.exits import FORBIDDEN
 from dibs.cli.voice import Voice
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "dibs migrate --url postgresql://app@db/app --dry-run", "dibs migrate --store reports"
+    )
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @options.store
 @options.as_json

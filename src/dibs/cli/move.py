@@ -14,7 +14,11 @@ from dibs.cli.wording import counted
 _LOOKS_EVERY = 1.0
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "dibs move shop/               show where it lives", "dibs move shop/ --to eu --wait"
+    )
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--to", "place", metavar="PLACEMENT", help="Placement, by its name in the settings.")
 @click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")

@@ -46,7 +46,13 @@ class _Aliased(click.Group):
         return super().resolve_command(ctx, [meant.get(args[0], args[0]), *args[1:]])
 
 
-@click.group(cls=_Aliased)
+@click.group(
+    cls=_Aliased,
+    epilog=options.examples(
+        "dibs restrict set locks shop/ --region XE",
+        "dibs restrict list --server https://locks.example.com",
+    ),
+)
 def restrict() -> None:
     """Limit the locks of a directory to regions and providers.
 
@@ -54,7 +60,7 @@ def restrict() -> None:
     """
 
 
-@restrict.command()
+@restrict.command(epilog=options.examples("dibs restrict get locks shop/"))
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
 @in_base64
@@ -78,7 +84,7 @@ def get(
     return 0
 
 
-@restrict.command(name="list")
+@restrict.command(name="list", epilog=options.examples("dibs restrict list --json"))
 @click.argument("api", required=False)
 @decode
 @options.no_header
@@ -91,7 +97,13 @@ def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> 
     return 0
 
 
-@restrict.command(name="set")
+@restrict.command(
+    name="set",
+    epilog=options.examples(
+        "dibs restrict set locks shop/ --region XE",
+        "dibs restrict set locks shop/ --exclude-provider aws",
+    ),
+)
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
 @click.option("--provider", multiple=True, metavar="NAMES", help="Allowed providers, or `all`.")
@@ -125,7 +137,7 @@ def set_(
     return _done("Set", "set_restriction", api, directory, as_json=as_json)
 
 
-@restrict.command()
+@restrict.command(epilog=options.examples("dibs restrict delete locks shop/"))
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
 @in_base64

@@ -35,11 +35,18 @@ _HOW = "dibs run NAME [OPTIONS] -- CMD [ARGS]..."
 
 
 class Run(click.Command):
-    """A verb whose own arguments end at `--`; the rest is the command to run."""
+    """A verb whose own arguments end at `--`; the rest is the command to run.
+
+    As with `flock`, the command can also follow NAME if all options are before NAME.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split at the first `--`; a command must follow."""
+        """Split at the first `--`, or behind NAME; a command must follow."""
         own, dashes, command = _split(args)
+        if not dashes and not ctx.resilient_parsing:
+            own, command = self._split_at_name(ctx, args)
+            if command and ctx.obj is not None and "--json" not in own:
+                ctx.obj.as_json = False  # that is an option of the command
         try:
             rest = super().parse_args(ctx, own)
         except click.UsageError as error:
@@ -53,6 +60,17 @@ class Run(click.Command):
             raise click.UsageError(f"no command given: {_HOW}", ctx)
         ctx.params["command"] = command
         return rest
+
+    def _split_at_name(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        try:
+            _, command, _ = parser.parse_args(list(args))
+        except click.UsageError:
+            return args, []  # parsing it all says what is wrong
+        if not command or command[0].startswith("-"):
+            return args, []
+        return args[: len(args) - len(command)], command
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The usage line's pieces."""
@@ -70,15 +88,18 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     cls=Run,
     epilog=options.examples(
         "dibs run backup -- ./backup.sh               wait until it is free",
-        "dibs run backup --no-wait -q -- ./backup.sh  skip if it is running, for cron",
+        "dibs run -nq backup -- ./backup.sh           skip if it is running, for cron",
         "dibs run gpu --capacity 4 -- train           four at a time",
     ),
 )
 @click.argument("name", type=options.Name())
 @click.option(
-    "--wait", metavar="TIME", help="Wait in the queue for this time, such as 10m [no limit]."
+    "-w",
+    "--wait",
+    metavar="TIME",
+    help="Wait in the queue for this time, such as 10m [no limit].",
 )
-@click.option("--no-wait", is_flag=True, help="Do not wait: try once.")
+@click.option("-n", "--no-wait", is_flag=True, help="Do not wait: try once.")
 @click.option(
     "--ttl",
     metavar="TIME",
@@ -137,6 +158,8 @@ def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
 
     If the lease is lost, CMD and its process group are stopped before another holder can start. CMD
     finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
+
+    Without -- CMD begins after NAME, as with flock; then all options stand before NAME.
 
     Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 access denied, 64 usage
     error, 126 and 127 as a shell, 128+N stopped by signal N.

@@ -20,12 +20,12 @@ _NEEDED = "the service needs an extra: pip install 'dibs[server]'"
 
 @click.command(
     epilog=options.examples(
-        "dibs serve --store redis://cache", "dibs serve --config /etc/dibs/server.toml"
+        "dibs serve --leases redis://cache", "dibs serve --config /etc/dibs/server.toml"
     )
 )
 @click.option("--config", metavar="FILE", help="A TOML file [DIBS_SERVER_CONFIG].")
 @click.option(
-    "--store",
+    "--leases",
     metavar="URL",
     help="Where leases are kept [DIBS_URL, or a SQLite file in your home directory].",
 )
@@ -58,11 +58,12 @@ _NEEDED = "the service needs an extra: pip install 'dibs[server]'"
     type=click.Choice(("text", "json")),
     help="Log each request to stderr [only errors, as text].",
 )
+@options.store_name
 @options.as_json
 def serve(config: str | None, as_json: bool, **given: Any) -> int:
     """Run the lock service: HTTP API, API keys, audit log and dashboard.
 
-    Each option can also be set in the environment (DIBS_SERVER_STORE, …) or in the file. The first
+    Each option can also be set in the environment (DIBS_SERVER_LEASES, …) or in the file. The first
     start, on this machine only, creates an administrator API key and prints it once. On SIGTERM the
     server finishes its requests and exits with 0.
     """
@@ -119,12 +120,12 @@ def _tell_json(server: "Server") -> None:
     from dibs.cli.output import emit
 
     url = _not_said(server.config)
-    store = {"store": url} if url else {}
+    leases = {"leases": url} if url else {}
     first = {"first_key": server.first_key} if server.first_key else {}
     sign_in = {"sign_in_url": server.sign_in_url} if server.sign_in_url else {}
-    emit({"event": "listening", "url": server.url, **store, **first, **sign_in})
+    emit({"event": "listening", "url": server.url, **leases, **first, **sign_in})
 
 
 def _not_said(config: "ServerConfig") -> str:
     """The default store's URL; empty if one was configured."""
-    return "" if config.store or config.placement else config.stores[0].url
+    return "" if config.leases or config.placement else config.stores[0].url

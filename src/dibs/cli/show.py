@@ -10,7 +10,9 @@ from dibs.cli.wording import holding, kind_of, printable, span
 from dibs.model import MANY, Holder, Status, Waiter
 
 
-@click.command()
+@click.command(
+    epilog=options.examples("dibs show nightly", "dibs show nightly --json | jq .holders[0].owner")
+)
 @click.argument("name", type=options.Spelt())
 @base64_name
 @decode

@@ -16,18 +16,28 @@ from dibs.settings import configured_store
 SCHEME = "temporal://"
 
 
-@click.group()
+_EXAMPLE = options.examples(
+    "dibs temporal worker --address temporal:7233 --namespace orders --health 0.0.0.0:8080"
+)
+
+
+@click.group(epilog=_EXAMPLE)
 def temporal() -> None:
     """Run workers for Temporal workflows."""
 
 
-@temporal.command()
+@temporal.command(epilog=_EXAMPLE)
 @click.option("--address", metavar="HOST:PORT", help="The Temporal server [TEMPORAL_ADDRESS].")
 @click.option("--namespace", metavar="NAME", help="Namespace [TEMPORAL_NAMESPACE, else default].")
 @click.option(
     "--profile", metavar="NAME", help="Profile in Temporal's settings [TEMPORAL_PROFILE]."
 )
-@click.option("--url", metavar="URL", help="All in one: temporal://host:7233/namespace.")
+@click.option(
+    "--url",
+    metavar="URL",
+    callback=options.before_or_after,
+    help="All in one: temporal://host:7233/namespace.",
+)
 @click.option(
     "--task-queue",
     metavar="NAME",
@@ -41,6 +51,7 @@ def temporal() -> None:
     metavar="MODULE:NAME",
     help="The DataConverter of your workflows, if it is not Temporal's default.",
 )
+@options.store_name
 @options.as_json
 def worker(url: str | None, data_converter: str | None, as_json: bool, **given: Any) -> int:
     """Serve the task queue of permits and brokers.
@@ -112,19 +123,14 @@ _TRIED_AGAIN = "gRPC call "
 class TimedVoice(Voice):
     """Begins each line with the time, in UTC, or has it as `time`."""
 
-    @property
-    def as_json(self) -> bool:
-        """Each line is an object."""
-        return self._as_json
-
     def say(self, event: str, text: str, **fields: Any) -> None:
         """Tell what happened."""
-        if self._as_json:
+        if self.as_json:
             fields = {"time": _now(), **fields}
         super().say(event, text, **fields)
 
     def _write(self, text: str) -> None:
-        super()._write(text if self._as_json else f"{_now()} {text}")
+        super()._write(text if self.as_json else f"{_now()} {text}")
 
 
 def _now() -> str:

@@ -49,7 +49,7 @@ RANKS: dict[str, Rank] = {
 }
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs top", "dibs top orders/ --sort expires"))
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
 @click.option(

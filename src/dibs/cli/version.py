@@ -5,7 +5,7 @@ import click
 from dibs.cli import options
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs version --json"))
 @options.as_json
 def version(as_json: bool) -> int:
     """Print the version."""

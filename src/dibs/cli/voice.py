@@ -11,13 +11,13 @@ class Voice:
     """Prints lines of text, or one JSON object a line. `quiet`: only errors."""
 
     def __init__(self, as_json: bool = False, *, quiet: bool = False) -> None:
-        self._as_json = as_json
+        self.as_json = as_json
         self._quiet = quiet
 
     @property
     def is_live(self) -> bool:
         """Whether stderr is a terminal, where lines can be redrawn."""
-        if self._as_json or self._quiet:
+        if self.as_json or self._quiet:
             return False
         return sys.stderr is not None and sys.stderr.isatty()
 
@@ -26,7 +26,7 @@ class Voice:
         if self._quiet and event not in ("error", "lost"):
             return
         line = "dibs: " + "\n".join(map(printable, text.split("\n")))
-        if self._as_json:
+        if self.as_json:
             import json
 
             line = json.dumps({"event": event, "message": text, **fields})
@@ -35,7 +35,7 @@ class Voice:
     def fail(self, error: DibsError, code: int) -> None:
         """Print an error, with the holders as JSON fields."""
         fields: dict[str, Any] = {}
-        if self._as_json:
+        if self.as_json:
             from dibs.cli.output import holder_shape, name_shape
 
             fields = name_shape(error.key) if error.key else {}

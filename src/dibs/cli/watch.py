@@ -31,7 +31,7 @@ class Source(Protocol):
         """The next one, if one comes within so many seconds."""
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs watch nightly", "dibs watch nightly --json"))
 @click.argument("name", type=options.Name())
 @options.kind
 @options.every

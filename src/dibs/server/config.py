@@ -26,7 +26,7 @@ from dibs.settings import closest, is_link
 from dibs.stores.redact import redacted
 
 VARIABLE = "DIBS_SERVER_"
-"""What the names of variables begin with: DIBS_SERVER_STORE, DIBS_SERVER_LIMITS__MAX_TTL, …"""
+"""What the names of variables begin with: DIBS_SERVER_LEASES, DIBS_SERVER_LIMITS__MAX_TTL, …"""
 
 PORT = 5327
 
@@ -51,8 +51,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """See the module. Times are in seconds, or texts such as "30s"."""
 
     listen: str = f"127.0.0.1:{PORT}"
-    store: str = ""
-    """The URL of the store, where there is one; else there are placements."""
+    leases: str = ""
+    """The URL of the store of the leases, where there is one; else there are placements."""
     records: str = ""
     """Where keys, restrictions and the audit are kept; empty: with the first store."""
     tls_cert: str = ""
@@ -93,7 +93,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """All placements: one at least."""
         if self.placement:
             return self.placement
-        return (Placement(name="default", url=self.store or implicit_url()),)
+        return (Placement(name="default", url=self.leases or implicit_url()),)
 
     @property
     def records_url(self) -> str:
@@ -118,7 +118,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def named_urls(self) -> tuple[str, ...]:
         """Those that somebody wrote."""
-        return tuple(filter(None, (self.store, self.records, *(at.url for at in self.placement))))
+        return tuple(filter(None, (self.leases, self.records, *(at.url for at in self.placement))))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -156,10 +156,10 @@ def read_config(
         table = found.get(name)
         found[name] = {**table, **value} if isinstance(table, dict) else value
     found |= {name: value for name, value in given.items() if value is not None}
-    if found.get("store") and found.get("placement"):
-        raise NotConfigured("store= and [[placement]]: choose one, as a placement is a store")
-    if default_store and not found.get("store") and not found.get("placement"):
-        found["store"] = default_store
+    if found.get("leases") and found.get("placement"):
+        raise NotConfigured("leases= and [[placement]]: choose one, as a placement is a store")
+    if default_store and not found.get("leases") and not found.get("placement"):
+        found["leases"] = default_store
     try:
         config = msgspec.convert(_read_texts(found), ServerConfig, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
@@ -264,7 +264,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 _SYNONYMS = {
     **dict.fromkeys(("address", "bind", "host", "port"), "listen"),
-    **dict.fromkeys(("backend", "database", "redis", "url"), "store"),
+    **dict.fromkeys(("backend", "database", "redis", "store", "url"), "leases"),
     **dict.fromkeys(("cert", "certificate"), "tls_cert"),
     **dict.fromkeys(("grace", "timeout"), "drain_time"),
     "proxies": "trusted_proxies",

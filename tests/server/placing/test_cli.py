@@ -15,7 +15,7 @@ from tests.server.world import World
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     found = World.over(
-        store="",
+        leases="",
         placement=tuple(
             Placement(name=name, provider=provider, region=region, url=f"memory://{uuid4()}")
             for name, provider, region in (("here", "AWS", "DE"), ("there", "GCP", "US"))

@@ -31,7 +31,7 @@ class Pair:
 
     def __init__(self) -> None:
         settings: dict[str, Any] = {
-            "store": "",
+            "leases": "",
             "records": f"memory://{uuid4()}",
             "placement": (
                 Placement(name="one", url=f"memory://{uuid4()}", region="DE"),

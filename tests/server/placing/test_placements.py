@@ -38,7 +38,7 @@ class Fleet:
 
     def start(self, *placements: Placement, store: str = "") -> World:
         found = World.over(
-            store=store, records=self._records, placement=placements, placement_fresh=FRESH
+            leases=store, records=self._records, placement=placements, placement_fresh=FRESH
         )
         self._servers.append(found)
         self._key = self._key or found.admin_key

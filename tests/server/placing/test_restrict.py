@@ -19,7 +19,7 @@ PLACES = (
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     found = World.over(
-        store="",
+        leases="",
         placement=tuple(
             Placement(name=e.name, provider=e.provider, region=e.region, url=f"memory://{uuid4()}")
             for e in PLACES

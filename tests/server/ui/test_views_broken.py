@@ -37,7 +37,7 @@ def test_a_restart_is_shown_and_mended(lasting: World, browser: Browser) -> None
         expect(page.get_by_text("reconnecting", exact=True)).to_be_visible()
         moving = "document.getAnimations().filter(each => each.playState === 'running').length"
         assert page.evaluate(moving) == 0
-        again = World(ServerConfig(listen=f"127.0.0.1:{port}", store=lasting.config.store))
+        again = World(ServerConfig(listen=f"127.0.0.1:{port}", leases=lasting.config.leases))
         try:
             expect(page.get_by_text("live", exact=True)).to_be_visible()
             expect(page.get_by_role("alert")).to_be_hidden()

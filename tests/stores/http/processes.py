@@ -49,7 +49,7 @@ class DibsServer(Server):
     def _launch(self) -> ServerProcess:
         listen = f"{HOST}:{self.port}"
         command = [sys.executable, *self._program, "serve", "--listen", listen]
-        process = ServerProcess([*command, "--store", self.store, *self._options], log=self._log)
+        process = ServerProcess([*command, "--leases", self.store, *self._options], log=self._log)
         self._begun = self._log.read_text().count("Listening")
         return process
 

@@ -17,7 +17,7 @@ from dibs.config import seconds
 MOST = 200
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs demo", "dibs demo --for 2m --workers 40"))
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST),
@@ -60,7 +60,9 @@ def demo(workers: int, lasts: str | None, port: int, as_json: bool) -> int:
 
     with TemporaryDirectory(prefix="dibs-demo-", ignore_cleanup_errors=True) as folder:
         store = f"sqlite:///{quote(str(Path(folder) / 'leases.db'))}"
-        config = ServerConfig(listen=f"127.0.0.1:{port}", store=store, sign_in=True, drain_time=1.0)
+        config = ServerConfig(
+            listen=f"127.0.0.1:{port}", leases=store, sign_in=True, drain_time=1.0
+        )
 
         async def play() -> None:
             await Show(config, tell).run(workers, limit)
