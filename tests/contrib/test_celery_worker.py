@@ -79,6 +79,23 @@ def test_it_is_tried_again_soon_not_when_the_lease_would_end(worker: Worker) -> 
     assert task.get(timeout=20) == "done"
 
 
+def test_the_pause_before_another_try_follows_the_time_held(worker: Worker) -> None:
+    """Half of it to all of it, and 0.5 to 1 s for a lock that was just taken."""
+
+    def first_pause(task: Any) -> float:
+        lines = wait_until(lambda: worker.lines("pause", task.id), "it is tried again")
+        return float(lines[0][2])
+
+    with worker.client.lock("brief", ttl="10m"):
+        new = worker.tasks.brief.delay()
+        assert 0.5 <= first_pause(new) <= 2, "a busy machine may start it late"
+        wait_until(lambda: worker.client.status("brief").holders[0].held_for > 6, "time passes")
+        old = worker.tasks.brief.delay()
+        pause = first_pause(old)
+        assert 3 <= pause <= worker.client.status("brief").holders[0].held_for
+    assert [task.get(timeout=LONG) for task in (new, old)] == ["done"] * 2
+
+
 def test_a_task_that_expires_is_not_sent_again_for_ever(worker: Worker) -> None:
     with worker.client.lock("sync:9"):
         task = worker.tasks.sync.apply_async((9, 0), expires=0.5)

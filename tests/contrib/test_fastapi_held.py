@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
 from dibs import Lease, LeaseLost
-from dibs.contrib.fastapi import Held, problems
+from dibs.contrib.fastapi import Held, openapi_responses, problems
 from tests.contrib.site import Site
 from tests.servers.waiting import wait_until
 
@@ -255,3 +255,42 @@ def test_an_error_of_the_handler_is_its_own(site: Site) -> None:
 
     with pytest.raises(LookupError, match="mine"), TestClient(site.app) as client:
         client.get("/")
+
+
+def test_openapi_describes_contention_and_outages(site: Site) -> None:
+    router = APIRouter(prefix="/in")
+
+    @router.post("/router/{order_id}", dependencies=[Depends(Held("o:{order_id}"))])
+    async def in_router(order_id: int) -> None: ...
+
+    @site.app.get("/own", dependencies=[Depends(Held("x", status=423))])
+    async def own() -> None: ...
+
+    own_words = {409: {"description": "Try later"}}
+
+    @site.app.get("/said", dependencies=[Depends(Held("x"))], responses=own_words)
+    async def said() -> None: ...
+
+    @site.app.get("/free", responses=openapi_responses(status=429))
+    async def free() -> None: ...
+
+    @site.app.get("/nothing")
+    async def nothing() -> None: ...
+
+    site.app.include_router(router)
+    with site.client as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        client.get("/openapi.json").raise_for_status()
+
+    def codes(path: str, method: str = "get") -> set[str]:
+        return set(paths[path][method]["responses"]) - {"200", "422"}
+
+    assert codes("/in/router/{order_id}", "post") == {"409", "503"}
+    assert codes("/own") == {"423", "503"}
+    assert codes("/free") == {"429", "503"}
+    assert codes("/nothing") == set()
+    assert paths["/said"]["get"]["responses"]["409"]["description"] == "Try later"
+    busy = paths["/own"]["get"]["responses"]["423"]
+    assert busy["description"] == "The resource is in use"
+    assert "retry_after" in busy["content"]["application/problem+json"]["schema"]["properties"]
+    assert "Retry-After" in busy["headers"]

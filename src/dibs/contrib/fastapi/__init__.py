@@ -7,8 +7,8 @@ from dibs.contrib import needs
 
 try:
     from dibs.contrib.fastapi.held import Held, lifespan
-    from dibs.contrib.fastapi.problems import problems
+    from dibs.contrib.fastapi.problems import openapi_responses, problems
 except ModuleNotFoundError as _error:
     raise needs("FastAPI", "fastapi") from _error
 
-__all__ = ["Held", "lifespan", "problems"]
+__all__ = ["Held", "lifespan", "openapi_responses", "problems"]

@@ -1,8 +1,8 @@
 """The dependency: a lease that is held while a request is served."""
 
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from fastapi.dependencies.utils import request_params_to_args
@@ -10,7 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.requests import HTTPConnection
 
 from dibs import AcquireTimeout, Client, Lease, Lock, NameTemplate, Semaphore, connect
-from dibs.contrib.fastapi.problems import answer_with, check_status, dependants, routes_of
+from dibs.contrib.fastapi.problems import (
+    ProblemHandler,
+    answer_with,
+    check_status,
+    dependants,
+    openapi_responses,
+    routes_of,
+)
 
 
 class Held:
@@ -46,6 +53,11 @@ class Held:
         example = self._resource(template, client)  # what is wrong with the options is told now
         if not 1 <= units <= (capacity or 1):
             raise ValueError(f"units is {units}: {example!r} has 1 to {capacity or 1}")
+
+    @property
+    def status(self) -> int | None:
+        """The status of a response to contention, if this dependency has one of its own."""
+        return self._status
 
     def check(self, route: Any) -> None:
         """Raises `ValueError` for a field that no parameter of a route is for."""
@@ -148,8 +160,9 @@ def lifespan(
     find the client as `request.state.dibs`. `then` is a lifespan of your own, which runs inside.
     Options are those of `connect()`; without a URL the default store is used. A `Held` that is named after
     a parameter that its route doesn't have fails the start, with `ValueError`. At shutdown what is held is
-    given up, and what was the default store before is it again. Nothing connects before the first request
-    that needs it, so an outage doesn't keep the application from starting.
+    given up, and what was the default store before is it again. With `problems()` the OpenAPI document
+    describes the responses to contention and outages at routes with a `Held`. Nothing connects before the
+    first request that needs it, so an outage doesn't keep the application from starting.
     """
 
     @asynccontextmanager
@@ -157,8 +170,9 @@ def lifespan(
         _check(app)
         client = connect(url, default=default, **options)
         try:
-            async with then(app) if then is not None else nullcontext() as state:
-                yield {**({} if default else {"dibs": client}), **(state or {})}
+            with _documented(app):
+                async with then(app) if then is not None else nullcontext() as state:
+                    yield {**({} if default else {"dibs": client}), **(state or {})}
         finally:
             await client.close()
 
@@ -176,6 +190,34 @@ def _check(app: Any) -> None:
             "answered with 500: write FastAPI(exception_handlers=problems())",
             stacklevel=2,
         )
+
+
+@contextmanager
+def _documented(app: Any) -> Generator[None]:
+    """Add the responses of `problems` to the OpenAPI document, for routes with a `Held`."""
+    original = getattr(app, "openapi", None)
+    handlers = getattr(app, "exception_handlers", {})
+    busy = handlers.get(AcquireTimeout)
+    if original is None or not isinstance(busy, ProblemHandler):
+        yield
+        return
+
+    def openapi() -> Any:
+        document = original()
+        for route, held in _held_by(app):
+            described = openapi_responses(status=held.status or busy.status)
+            path = document.get("paths", {}).get(route.path_format, {})
+            for method in route.methods or ():
+                known = path.get(method.lower(), {}).get("responses", {})
+                for code, response in described.items():
+                    known.setdefault(str(code), response)
+        return document
+
+    app.openapi = openapi
+    try:
+        yield
+    finally:
+        app.openapi = original
 
 
 def _held_by(app: Any) -> Iterator[tuple[Any, Held]]:

@@ -31,6 +31,8 @@ type Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
 _STATUS = "dibs.status"
 
+_MEDIA_TYPE = "application/problem+json"
+
 _KINDS: dict[type[DibsError], tuple[str, str, int]] = {
     AcquireTimeout: ("busy", "The resource is in use", 409),
     BackendUnavailable: ("unavailable", "The lock store is unavailable", 503),
@@ -56,24 +58,64 @@ def problems(*, status: int = 409, disclose: bool = False) -> dict[int | type[Ex
     Raises `ValueError` for a status that is no error.
     """
     check_status(status)
+    found: dict[int | type[Exception], Handler] = {
+        error: ProblemHandler(kind, title, status if kind == "busy" else usual, disclose)
+        for error, (kind, title, usual) in _KINDS.items()
+    }
+    return found
 
-    def handler(kind: str, title: str, usual: int) -> Handler:
-        async def answer(request: Request, error: DibsError) -> Response:
-            code = usual if kind != "busy" else request.scope.get(_STATUS, status)
-            body = {
-                "type": f"urn:dibs:problem:{kind}",
-                "title": title,
-                "status": code,
-                "detail": str(error) if disclose else f"{title}.",
-                "instance": request.url.path,
-                **_about(error, disclose),
-            }
-            headers = {"Retry-After": str(_patience(error))} if kind in _PASSING else {}
-            return JSONResponse(body, code, headers, media_type="application/problem+json")
 
-        return answer
+class ProblemHandler:
+    """Answers one kind of error; `status` is the response's, if the request has no other."""
 
-    return {error: handler(*kind) for error, kind in _KINDS.items()}
+    def __init__(self, kind: str, title: str, status: int, disclose: bool) -> None:
+        self.status = status
+        self._kind = kind
+        self._title = title
+        self._disclose = disclose
+
+    async def __call__(self, request: Request, error: DibsError) -> Response:
+        """The response."""
+        is_busy = self._kind == "busy"
+        code = request.scope.get(_STATUS, self.status) if is_busy else self.status
+        body = {
+            "type": f"urn:dibs:problem:{self._kind}",
+            "title": self._title,
+            "status": code,
+            "detail": str(error) if self._disclose else f"{self._title}.",
+            "instance": request.url.path,
+            **_about(error, self._disclose),
+        }
+        headers = {"Retry-After": str(_patience(error))} if self._kind in _PASSING else {}
+        return JSONResponse(body, code, headers, media_type=_MEDIA_TYPE)
+
+
+def openapi_responses(*, status: int = 409) -> dict[int | str, dict[str, Any]]:
+    """Responses of a route that acquires leases, for `responses=` of FastAPI.
+
+    `lifespan` adds them to routes with a `Held`. `status` is that of contention.
+    """
+    busy, away = _KINDS[AcquireTimeout], _KINDS[BackendUnavailable]
+    return {status: _described(busy[1]), away[2]: _described(away[1])}
+
+
+def _described(title: str) -> dict[str, Any]:
+    texts = {key: {"type": "string"} for key in ("type", "title", "detail", "instance")}
+    schema = {
+        "type": "object",
+        "properties": {
+            **texts,
+            "status": {"type": "integer"},
+            "position": {"type": "integer", "description": "Waiters ahead."},
+            "retry_after": {"type": "number", "description": "Seconds."},
+        },
+    }
+    retry = {"description": "Seconds until the next try.", "schema": {"type": "integer"}}
+    return {
+        "description": title,
+        "headers": {"Retry-After": retry},
+        "content": {_MEDIA_TYPE: {"schema": schema}},
+    }
 
 
 def check_status(status: object) -> None:
