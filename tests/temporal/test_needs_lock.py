@@ -116,6 +116,19 @@ async def test_in_tasks_threads_and_methods_over_any_store(
         assert not each["lost"]
 
 
+async def test_a_worker_of_locked_activities_alone_logs_nothing(
+    temporal_server: TemporalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody serves the queue of permits, and nobody here needs one."""
+    plugin = DibsPlugin(backend=f"sqlite:///{tmp_path / 'leases.db'}")
+    async with working(
+        temporal_server.address, [in_task], interceptors=[], plugins=[plugin]
+    ) as world:
+        (found,) = await world.run(Step("in_task", [f"{uuid4()}"]))
+    assert found["token"] > 0
+    assert [each.getMessage() for each in caplog.records if each.name.startswith("dibs")] == []
+
+
 async def test_in_a_pool_of_processes(temporal_server: TemporalServer, store: dibs.Client) -> None:
     spawning = multiprocessing.get_context("spawn")
     with spawning.Manager() as manager, ProcessPoolExecutor(1, mp_context=spawning) as pool:
