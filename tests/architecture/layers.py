@@ -246,7 +246,7 @@ RULES: Mapping[str, Rule] = {
     # a service of its own, and processes that use it as any program would
     "cli.demo.*": Rule(
         PUBLIC
-        | names("config cli.exits cli.options cli.output cli.wording testing.leash")
+        | names("config cli.exits cli.options cli.output testing.leash")
         | names("server.config server.serve server.principal server.observatory.events"),
         siblings=True,
         theirs=names("click"),

@@ -40,7 +40,11 @@ def test_acquire_renew_release(cli: Cli) -> None:
 
 def test_as_json_and_by_its_short_names(cli: Cli) -> None:
     held = acquired(cli, "x", "--ttl", "60")
-    assert set(held) == {"kind", "name", "lock_id", "sequencer", "ttl", "expires_in", "slots"}
+    assert set(held) == {
+        *("kind", "name", "lease_id", "token", "ttl", "expires_in", "slots"),
+        *("lock_id", "sequencer"),
+    }
+    assert (held["lease_id"], held["token"]) == (held["lock_id"], held["sequencer"])
     assert 0 < held["expires_in"] < held["ttl"] == 60
     renewed = json.loads(cli("renew", "x", "-L", held["lock_id"], "-T", "90", "--json").stdout)
     assert (renewed["renewed"], renewed["ttl"]) == (True, 90)

@@ -44,7 +44,7 @@ def test_what_hangs_at_the_end_is_left_behind() -> None:
     code = """if True:
         import atexit, threading
         import temporalio
-        from dibs.cli.leaving import leave, leave_within
+        from dibs.cli.exits import leave, leave_within
 
         held = threading.Lock()
         held.acquire()
@@ -63,7 +63,7 @@ def test_daemons_and_other_threads_are_not_waited_for() -> None:
     code = """if True:
         import threading
         import temporalio
-        from dibs.cli.leaving import leave
+        from dibs.cli.exits import leave
 
         threading.Thread(target=threading.Event().wait).start()
         leave(5)

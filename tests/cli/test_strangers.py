@@ -6,8 +6,7 @@ from contextlib import closing
 import click
 import pytest
 
-from dibs.cli.following import Tail
-from dibs.cli.remote import Remote
+from dibs.cli.service import Remote, Tail
 from dibs.errors import (
     BackendUnavailable,
     DibsError,
@@ -55,7 +54,7 @@ def test_a_stream_of_a_stranger_s(said: bytes, kind: type[DibsError], told: str)
 
 
 def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.cli.following.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", 0.01)
     said = [CLOSING + BYE, answer(502, server=None), answer(200, PAGE, server=None)]
     with (
         Peer(lambda path, body: said.pop(0)) as peer,
@@ -73,7 +72,7 @@ def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dibs.cli.following.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", 0.01)
     head, _, body = stream().partition(b"\r\n\r\n")
     head += b"\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     said = [head + b"%x\r\n%b\r\n40\r\nhalf" % (len(body), body), answer(200, PAGE, server=None)]
@@ -99,7 +98,7 @@ def test_a_stream_that_was_closed_is_let_go_of(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Else it asks whoever listens there next, for as long as the process lives."""
-    monkeypatch.setattr("dibs.cli.following.FIRST_PAUSE", LONG * 10)
+    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", LONG * 10)
     with Peer(lambda path, body: said) as peer:
         with closing(Tail(peer.url, "/events")) as tail:
             assert "hello" in str(tail.take(LONG))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.cli import waiting
-from dibs.cli.voice import Voice
+from dibs.cli.output import Voice
 from dibs.cli.waiting import Speaker
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.locks.waiting import Waiting

@@ -14,7 +14,7 @@ from tests.servers.waiting import wait_until
 PARENT = """
 import os, sys, time
 from dibs.cli.warden import Warden, now
-from dibs.cli.child import Child
+from dibs.cli.supervisor import Child
 warden = Warden.start()
 print(warden.group, flush=True)
 if sys.argv[1:]:

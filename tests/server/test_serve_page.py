@@ -15,7 +15,7 @@ import click
 import msgspec
 import pytest
 
-from dibs.cli.demo.verb import MOST, demo
+from dibs.cli.demo import MOST, demo
 from dibs.cli.serve import serve
 from dibs.server.config import VARIABLE, Placement, ServerConfig, read_config
 from dibs.server.limits import FIXED, Limits

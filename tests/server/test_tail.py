@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.cli import following as tails
-from dibs.cli.following import Tail
+from dibs.cli import service as tails
+from dibs.cli.service import Tail
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import self_signed
 from tests.servers.waiting import wait_until

@@ -1,13 +1,12 @@
-"""The command line: one file per verb, each imported when its verb is used."""
+"""The command line: a file for each verb or family of verbs, imported when one of them is used."""
 
+import signal
+import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `docs/cli.md` says what each code means."""
-    import signal
-    import sys
-
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the verb is imported: no traceback
     try:
@@ -20,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 64
     from dibs.cli.app import serve
-    from dibs.cli.leaving import leave
+    from dibs.cli.exits import leave
 
     interrupt = None
     try:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from dibs.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
-from dibs.cli.options import KINDS, examples, store_name, store_url
-from dibs.cli.streams import Unwritten, discard_stdout, fill, watched_stdout
-from dibs.cli.voice import Voice
+from dibs.cli.options import KINDS, as_json, examples, store_name, store_url
+from dibs.cli.output import Unwritten, Voice, discard_stdout, emit, fill, watched_stdout
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
 from dibs.settings import STORE_KEYS, STORES, closest, is_link
@@ -23,35 +22,48 @@ from dibs.settings import STORE_KEYS, STORES, closest, is_link
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_VERBS = {
-    "run": "dibs.cli.run:run",
-    "acquire": "dibs.cli.acquire:acquire",
-    "renew": "dibs.cli.by_id:renew",
-    "release": "dibs.cli.by_id:release",
-    "list": "dibs.cli.listing:listing",
-    "show": "dibs.cli.show:show",
-    "watch": "dibs.cli.watch:watch",
-    "events": "dibs.cli.events:events",
-    "top": "dibs.cli.top:top",
-    "revoke": "dibs.cli.revoke:revoke",
-    "migrate": "dibs.cli.migrate:migrate",
-    "doctor": "dibs.cli.doctor:doctor",
-    "verify": "dibs.cli.verify:verify",
-    "serve": "dibs.cli.serve:serve",
-    "demo": "dibs.cli.demo.verb:demo",
-    "temporal": "dibs.cli.temporal:temporal",
-    "keys": "dibs.cli.keys:keys",
-    "restrict": "dibs.cli.restrict:restrict",
-    "move": "dibs.cli.move:move",
-    "completion": "dibs.cli.completion:completion",
-    "version": "dibs.cli.version:version",
+_GROUPS = {
+    "Use": {
+        "run": "run:run",
+        "acquire": "lease:acquire",
+        "renew": "lease:renew",
+        "release": "lease:release",
+    },
+    "Inspect": {
+        "list": "listing:listing",
+        "show": "show:show",
+        "watch": "show:watch",
+        "events": "events:events",
+        "top": "top:top",
+    },
+    "Operate": {
+        "revoke": "lease:revoke",
+        "doctor": "doctor:doctor",
+        "verify": "verify:verify",
+        "migrate": "doctor:migrate",
+        "temporal": "temporal:temporal",
+    },
+    "Service": {
+        "serve": "serve:serve",
+        "demo": "demo:demo",
+        "keys": "keys:keys",
+        "restrict": "restrict:restrict",
+        "move": "restrict:move",
+    },
+    "Other": {
+        "completion": "completion:completion",
+        "version": "app:version",
+    },
 }
+"""Verbs as `--help` groups them, with the module and the function of each."""
+
+_VERBS = {verb: place for group in _GROUPS.values() for verb, place in group.items()}
 
 _ALIASES = {"acq": "acquire", "rl": "release", "ls": "list"}
 """Shorter words for verbs."""
 
-COMPLETE = "_DIBS_COMPLETE"
-"""By this variable a shell asks what may stand next: see `dibs completion`."""
+_COMPLETE = "_DIBS_COMPLETE"
+"""A shell asks with this variable what may stand next: see `dibs completion`."""
 
 _MEANT = {
     **dict.fromkeys(("status", "info", "get", "describe"), "show"),
@@ -64,15 +76,6 @@ _MEANT = {
     "worker": "temporal worker",
 }
 """What other tools call our verbs."""
-
-_GROUPS = {
-    "Use": ("run", "acquire", "renew", "release"),
-    "Inspect": ("list", "show", "watch", "events", "top"),
-    "Operate": ("revoke", "doctor", "verify", "migrate", "temporal"),
-    "Service": ("serve", "demo", "keys", "restrict", "move"),
-    "Other": ("completion", "version"),
-}
-"""The verbs as `--help` groups them."""
 
 
 class _Verbs(click.Group):
@@ -114,7 +117,7 @@ class _Verbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         module, _, name = _VERBS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = getattr(import_module(f"dibs.cli.{module}"), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
@@ -146,11 +149,26 @@ def _option_meant(given: str, command: click.Command | None) -> str:
     return f" Use {meant} {found[0].metavar or ''}".rstrip() + "." if found else ""
 
 
+def _release() -> str:
+    from importlib.metadata import version as version_of
+
+    return version_of("dibs")
+
+
+@click.command(epilog=examples("dibs version --json"))
+@as_json
+def version(as_json: bool) -> int:
+    """Print the version."""
+    if as_json:
+        emit({"version": _release()})
+    else:
+        print(f"dibs {_release()}")
+    return 0
+
+
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from dibs.cli.version import line
-
-        click.echo(line())
+        click.echo(f"dibs {_release()}")
         context.exit()
 
 
@@ -183,7 +201,7 @@ def app() -> None:
 def serve(arguments: Sequence[str] | None) -> int:
     """Run one command line. A failure prints a line or two on stderr and returns an exit code."""
     fill()
-    if arguments is None and (asked := os.environ.get(COMPLETE)):
+    if arguments is None and (asked := os.environ.get(_COMPLETE)):
         from dibs.cli.completion import complete
 
         complete(app, asked)

@@ -9,8 +9,7 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.options import Kind
-from dibs.cli.voice import Voice
-from dibs.cli.wording import kind_of, printable, shown, span
+from dibs.cli.output import Voice, emit, kind_of, name_shape, printable, shown, span
 from dibs.errors import BackendUnavailable
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
@@ -64,14 +63,13 @@ def _found(
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):
-            from dibs.cli.following import followed
+            from dibs.cli.service import followed
         return followed(full, prefix, kind, renewals, voice)
 
     return polled(options.open_client(url), prefix, kind, every, voice)
 
 
 def _emit(event: Event) -> None:
-    from dibs.cli.output import emit, name_shape
     from dibs.server.observatory.events import shape
 
     told = {name: value for name, value in shape(event).items() if name not in ("kind", "name")}

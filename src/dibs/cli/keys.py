@@ -1,5 +1,6 @@
 """`dibs keys …`: who may use the lock service, and for what."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -8,16 +9,11 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.output import Shape
-from dibs.cli.streams import needs_stdout
-from dibs.cli.voice import Voice
-from dibs.cli.wording import printable
+from dibs.cli.output import Row, Shape, Voice, emit, needs_stdout, print_table, printable
 from dibs.errors import DibsError
 
 if TYPE_CHECKING:
     from dibs.cli.keys_office import Office
-
-type Row = tuple[str, ...]
 
 _HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
 
@@ -151,16 +147,18 @@ def listing(
     office = _office(Voice(as_json), **where)
     found = office.list(ended=ended)
     if as_json:
-        from dibs.cli.output import emit
-
         for key in found:
             emit(key)
-    elif sys.stdout.isatty():
-        _draw(found, office.place, headless=headless)
     else:
-        rows = map(_row, found)
-        for row in rows if headless else (_HEAD, *rows):
-            print("\t".join(row))
+        is_narrow = shutil.get_terminal_size().columns < _WIDE
+        dates = {title: {"max_width": _DATE} for title in _TIMES if is_narrow}
+        print_table(
+            _HEAD,
+            map(_row, found),
+            headless=headless,
+            empty=f"No keys in {office.place}.",
+            columns={"ID": {"no_wrap": True}, **dates},
+        )
     return 0
 
 
@@ -188,8 +186,6 @@ def revoke(
     if _administrators(known) == [key_id]:
         voice.say("warning", _NOBODY_LEFT)
     if as_json:
-        from dibs.cli.output import emit
-
         emit(gone)
     else:
         print(f"revoked {gone['id']} ({printable(gone['name'])}): stops working within 2 s")
@@ -253,8 +249,6 @@ def _hand_over(made: Shape, *, as_json: bool) -> None:
     if not as_json:
         print(made["key"], flush=True)
         return
-    from dibs.cli.output import emit
-
     emit(made)
 
 
@@ -269,23 +263,8 @@ def _row(key: Shape) -> Row:
     if key["expires_at"] and not key["good"] and not key["revoked_at"]:
         end = f"expired {end}"
     where = ", ".join(key["prefixes"]) or "(everything)"
-    scopes = ",".join(key["scopes"])
-    return tuple(map(printable, (key["id"], key["name"], scopes, where, key["created_at"], end)))
-
-
-def _draw(found: list[Shape], place: str, *, headless: bool) -> None:
-    """A table on a terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    table = Table(box=None, pad_edge=False, show_header=not headless)
-    for title in _HEAD:
-        date = _DATE if title in _TIMES and console.width < _WIDE else None
-        table.add_column(Text(title), overflow="fold", no_wrap=title == "ID", max_width=date)
-    for key in found:
-        key_id, name, scopes, where, made, end = _row(key)
-        times = (each.replace("T", " ") for each in (made, end))
-        table.add_row(*map(Text, (key_id, name, scopes.replace(",", ", "), where, *times)))
-    console.print(table if table.row_count else Text(f"No keys in {place}."))
+    scopes, made = ",".join(key["scopes"]), key["created_at"]
+    if sys.stdout.isatty():  # where the words of a cell may need several lines
+        scopes = scopes.replace(",", ", ")
+        made, end = made.replace("T", " "), end.replace("T", " ")
+    return tuple(map(printable, (key["id"], key["name"], scopes, where, made, end)))

@@ -9,9 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from dibs.cli.directories import configured_store_url, service_meant
-from dibs.cli.output import Shape
-from dibs.cli.voice import Voice
+from dibs.cli.options import configured_store_url, service_meant
+from dibs.cli.output import Shape, Voice
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
 from dibs.server.config import read_config

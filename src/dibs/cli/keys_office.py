@@ -7,11 +7,10 @@ from urllib.parse import quote
 import click
 
 from dibs.cli import options
-from dibs.cli.directories import service_meant
 from dibs.cli.exits import needing
-from dibs.cli.output import Shape
-from dibs.cli.remote import Remote
-from dibs.cli.voice import Voice
+from dibs.cli.options import service_meant
+from dibs.cli.output import Shape, Voice
+from dibs.cli.service import Remote
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.server.keys_shapes import MAX_LIFE, check_name

@@ -1,9 +1,7 @@
 """`dibs list`: resources with holders or waiters."""
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +9,23 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import needing
-from dibs.cli.naming import base64_name, bytes_of, decode, written
-from dibs.cli.options import Kind
-from dibs.cli.output import Shape
-from dibs.cli.wording import kind_of, last_end, printable, state
+from dibs.cli.options import Kind, base64_name, bytes_of, decode, written
+from dibs.cli.output import (
+    Row,
+    Shape,
+    emit,
+    kind_of,
+    last_end,
+    print_table,
+    printable,
+    state,
+    status_shape,
+)
 from dibs.model import Status
 from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
-    from dibs.cli.remote import Remote
-
-type Row = tuple[str, ...]
+    from dibs.cli.service import Remote
 
 _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 
@@ -84,7 +88,8 @@ def _list(
         if as_json:
             _emit(found, decode=is_decoded is not False)
         else:
-            _print(_HEAD, (_row(status, is_decoded) for status in found), headless)
+            rows = (_row(status, is_decoded) for status in found)
+            print_table(_HEAD, rows, headless=headless)
 
 
 def _list_locks(
@@ -102,18 +107,14 @@ def _list_locks(
         raise click.UsageError("give either --json or -D: the JSON of --locks has names in base64")
     found = held_locks(url, name)
     if as_json:
-        from dibs.cli.output import emit
-
         for lock in found:
             emit(lock)
     else:
         rows = (row(lock, is_decoded=bool(is_decoded)) for lock in found)
-        _print(HEAD, rows, headless)
+        print_table(HEAD, rows, headless=headless)
 
 
 def _emit(found: Iterable[Status], *, decode: bool) -> None:
-    from dibs.cli.output import emit, status_shape
-
     for status in found:
         emit(status_shape(status, decode=decode))
 
@@ -136,33 +137,6 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
     )
 
 
-def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
-    """A table on a terminal, else tab-separated lines, printed as they arrive."""
-    if sys.stdout.isatty():
-        _draw(head, rows, headless)
-        return
-    rest = iter(rows)
-    first = list(islice(rest, 1))  # an error comes before the heading
-    if not headless:
-        print("\t".join(head))
-    for row in chain(first, rest):
-        print("\t".join(row))
-
-
-def _draw(head: Row, rows: Iterable[Row], headless: bool) -> None:
-    """A table on a terminal; only here rich is imported."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=not headless)
-    for title in head:
-        table.add_column(Text(title), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table if table.row_count else Text("Nothing is held."))
-
-
 HEAD = ("LOCK-NAME", "LOCK-ID", "CLIENT-ID", "CLIENT-IP", "TTL")
 
 
@@ -171,7 +145,7 @@ def held_locks(url: str | None, name: bytes) -> Iterator[Shape]:
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):
-            from dibs.cli.remote import Remote
+            from dibs.cli.service import Remote
         return _told(Remote(full), name)
     return _seen(url, name)
 

@@ -1,17 +1,24 @@
-"""Options that several verbs have."""
+"""Options that several verbs have, the store that they name, and names of resources."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote_to_bytes
 
 import click
 
+from dibs.cli.output import kind_of, shown
+from dibs.model import Status
+from dibs.process import start_thread
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from dibs.settings import StoreSettings
     from dibs.sync import Client
+
 
 type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
 
@@ -94,6 +101,46 @@ SCHEMES = frozenset(
 """URL schemes of stores. Without https: a web page's URL can be a lock's name."""
 
 
+def amounts[F: Callable[..., Any]](command: F) -> F:
+    """The options that say what to take; `check_amounts` refuses what does not go together."""
+    one_or_more = click.IntRange(1)
+    for option in (
+        click.option("--note", metavar="TEXT", help="A note, shown to waiters."),
+        click.option(
+            "--priority", type=int, metavar="P", help="Higher goes first in the queue [0]."
+        ),
+        click.option(
+            "--units",
+            type=one_or_more,
+            default=1,
+            metavar="N",
+            help="Take N units of the capacity [1].",
+        ),
+        click.option(
+            "--kind",
+            type=click.Choice(("lock", "semaphore")),
+            help="Kind of resource [semaphore if --capacity is above 1, else lock].",
+        ),
+        click.option(
+            "--capacity",
+            type=one_or_more,
+            default=1,
+            metavar="N",
+            help="Allow N holders at a time [1].",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_amounts(wanted: Mapping[str, Any]) -> None:
+    """Raises a usage error for amounts that contradict each other."""
+    if wanted["units"] > wanted["capacity"]:
+        raise click.UsageError("--units must not be more than --capacity")
+    if wanted["kind"] == "lock" and wanted["capacity"] > 1:
+        raise click.UsageError("a lock has one holder: leave out either --capacity or --kind lock")
+
+
 class Prefix(click.ParamType[bytes]):
     """A prefix of names, as bytes."""
 
@@ -113,8 +160,6 @@ class Prefix(click.ParamType[bytes]):
     ) -> "list[CompletionItem]":
         """Names that are in use."""
         from click.shell_completion import CompletionItem
-
-        from dibs.cli.completion import names_in_use
 
         return [CompletionItem(name) for name in names_in_use(ctx, incomplete)]
 
@@ -213,3 +258,141 @@ def full_url(url: str | None) -> str:
 def is_service(url: str) -> bool:
     """Whether that is the lock service's URL, which tells of what happens by itself."""
     return url.partition(":")[0].lower() in ("http", "https")
+
+
+base64_name = click.option(
+    "-B", "--base64", "is_base64", is_flag=True, help="NAME or PREFIX is URL-safe base64."
+)
+
+decode = click.option(
+    "-D/ ",
+    "--decode/--no-decode",
+    "is_decoded",
+    default=None,
+    help="Print names as text, or in URL-safe base64.",
+)
+
+
+def bytes_of(name: bytes, is_base64: bool) -> bytes:
+    """The name that is meant."""
+    if is_base64:
+        from dibs.stores.http.names import MARK, decoded
+
+        try:
+            name = decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
+        except ValueError:
+            raise click.UsageError("-B: NAME must be URL-safe base64") from None
+    if len(name) > Name.longest:
+        raise click.UsageError(f"a name must be 1 to 512 bytes long; this one is {len(name)}")
+    return name
+
+
+def written(key: bytes, is_decoded: bool | None) -> str:
+    """A key's name as it is to be shown: as text, unless that is not wanted."""
+    if is_decoded is False:
+        from dibs.stores.http.names import encoded
+
+        return encoded(key.partition(b":")[2])
+    return shown(key)
+
+
+def find(client: "Client", name: bytes, kind: Kind | None) -> Status:
+    """The status of what a name means: of that kind, or of the only kind that is in use.
+
+    Raises a usage error where it is in use under several kinds.
+    """
+    if kind is not None:
+        return client.status(name, kind)
+    found = in_use(client, name, KINDS)
+    if len(found) > 1:
+        kinds = ", ".join(kind_of(status.key) for status in found)
+        raise click.UsageError(
+            f"several kinds of resource are called {shown(found[0].key)!r}: {kinds}. "
+            "Choose one with --kind."
+        )
+    return found[0] if found else client.status(name)
+
+
+def in_use(client: "Client", name: bytes, kinds: Iterable[Kind]) -> list[Status]:
+    """What of that name is held or waited for."""
+    statuses = [client.status(name, kind) for kind in kinds]
+    return [status for status in statuses if status.holders or status.waiting or status.waiters]
+
+
+COMPLETION_WAIT = 0.3
+"""Seconds that Tab waits for a store."""
+
+MOST_NAMES = 200
+"""Names offered at most."""
+
+
+def names_in_use(ctx: click.Context, incomplete: str) -> list[str]:
+    """Names that begin so, as far as the store tells them in time."""
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            with ctx.scope(cleanup=False), open_to_look(ctx.params.get("url")) as client:
+                statuses = client.list(os.fsencode(incomplete), ctx.params.get("kind"))
+                found.extend(filter(None, map(_word, islice(statuses, MOST_NAMES))))
+        except Exception:  # noqa: BLE001, S110 - then there is nothing to choose from
+            pass
+
+    start_thread(look, "dibs completion").wait(COMPLETION_WAIT)
+    return list(dict.fromkeys(found))
+
+
+def _word(status: "Status") -> str:
+    """A name that a shell can put into a line as it is; empty for another."""
+    name = status.key.partition(b":")[2].decode("utf-8", "replace")
+    is_plain = name.isprintable() and "\ufffd" not in name and not set(name) & set(" '\"\\$`")
+    return name if is_plain else ""
+
+
+def server[F: Callable[..., Any]](command: F) -> F:
+    """The options `--server` (alias `--url`) and `--store`."""
+    option = click.option(
+        "--server",
+        "--url",
+        "server",
+        metavar="URL",
+        callback=before_or_after,
+        help="The service, such as https://locks.example.com [DIBS_URL].",
+    )
+    return option(store_name(command))
+
+
+_RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "LEASES"))
+"""Any of these says where the records are: here is a server of theirs."""
+
+
+def service_meant() -> "StoreSettings | None":
+    """The service that the settings name, unless they say where its records are."""
+    if store_asked() is None and any(map(os.environ.get, _RECORDS_NAMED)):
+        return None
+    return configured_service()
+
+
+def configured_service() -> "StoreSettings | None":
+    """The service that the settings or `--store` name; None if there is none."""
+    found = _configured()
+    return found if found is not None and is_service(found.url) else None
+
+
+def configured_store_url() -> str:
+    """The store that the settings name (`DIBS_URL`, …) if it is no service; else empty."""
+    found = _configured()
+    return "" if found is None or is_service(found.url) else found.url
+
+
+def _configured() -> "StoreSettings | None":
+    """The store that the settings or `--store` name."""
+    from dibs.settings import configured_store
+
+    name = store_asked()
+    if name is not None and "://" in name:
+        raise click.UsageError("--store takes a name in the settings: give a URL with --leases")
+    found = configured_store(name)
+    if found is None and name is not None:
+        raise click.UsageError(f"no store {name!r} in the settings")
+    return found

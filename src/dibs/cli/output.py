@@ -1,18 +1,209 @@
-"""Shapes of the JSON output, to which fields are only ever added, and how people see the same."""
+"""What the command line prints: results on stdout, messages on stderr, as text or as JSON.
+
+Fields are only ever added to the JSON.
+"""
 
 import json
+import os
+import sys
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any, TextIO, cast
 
+import click
+
+from dibs.errors import DibsError
 from dibs.model import MANY, Finding, Holder, Status, Waiter
 
+
+def fill() -> None:
+    """Have /dev/null in the place of what is closed, for us and for all that we start.
+
+    To be called before anything is opened. Else the next file that is would be one of them: a store's, or
+    the first that CMD opens.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.set_inheritable(opened, True)  # noqa: FBT003
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+
+
+def needs_stdout(otherwise: str) -> None:
+    """Raises `UsageError` where stdout was closed, for what must not be done then."""
+    if sys.__stdout__ is None:
+        raise click.UsageError(f"stdout is closed: {otherwise}")
+
+
+class Unwritten(OSError):
+    """stdout takes nothing more: its disk is full, say."""
+
+
+class _Stdout:
+    """stdout, whose errors are told from those of other files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _telling():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _telling():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _telling() -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads on, which is no error of anybody's
+    except OSError as error:
+        raise Unwritten(error.errno, error.strerror) from error
+
+
+@contextmanager
+def watched_stdout() -> Generator[None]:
+    """Raises `Unwritten` where stdout can't be written, at the end at the latest."""
+    plain = sys.stdout
+    sys.stdout = cast("TextIO", _Stdout(plain))
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        sys.stdout = plain
+
+
+def discard_stdout() -> None:
+    """Have /dev/null take what is left to be written, so that the interpreter's end does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+_FEW = 3
+"""Holders that are named; of the rest only the count."""
+
+
+def printable(text: str) -> str:
+    """Escape control characters: names and notes come from other users."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(key: bytes) -> str:
+    """A key's name."""
+    return printable(key.partition(b":")[2].decode("utf-8", "backslashreplace"))
+
+
+def kind_of(key: bytes) -> str:
+    """A key's kind."""
+    return printable(key.partition(b":")[0].decode("ascii", "replace"))
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def counted(count: int, thing: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def holding(holder: Holder) -> str:
+    """Who holds, what for, since when."""
+    if holder.state == "retained":
+        return f"retained after its last hold, free in {span(holder.expires_in)}"
+    note = f" ({printable(holder.note)})" if holder.note else ""
+    revoked = ", revoked" if holder.state == "revoked" else ""
+    return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
+
+
+def holders(status: Status) -> str:
+    """All of a key's holders in one phrase."""
+    return held_by(status.holders, status.holding)
+
+
+def state(status: Status) -> str:
+    """Units taken, if there are several, and the holders."""
+    return taken(status) + holders(status)
+
+
+def taken(status: Status) -> str:
+    """Units taken, as a beginning; empty if there is one unit, or no bound."""
+    if not status.holders or not 1 < status.capacity < MANY:
+        return ""
+    return f"{status.used} of {status.capacity}: "
+
+
+def last_end(status: Status) -> str:
+    """When the last lease ends; more than that if not all holders are listed; empty if it is free."""
+    ends = [each.expires_in for each in status.holders]
+    more = "> " if status.holding > len(ends) else ""
+    return f"{more}{span(max(ends))}" if ends else ""
+
+
+def held_by(holders: Sequence[Holder], count: int = 0) -> str:
+    """Holders in one phrase; `count` is how many there are, if not all are listed."""
+    if not holders:
+        return "free"
+    named = "; ".join(holding(holder) for holder in holders[:_FEW])
+    more = max(count, len(holders)) - len(holders[:_FEW])
+    return f"{named}; and {more:,} more" if more > 0 else named
+
+
 type Shape = dict[str, Any]
+type Row = tuple[str, ...]
 
 
 def emit(shape: Mapping[str, Any]) -> None:
     """One object, on a line of its own."""
     print(json.dumps(shape), flush=True)
+
+
+def print_table(
+    head: Row,
+    rows: Iterable[Row],
+    *,
+    headless: bool,
+    empty: str = "Nothing is held.",
+    columns: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Print a table on a terminal, else tab-separated lines as they come.
+
+    `columns` has options of rich's columns, by their titles. `empty` is printed for a table without rows.
+    """
+    if not sys.stdout.isatty():
+        rest = iter(rows)
+        first = list(islice(rest, 1))  # an error comes before the heading
+        for row in chain(() if headless else (head,), first, rest):
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=not headless)
+    for title in head:
+        table.add_column(Text(title), **{"overflow": "fold", **(columns or {}).get(title, {})})
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table if table.row_count else Text(empty))
 
 
 def name_shape(key: bytes, *, decode: bool = True) -> Shape:
@@ -74,3 +265,50 @@ def _waiter_shape(waiter: Waiter) -> Shape:
         "waited": round(waiter.waited, 3),
         "note": waiter.note,
     }
+
+
+class Voice:
+    """Prints lines of text, or one JSON object a line. `quiet`: only errors."""
+
+    def __init__(self, as_json: bool = False, *, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self._quiet = quiet
+
+    @property
+    def is_live(self) -> bool:
+        """Whether stderr is a terminal, where lines can be redrawn."""
+        if self.as_json or self._quiet:
+            return False
+        return sys.stderr is not None and sys.stderr.isatty()
+
+    def say(self, event: str, text: str, **fields: Any) -> None:
+        """Print a message. A closed stderr is ignored."""
+        if self._quiet and event not in ("error", "lost"):
+            return
+        line = "dibs: " + "\n".join(map(printable, text.split("\n")))
+        if self.as_json:
+            line = json.dumps({"event": event, "message": text, **fields})
+        self._write(line + "\n")
+
+    def fail(self, error: DibsError, code: int) -> None:
+        """Print an error, with the holders as JSON fields."""
+        fields: dict[str, Any] = {}
+        if self.as_json:
+            fields = name_shape(error.key) if error.key else {}
+            fields["holders"] = [holder_shape(holder) for holder in error.holders]
+            fields["ahead"] = error.position
+            fields["retry_after"] = error.retry_after
+        name = type(error).__name__
+        self.say("error", str(error) or name, error=name, exit_code=code, **fields)
+
+    def redraw(self, line: str) -> None:
+        """Replace the line shown before; an empty one clears it."""
+        self._write(f"\r\x1b[K{line}")
+
+    def _write(self, text: str) -> None:
+        try:
+            if sys.stderr is not None:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        except (OSError, ValueError):
+            pass  # it is closed

@@ -1,16 +1,65 @@
-"""`dibs restrict …`: limit a directory to regions and providers."""
+"""`dibs restrict …` and `dibs move`: where the locks of a directory may be, and where they are."""
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
 from dibs.cli import options
-from dibs.cli.directories import decode, in_base64, segment, server, service, shown
 from dibs.cli.exits import FREE, needing
-from dibs.cli.output import Shape
-from dibs.cli.voice import Voice
+from dibs.cli.output import Shape, Voice, counted, emit, print_table, printable
+from dibs.stores.http.names import MARK, decoded, encoded
+
+if TYPE_CHECKING:
+    from dibs.cli.service import Remote
+
+in_base64 = click.option(
+    "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
+)
+
+decode = click.option(
+    "-D/ ",
+    "--decode/--no-decode",
+    "is_decoded",
+    default=True,
+    help="Print directories as text (the default), or in URL-safe base64.",
+)
+
+
+def service(url: str | None) -> "Remote":
+    """The service to use. Raises `UsageError` if none is given."""
+    if url and options.store_asked():
+        raise click.UsageError("give either --server or --store, not both")
+    named = None if url else options.configured_service()
+    found = url or (named.url if named else "")
+    if not options.is_service(found):
+        raise click.UsageError("no service given: use --server https://…, or set DIBS_URL to one")
+    with needing("http"):
+        from dibs.cli.service import Remote
+    return Remote(found)
+
+
+def segment(directory: str, *, is_base64: bool) -> str:
+    """A directory in a path, with its slash; empty for `/`, which is everything."""
+    if is_base64:
+        try:
+            raw = decoded(directory.removeprefix(MARK))
+        except ValueError as error:
+            raise click.UsageError(f"{directory!r} is {error}") from None
+    else:
+        raw = directory.encode("utf-8", "surrogateescape")
+    raw = raw.removesuffix(b"/")
+    return f"/{MARK}{encoded(raw)}/" if raw else ""
+
+
+def shown(directory: str, *, is_decoded: bool) -> str:
+    """A directory from a service's answer, for people."""
+    if not is_decoded:
+        return directory
+    return printable(decoded(directory).decode("utf-8", "backslashreplace")) + "/"
+
 
 HEAD = (
     "API",
@@ -66,7 +115,7 @@ def restrict() -> None:
 @in_base64
 @decode
 @options.no_header
-@server
+@options.server
 @options.as_json
 def get(
     api: str,
@@ -88,7 +137,7 @@ def get(
 @click.argument("api", required=False)
 @decode
 @options.no_header
-@server
+@options.server
 @options.as_json
 def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> int:
     """List the restrictions that your API key may see."""
@@ -113,7 +162,7 @@ def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> 
 )
 @click.option("--exclude-region", multiple=True, metavar="NAMES", help="Denied regions.")
 @in_base64
-@server
+@options.server
 @options.as_json
 def set_(
     api: str,
@@ -141,7 +190,7 @@ def set_(
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
 @in_base64
-@server
+@options.server
 @options.as_json
 def delete(api: str, directory: str, is_base64: bool, server: str | None, as_json: bool) -> int:
     """Delete a restriction. The directory stays where it is. Exits with 1 if there is none."""
@@ -193,8 +242,6 @@ def _none(directory: str, *, as_json: bool) -> int:
 
 def _done(verb: str, what: str, api: str, directory: str, *, as_json: bool) -> int:
     if as_json:
-        from dibs.cli.output import emit
-
         emit({what: {"api": api, "directory": directory}})
     else:
         print(f"{verb} a restriction on directory {directory} in {api} API")
@@ -203,17 +250,72 @@ def _done(verb: str, what: str, api: str, directory: str, *, as_json: bool) -> i
 
 def _print(found: Sequence[Shape], *, is_decoded: bool, headless: bool, as_json: bool) -> None:
     if as_json:
-        from dibs.cli.output import emit
-
         for each in found:
             emit(each)
         return
     rows = (_row(each, is_decoded=is_decoded) for each in found)
-    for row in rows if headless else (HEAD, *rows):
-        print("\t".join(row))
+    print_table(HEAD, rows, headless=headless, empty="There are no restrictions.")
 
 
 def _row(each: Shape, *, is_decoded: bool) -> tuple[str, ...]:
     lists = (f"[{','.join(each['details'][name])}]" for name in _LISTS)
     directory = shown(each["directory"], is_decoded=is_decoded)
     return (each["api"], directory, each["state"], *lists, each["placement"])
+
+
+_LOOKS_EVERY = 1.0
+
+
+@click.command(
+    epilog=options.examples(
+        "dibs move shop/               show where it lives", "dibs move shop/ --to eu --wait"
+    )
+)
+@click.argument("directory", metavar="DIR")
+@click.option("--to", "place", metavar="PLACEMENT", help="Placement, by its name in the settings.")
+@click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")
+@in_base64
+@options.server
+@options.as_json
+def move(
+    directory: str,
+    place: str | None,
+    wait: bool,
+    is_base64: bool,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Move the locks of a directory to another placement; without --to, show where it lives.
+
+    `/` is everything that has no placement of its own. The directory moves once nobody holds, or waits for,
+    any lock in it. The service stores the request, so you can stop this command before the move.
+    """
+    with needing("http"):
+        remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"
+        if place is not None:
+            remote.ask("PUT", path, {"to": place})
+        seen: Shape = remote.ask("GET", path)
+        voice, last = Voice(as_json), ""
+        while wait and seen["to"]:
+            told = _told(directory, seen)
+            if told != last:
+                voice.say("moving", told)
+            last = told
+            time.sleep(_LOOKS_EVERY)
+            seen = remote.ask("GET", path)
+    if as_json:
+        emit({"directory": directory} | seen)
+    else:
+        print(_told(directory, seen))
+    return 0
+
+
+def _told(directory: str, seen: Shape) -> str:
+    if not seen["to"]:
+        return f"{directory} lives at {seen['place']}"
+    told = f"{directory} moves from {seen['place']} to {seen['to']}"
+    if not seen["keys"]:
+        return told
+    are, ends = ("is", "Its lease") if seen["keys"] == 1 else ("are", "The last lease")
+    told += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
+    return f"{told}. {ends} ends in {seen['ends_in']:.0f} s unless renewed"

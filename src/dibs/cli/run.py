@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli import options
-from dibs.cli.child import NotStarted
 from dibs.cli.exits import LOST, NOT_ACQUIRED
-from dibs.cli.naming import in_use
-from dibs.cli.options import KINDS
+from dibs.cli.options import KINDS, in_use
+from dibs.cli.output import Voice, holders, kind_of, printable, shown
 from dibs.cli.signals import Interrupted, Signals
-from dibs.cli.supervise import Supervisor
+from dibs.cli.supervisor import NotStarted, Supervisor
 from dibs.cli.terminal import Terminal
-from dibs.cli.voice import Voice
 from dibs.cli.waiting import Speaker
 from dibs.cli.warden import Warden, now
-from dibs.cli.wording import holders, kind_of, printable, shown
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -110,32 +107,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     metavar="TIME",
     help="If the lease expires, keep others out for this time [0s].",
 )
-@click.option(
-    "--capacity",
-    type=click.IntRange(1),
-    default=1,
-    metavar="N",
-    help="Let N commands run at a time [1].",
-)
-@click.option(
-    "--kind",
-    type=click.Choice(("lock", "semaphore")),
-    help="Kind of resource [semaphore if --capacity is above 1, else lock].",
-)
-@click.option(
-    "--units",
-    type=click.IntRange(1),
-    default=1,
-    metavar="N",
-    help="Take N units of the capacity [1].",
-)
-@click.option(
-    "--priority",
-    type=int,
-    metavar="P",
-    help="Higher goes first in the queue [0].",
-)
-@click.option("--note", metavar="TEXT", help="A note, shown to waiters.")
+@options.amounts
 @click.option(
     "-E",
     "--conflict-exit-code",
@@ -164,10 +136,7 @@ def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
     Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 access denied, 64 usage
     error, 126 and 127 as a shell, 128+N stopped by signal N.
     """
-    if wanted["units"] > wanted["capacity"]:
-        raise click.UsageError("--units must not be more than --capacity")
-    if wanted["kind"] == "lock" and wanted["capacity"] > 1:
-        raise click.UsageError("a lock has one holder: leave out either --capacity or --kind lock")
+    options.check_amounts(wanted)
     if wanted["wait"] is not None and wanted["no_wait"]:
         raise click.UsageError("give either --wait or --no-wait, not both")
     voice = Voice(as_json, quiet=quiet)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli import options
-from dibs.cli.directories import configured_store_url
-from dibs.cli.streams import needs_stdout
-from dibs.cli.voice import Voice
+from dibs.cli.options import configured_store_url
+from dibs.cli.output import Voice, emit, needs_stdout
 from dibs.errors import NotConfigured
 
 if TYPE_CHECKING:
@@ -117,8 +116,6 @@ def _tell(server: "Server") -> None:
 
 
 def _tell_json(server: "Server") -> None:
-    from dibs.cli.output import emit
-
     url = _not_said(server.config)
     leases = {"leases": url} if url else {}
     first = {"first_key": server.first_key} if server.first_key else {}

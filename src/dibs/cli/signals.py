@@ -5,9 +5,8 @@ import select
 import signal
 from types import FrameType
 
-from dibs.cli import group
-from dibs.cli.exits import SIGNALLED
-from dibs.cli.leaving import leave_within
+from dibs.cli.exits import SIGNALLED, leave_within
+from dibs.cli.warden import signal_group
 
 LEAVES = 8.0
 """So long leaving the queue may take, in seconds; each of its steps has a shorter limit of its own."""
@@ -70,7 +69,7 @@ class Signals:
         signal.signal(signal.SIGCHLD, _nothing)  # a handler of any kind makes it wake us
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._group = target
-        group.tell(target, *self._kept)
+        signal_group(target, *self._kept)
 
     def end(self) -> None:
         """The command has ended: from here on a signal is for us again, and breaks off what we still do."""
@@ -94,7 +93,7 @@ class Signals:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         self.seen.add(signum)
         if self._group is not None:
-            group.tell(self._group, signum)
+            signal_group(self._group, signum)
             return
         self._kept.append(signum)
         if self._waiting:

@@ -9,7 +9,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import code_of
-from dibs.cli.voice import Voice
+from dibs.cli.output import Voice
 from dibs.errors import DibsError
 from dibs.settings import configured_store
 

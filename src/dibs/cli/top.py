@@ -19,7 +19,7 @@ from rich.text import Text
 from dibs.cli import options
 from dibs.cli.listing import is_finished_tick
 from dibs.cli.options import Kind
-from dibs.cli.wording import kind_of, printable, shown, span, taken
+from dibs.cli.output import emit, kind_of, print_table, printable, shown, span, status_shape, taken
 from dibs.errors import BackendUnavailable
 from dibs.model import Status
 
@@ -90,7 +90,11 @@ def top(
         return 0
     with options.open_client(url) as client:
         found = sorted(_in_use(client.list(prefix, kind)), key=RANKS[sort])
-    (_emit if as_json else _print)(found)
+    if as_json:
+        for status in found:
+            emit(status_shape(status))
+    else:
+        print_table(HEAD, (row(status, 0.0) for status in found), headless=False)
     return 0
 
 
@@ -102,18 +106,6 @@ def _in_use(found: Iterable[Status]) -> Iterator[Status]:
 def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
     with options.open_client(url) as client:
         Screen(lambda: _in_use(client.list(prefix, kind)), sort, every).run()
-
-
-def _emit(found: list[Status]) -> None:
-    from dibs.cli.output import emit, status_shape
-
-    for status in found:
-        emit(status_shape(status))
-
-
-def _print(found: list[Status]) -> None:
-    for cells in (HEAD, *(row(status, 0.0) for status in found)):
-        print("\t".join(cells))
 
 
 HEAD = ("KIND", "NAME", "HOLDER", "HELD FOR", "EXPIRES IN", "WAITING")

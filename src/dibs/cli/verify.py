@@ -2,7 +2,8 @@
 
 import logging
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -11,19 +12,11 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import SIGNALLED
+from dibs.cli.output import Voice, emit, span
 from dibs.cli.signals import Interrupted
-from dibs.cli.voice import Voice
-from dibs.cli.wording import span
 
 if TYPE_CHECKING:
-    from dibs.testing import Torture, TorturePlan, Verdict
-
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dibs.testing import TortureProgress
+    from dibs.testing import Torture, TorturePlan, TortureProgress, Verdict
 
 VIOLATED = 1
 INCONCLUSIVE = 2
@@ -50,17 +43,7 @@ INCONCLUSIVE = 2
 @options.store
 @options.as_json
 def verify(
-    where: str | None,
-    seconds: str | None,
-    cycles: int | None,
-    processes: int,
-    tasks: int,
-    primitives: str | None,
-    locks: int | None,
-    ttl: str,
-    seed: int | None,
-    url: str | None,
-    as_json: bool,
+    where: str | None, url: str | None, as_json: bool, primitives: str | None, **wanted: Any
 ) -> int:
     """Kill and pause processes that use a store, and check that leases stay exclusive.
 
@@ -73,15 +56,9 @@ def verify(
     if where and url:
         raise click.UsageError("the URL is given twice")
     voice = Voice(as_json)
-    size: dict[str, Any] = {
-        "seconds": seconds,
-        "cycles": cycles,
-        "processes": processes,
-        "tasks": tasks,
-    }
     if primitives is not None:
-        size["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
-    plan = _plan(**size, locks=locks, ttl=ttl, seed=seed)
+        wanted["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
+    plan = _plan(**wanted)
     full = options.full_url(where or url)
     if not as_json:
         voice.say(
@@ -89,8 +66,6 @@ def verify(
         )
     verdict, signum = _run(full, plan, voice)
     if as_json:
-        from dibs.cli.output import emit
-
         emit(verdict.shape())
     else:
         print(verdict)

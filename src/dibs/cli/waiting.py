@@ -13,8 +13,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dibs.cli.voice import Voice
-from dibs.cli.wording import held_by, shown, span
+from dibs.cli.output import Voice, held_by, shown, span
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.process import Gate, start_thread
 

@@ -17,7 +17,43 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from dibs.cli import group
+_STATE, _GROUP = 0, 2
+"""Where a process's state and group stand in its stat file, behind its name."""
+
+
+def signal_group(group: int, *signums: int) -> None:
+    """Send signals to every process of the group."""
+    for signum in signums:
+        try:
+            os.killpg(group, signum)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody is left, or what is left runs as another user
+
+
+def end_group(group: int) -> None:
+    """Ask every process of the group to end, also those that are stopped."""
+    signal_group(group, signal.SIGTERM, signal.SIGCONT)
+
+
+def has_members(group: int) -> bool:
+    """Whether anybody but the group's leader is alive in it. True where the system doesn't tell."""
+    processes = Path("/proc")
+    if not (processes / "self/stat").exists():
+        return True
+    return any(
+        _belongs(process, group)
+        for process in processes.iterdir()
+        if process.name.isdigit() and process.name != str(group)
+    )
+
+
+def _belongs(process: Path, group: int) -> bool:
+    try:
+        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False  # it ended while we looked
+    return fields[_GROUP] == b"%d" % group and fields[_STATE] not in (b"Z", b"X")
+
 
 POLITE = 10.0
 """Seconds from TERM to KILL where the lease itself leaves that much."""
@@ -135,7 +171,7 @@ class _Watch:
     def run(self) -> None:
         while self._listen():
             if now() >= self._kill_at:
-                group.tell(os.getpid(), signal.SIGKILL)
+                signal_group(os.getpid(), signal.SIGKILL)
             if now() >= self._term_at:
                 self._end()
         self._orphaned()
@@ -155,7 +191,7 @@ class _Watch:
         if not self._ending:
             self._ending = True
             self._term_at = float("inf")
-            group.end(os.getpid())
+            end_group(os.getpid())
 
     def _orphaned(self) -> None:
         if self._term_at == self._kill_at == float("inf"):
@@ -163,6 +199,6 @@ class _Watch:
         if self._term_at < float("inf"):
             self._end()
         self._kill_at = min(self._kill_at, now() + POLITE)
-        while now() < self._kill_at and group.has_members(os.getpid()):
+        while now() < self._kill_at and has_members(os.getpid()):
             time.sleep(_GLANCE)
-        group.tell(os.getpid(), signal.SIGKILL)
+        signal_group(os.getpid(), signal.SIGKILL)

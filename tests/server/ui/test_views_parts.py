@@ -193,7 +193,7 @@ SHOWN = """async (names) => {
 
 
 def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
-    from dibs.cli.wording import shown
+    from dibs.cli.output import shown
     from dibs.stores.http.names import encoded
 
     names = [

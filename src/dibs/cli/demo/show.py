@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import cycle
 
-from dibs.cli.wording import counted, shown, span
+from dibs.cli.output import counted, shown, span
 from dibs.model import Holder, Inspect, Status
 from dibs.server.config import ServerConfig
 from dibs.server.observatory.events import Event
