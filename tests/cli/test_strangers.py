@@ -85,7 +85,7 @@ def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
         told = tail.take(LONG)
         assert told is not None
         assert told.kind == "lost"
-        assert "hung up in the midst of an answer" in told.data
+        assert "closed the connection during an answer" in told.data
 
 
 def tails() -> list[threading.Thread]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dibs.cli import waiting
-from dibs.cli.output import Voice
-from dibs.cli.waiting import Speaker
+from dibs.cli.output import Messages
+from dibs.cli.waiting import WaitReporter
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.locks.waiting import Waiting
 from tests.cli.processes import LONG
@@ -35,24 +35,24 @@ def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() ->
     while at == 0 or interrupting.reached:
         at += 1
         interrupting = Interrupting(at)
-        speaker = Speaker(Voice())
-        speaker.__enter__()
-        interrupting.run(lambda speaker=speaker: speaker.tell(NEWS))  # type: ignore[misc]
-        leaving = threading.Thread(target=speaker.__exit__, args=(None, None, None), daemon=True)
+        reporter = WaitReporter(Messages())
+        reporter.__enter__()
+        interrupting.run(lambda reporter=reporter: reporter.tell(NEWS))  # type: ignore[misc]
+        leaving = threading.Thread(target=reporter.__exit__, args=(None, None, None), daemon=True)
         leaving.start()
         leaving.join(LONG)
         assert not leaving.is_alive(), f"stuck after an interrupt at bytecode {at}"
     assert at > 5, "far too few bytecodes: nothing was traced"
 
 
-class Heard(Voice):
+class Heard(Messages):
     """Remembers what is said."""
 
     def __init__(self) -> None:
         super().__init__(as_json=True)
         self.events: SimpleQueue[str] = SimpleQueue()
 
-    def say(self, event: str, text: str, **fields: Any) -> None:
+    def show(self, event: str, text: str, **fields: Any) -> None:
         self.events.put(f"{event}: {text}")
 
 
@@ -88,10 +88,10 @@ FREE = "waiting: waiting for a: free; you are next"
 
 def test_an_outage_is_told_when_it_begins_and_when_it_is_over(store: Store) -> None:
     heard = Heard()
-    with Speaker(heard, store.ask) as speaker:
+    with WaitReporter(heard, store.ask) as reporter:
         assert heard.events.get(timeout=LONG) == AWAY
         store.wait_for_questions(5)
-        speaker.tell(NEWS)
+        reporter.tell(NEWS)
         assert heard.events.get(timeout=LONG) == FREE, "and the outage just once before"
         assert heard.events.get(timeout=LONG) == AWAY
     with pytest.raises(Empty):
@@ -103,22 +103,22 @@ def test_an_outage_that_goes_on_is_told_again(
 ) -> None:
     monkeypatch.setattr(waiting, "_PLAIN", 0.0)
     heard = Heard()
-    with Speaker(heard, store.ask):
+    with WaitReporter(heard, store.ask):
         assert {heard.events.get(timeout=LONG) for _ in range(3)} == {AWAY}
 
 
 @pytest.mark.parametrize("trouble", [None, Forbidden("not you")])
 def test_a_silence_that_is_no_outage_is_no_news(store: Store, trouble: DibsError | None) -> None:
     heard, store.trouble = Heard(), trouble
-    with Speaker(heard, store.ask) as speaker:
+    with WaitReporter(heard, store.ask) as reporter:
         store.wait_for_questions(5)
-        speaker.tell(NEWS)
+        reporter.tell(NEWS)
         assert heard.events.get(timeout=LONG) == FREE
 
 
 def test_what_was_said_already_is_not_said_again(store: Store) -> None:
     heard = Heard()
-    with Speaker(heard, store.ask, is_away=True) as speaker:
+    with WaitReporter(heard, store.ask, is_away=True) as reporter:
         store.wait_for_questions(5)
-        speaker.tell(NEWS)
+        reporter.tell(NEWS)
         assert heard.events.get(timeout=LONG) == FREE

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dibs.cli.temporal import LOGGERS, TimedVoice, tell_logs
+from dibs.cli.temporal import LOGGERS, TimedMessages, show_logs
 
 pytestmark = pytest.mark.once
 
@@ -28,9 +28,9 @@ def fail() -> None:
 
 
 def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    voice = TimedVoice()
-    tell_logs(voice)
-    voice.say("ready", "ready")
+    messages = TimedMessages()
+    show_logs(messages)
+    messages.show("ready", "ready")
     fail()
     first, second, *trace = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00 dibs: ready", first)
@@ -42,7 +42,7 @@ def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_logs(TimedVoice(as_json=True))
+    show_logs(TimedMessages(as_json=True))
     fail()
     logging.getLogger("temporalio.core").warning("gRPC call poll retried 6 times")
     logging.getLogger("temporalio.core").warning("something else")

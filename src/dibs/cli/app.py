@@ -14,7 +14,7 @@ import click
 
 from dibs.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
 from dibs.cli.options import KINDS, as_json, examples, store_name, store_url
-from dibs.cli.output import Unwritten, Voice, discard_stdout, emit, fill, watched_stdout
+from dibs.cli.output import Messages, Unwritten, discard_stdout, emit, fill, watched_stdout
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
 from dibs.settings import STORE_KEYS, STORES, closest, is_link
@@ -206,26 +206,26 @@ def serve(arguments: Sequence[str] | None) -> int:
 
         complete(app, asked)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
-    _warn_through(voice)
+    messages = Messages(as_json="--json" in given[: given.index("--") if "--" in given else None])
+    _warn_through(messages)
     for told in misspelt(os.environ):
-        voice.say("warning", told)
+        messages.show("warning", told)
     try:
-        return _invoke(given, voice)
+        return _invoke(given, messages)
     except BrokenPipeError:  # nobody reads stdout any more
         discard_stdout()
         return SIGNALLED + signal.SIGPIPE
     except Unwritten as error:
         discard_stdout()
-        voice.say("error", f"cannot write to stdout: {error.strerror}", exit_code=UNWRITTEN)
+        messages.show("error", f"cannot write to stdout: {error.strerror}", exit_code=UNWRITTEN)
         return UNWRITTEN
     except click.ClickException as error:
-        _tell_usage(error, voice, given)
+        _tell_usage(error, messages, given)
         return USAGE
     except DibsError as error:
         _trace_on_request()
         code = code_of(error)
-        voice.fail(error, code)
+        messages.fail(error, code)
         return code
     except KeyboardInterrupt as error:
         signum = getattr(error, "signum", signal.SIGINT)
@@ -234,22 +234,22 @@ def serve(arguments: Sequence[str] | None) -> int:
         return int(SIGNALLED + signum)
     except Exception as error:  # noqa: BLE001 - nobody at a prompt can read a traceback
         _trace_on_request()
-        voice.say("error", f"unexpected {type(error).__name__}: {error}", exit_code=BUG)
+        messages.show("error", f"unexpected {type(error).__name__}: {error}", exit_code=BUG)
         return BUG
 
 
-def _invoke(given: list[str], voice: Voice) -> int:
+def _invoke(given: list[str], messages: Messages) -> int:
     asked = bool(given)  # click takes out what it reads
     with watched_stdout():
         try:
-            with app.make_context("dibs", given or ["--help"], obj=voice) as context:
+            with app.make_context("dibs", given or ["--help"], obj=messages) as context:
                 code = app.invoke(context)
         except click.exceptions.Exit as done:
             code = done.exit_code
     return int(code or 0) if asked else USAGE
 
 
-def _tell_usage(error: click.ClickException, voice: Voice, given: Sequence[str]) -> None:
+def _tell_usage(error: click.ClickException, messages: Messages, given: Sequence[str]) -> None:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _path_in(given)
     told = error.format_message()
@@ -257,7 +257,7 @@ def _tell_usage(error: click.ClickException, voice: Voice, given: Sequence[str])
         told += _option_meant(error.option_name, context.command)
     if isinstance(error, click.MissingParameter):
         told = f"{told} {getattr(error.param, 'help', None) or ''}".rstrip()
-    voice.say("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
+    messages.show("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
 
 
 def _path_in(given: Sequence[str]) -> str:
@@ -274,13 +274,13 @@ def _path_in(given: Sequence[str]) -> str:
     return path
 
 
-def _warn_through(voice: Voice) -> None:
+def _warn_through(messages: Messages) -> None:
     """Print the library's warnings for users the way all other messages are printed."""
     plain = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, ImplicitStoreWarning | CapacityWarning):
-            voice.say("warning", str(message))
+            messages.show("warning", str(message))
         else:
             plain(message, category, *where, **more)
 
@@ -320,7 +320,7 @@ def misspelt(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _variable_meant(name: str, value: str) -> str | None:
-    """What may be meant; empty for who knows what, None if it is none of our business."""
+    """The variable that was meant; empty if none is close, None if the variable is not for Dibs."""
     if is_link(name, value):
         return None
     found = _ONE_NAME_S.fullmatch(name)
@@ -339,7 +339,7 @@ def _variable_meant(name: str, value: str) -> str | None:
 
 
 def _fields(kind: str) -> Collection[str]:
-    """What can be set for one of that kind."""
+    """Settings of a resource or store of this kind."""
     import dibs
 
     if kind == STORES:

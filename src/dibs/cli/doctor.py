@@ -7,7 +7,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FORBIDDEN
-from dibs.cli.output import Voice, emit, finding_shape
+from dibs.cli.output import Messages, emit, finding_shape
 from dibs.model import Finding
 
 TROUBLE = 1
@@ -73,7 +73,7 @@ def migrate(dry_run: bool, url: str | None, as_json: bool) -> int:
     else:
         print(*_migration_lines(store.url, steps, grants, dry_run=dry_run), sep="\n")
     if not may:
-        Voice(as_json).say("error", "this role may not change the schema", exit_code=FORBIDDEN)
+        Messages(as_json).show("error", "this role may not change the schema", exit_code=FORBIDDEN)
     return 0 if may else FORBIDDEN
 
 

@@ -9,7 +9,7 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.options import Kind
-from dibs.cli.output import Voice, emit, kind_of, name_shape, printable, shown, span
+from dibs.cli.output import Messages, emit, kind_of, name_shape, printable, shown, span
 from dibs.errors import BackendUnavailable
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
@@ -46,8 +46,8 @@ def events(
     With PREFIX, only names that begin with it. A service (https://) reports every event. Other stores are
     polled. A short hold can be missed, and `events` infers from the time whether it was released or expired.
     """
-    voice = Voice(as_json)
-    for event in _found(prefix, kind, renewals, every, url, voice):
+    messages = Messages(as_json)
+    for event in _found(prefix, kind, renewals, every, url, messages):
         if event.what == "renewed" and not renewals:
             continue
         if as_json:
@@ -58,15 +58,20 @@ def events(
 
 
 def _found(
-    prefix: bytes, kind: Kind | None, renewals: bool, every: float, url: str | None, voice: Voice
+    prefix: bytes,
+    kind: Kind | None,
+    renewals: bool,
+    every: float,
+    url: str | None,
+    messages: Messages,
 ) -> Iterator[Event]:
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):
             from dibs.cli.service import followed
-        return followed(full, prefix, kind, renewals, voice)
+        return followed(full, prefix, kind, renewals, messages)
 
-    return polled(options.open_client(url), prefix, kind, every, voice)
+    return polled(options.open_client(url), prefix, kind, every, messages)
 
 
 def _emit(event: Event) -> None:
@@ -98,9 +103,9 @@ def line(event: Event) -> str:
 
 
 def polled(
-    client: "Client", prefix: bytes, kind: Kind | None, every: float, voice: Voice
+    client: "Client", prefix: bytes, kind: Kind | None, every: float, messages: Messages
 ) -> Iterator[Event]:
-    """What happens, for ever. Raises `BackendUnavailable` if not even the first look succeeds."""
+    """Yield events without end. Raises `BackendUnavailable` if not even the first look succeeds."""
     told: list[Event] = []
     picture = Picture(told.append, time.monotonic, time.time)
     has_looked = False
@@ -114,7 +119,7 @@ def polled(
         except BackendUnavailable as error:
             if not has_looked:
                 raise
-            voice.say("warning", f"{error}; still trying")
+            messages.show("warning", f"{error}; still trying")
         yield from told
         told.clear()
         time.sleep(every)

@@ -1,4 +1,4 @@
-"""Exit codes, which error leads to which, and how the program ends."""
+"""Exit codes, the code of each error, and how the program ends."""
 
 import atexit
 import os
@@ -68,17 +68,16 @@ def needing(extra: str) -> Generator[None]:
 
 
 ENDS = 5.0
-"""So long the very end may take, in seconds: what is registered for it has limits of its own."""
+"""Seconds that exit functions can take. Each of them has a shorter limit of its own."""
 
 
 def leave(code: int, interrupt: KeyboardInterrupt | None = None) -> int:
     """Return the exit code; does not return after an interrupt, or if Temporal was used.
 
-    An interrupt (SIGINT) ends us by that signal, as a shell expects: else it goes on with its script.
+    After SIGINT the process ends by that signal. Otherwise a shell would go on with its script.
 
-    Temporal's threads go on while the interpreter is taken apart, which now and then crashes it: the exit
-    code would be that of a segmentation fault. So what is to be done at the end is done here, and the
-    rest left out. All threads of ours are daemons: none is waited for.
+    Temporal's threads keep running during the interpreter's shutdown, and sometimes crash it. So exit
+    functions run here, and the shutdown is skipped. All threads of Dibs are daemons, so none is waited for.
     """
     if interrupt is not None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends us at once
@@ -90,23 +89,23 @@ def leave(code: int, interrupt: KeyboardInterrupt | None = None) -> int:
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # nobody reads it, or there is none
+            pass  # it is closed, or there is none
     if interrupt is not None:
         os.kill(0 if getattr(interrupt, "everyone", False) else os.getpid(), signal.SIGINT)
     os._exit(code)  # also if the signal does nothing, as for process 1
 
 
 def leave_within(seconds: float, code: int) -> None:
-    """From here on the program ends within that time, with this exit code, whatever happens.
+    """End the program within that time, with this exit code, whatever happens.
 
-    Only the main thread can say so, and only the first that says so counts.
+    Call it in the main thread. Only the first call counts.
     """
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         return
 
     def end(signum: int, frame: FrameType | None) -> None:
         try:
-            if select.select([], [2], [], 0)[1]:  # or we would wait for somebody to read it
+            if select.select([], [2], [], 0)[1]:  # otherwise the write could block
                 os.write(2, _GIVEN_UP.format(seconds).encode())
         finally:
             os._exit(code)

@@ -9,7 +9,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.output import Row, Shape, Voice, emit, needs_stdout, print_table, printable
+from dibs.cli.output import Messages, Row, Shape, emit, needs_stdout, print_table, printable
 from dibs.errors import DibsError
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def _office_options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _office(voice: Voice, **where: str | None) -> "Office":
+def _office(messages: Messages, **where: str | None) -> "Office":
     with needing("http"):
         from dibs.cli.keys_office import office
-    return office(voice=voice, **where)
+    return office(messages=messages, **where)
 
 
 @keys.command(
@@ -112,19 +112,19 @@ def create(
     with needing("http"):
         from dibs.cli.keys_office import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
-    voice = Voice(as_json)
-    office = _office(voice, **where)
+    messages = Messages(as_json)
+    office = _office(messages, **where)
     made = office.create(asked) | {"url": office.place}
     try:
         _hand_over(made, as_json=as_json)
     except OSError:
-        take_back(office, made["id"], voice)
+        take_back(office, made["id"], messages)
         raise
     for given, directory in slashes_added(prefixes):
-        voice.say("note", f"--prefix {given} means the directory {directory}")
+        messages.show("note", f"--prefix {given} means the directory {directory}")
     if not as_json:
         told = f"created key {made['id']} ({made['name']}) in {office.place}: {_good_for(made)}"
-        voice.say("made", f"{told}\n{_GIVING}")
+        messages.show("made", f"{told}\n{_GIVING}")
     return 0
 
 
@@ -144,7 +144,7 @@ def listing(
     **where: str | None,
 ) -> int:
     """List keys, without their secrets."""
-    office = _office(Voice(as_json), **where)
+    office = _office(Messages(as_json), **where)
     found = office.list(ended=ended)
     if as_json:
         for key in found:
@@ -174,17 +174,17 @@ def revoke(
 
     Its leases last until they run out. Exits with 1 if there is no such key.
     """
-    voice = Voice(as_json)
-    office = _office(voice, **where)
+    messages = Messages(as_json)
+    office = _office(messages, **where)
     known = office.list(ended=True)
     key_id = _id_of(key, known)
     gone = office.revoke(key_id) if key_id else None
     if gone is None:
         told = f"no key {key} in {office.place}: see `dibs keys list`"
-        voice.say("error", told, exit_code=FREE)
+        messages.show("error", told, exit_code=FREE)
         return FREE
     if _administrators(known) == [key_id]:
-        voice.say("warning", _NOBODY_LEFT)
+        messages.show("warning", _NOBODY_LEFT)
     if as_json:
         emit(gone)
     else:
@@ -212,15 +212,15 @@ def rotate_secret(config: str | None, records: str | None) -> int:
     return 0
 
 
-def take_back(office: "Office", key_id: str, voice: Voice) -> None:
+def take_back(office: "Office", key_id: str, messages: Messages) -> None:
     """Revoke the key, or warn that it still works."""
     try:
         office.revoke(key_id)
     except DibsError as error:
         told = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
-        voice.say("warning", f"key {key_id}: {told} ({error})")
+        messages.show("warning", f"key {key_id}: {told} ({error})")
     else:
-        voice.say("warning", f"key {key_id}: nobody has seen it, so it was revoked")
+        messages.show("warning", f"key {key_id}: nobody has seen it, so it was revoked")
 
 
 def _id_of(key: str, known: list[Shape]) -> str | None:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dibs.cli.options import configured_store_url, service_meant
-from dibs.cli.output import Shape, Voice
+from dibs.cli.output import Messages, Shape
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
 from dibs.server.config import read_config
@@ -70,7 +70,7 @@ class LocalOffice:
             try:
                 await leave_sign(url, name)
             except DibsError as error:
-                Voice(as_json=False).say(
+                Messages(as_json=False).show(
                     "warning", f"servers that cannot read the records are not told: {error}"
                 )
 
@@ -125,7 +125,7 @@ def rotate(records: str | None, config: str | None) -> str:
 
 
 def _somebody() -> str:
-    """Who sits here, as far as the system knows."""
+    """The user and host, as the audit log shows them."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

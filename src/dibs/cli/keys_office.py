@@ -1,4 +1,4 @@
-"""Where API keys are managed: in the service's records, or through a running server."""
+"""Places where API keys are managed: in the service's records, or through a running server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.options import service_meant
-from dibs.cli.output import Shape, Voice
+from dibs.cli.output import Messages, Shape
 from dibs.cli.service import Remote
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, Forbidden
@@ -35,7 +35,12 @@ class Office(Protocol):
 
 
 def office(
-    *, server: str | None, records: str | None, leases: str | None, config: str | None, voice: Voice
+    *,
+    server: str | None,
+    records: str | None,
+    leases: str | None,
+    config: str | None,
+    messages: Messages,
 ) -> Office:
     """The one that the options mean, else the settings.
 
@@ -54,19 +59,21 @@ def office(
     service = None if beside else service_meant()
     if service is not None:
         return _remote(service.url, service.place)
-    return _local(records, leases, config, voice)
+    return _local(records, leases, config, messages)
 
 
 def _remote(url: str, named_by: str = "") -> Office:
     return RemoteOffice(url, named_by)
 
 
-def _local(records: str | None, leases: str | None, config: str | None, voice: Voice) -> Office:
+def _local(
+    records: str | None, leases: str | None, config: str | None, messages: Messages
+) -> Office:
     with needing("server"):
         from dibs.cli.keys_local import local_office
     found, is_named = local_office(records, leases, config)
     if not is_named:
-        voice.say(
+        messages.show(
             "warning",
             f"using the keys in {found.place}, the default of `dibs serve`: for others give "
             "--server https://… or --records URL",

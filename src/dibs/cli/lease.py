@@ -14,7 +14,7 @@ from dibs.cli import options
 from dibs.cli.exits import FREE, NOT_ACQUIRED
 from dibs.cli.options import KINDS, Kind, base64_name, bytes_of, find
 from dibs.cli.output import (
-    Voice,
+    Messages,
     counted,
     emit,
     holders,
@@ -25,7 +25,7 @@ from dibs.cli.output import (
     span,
 )
 from dibs.cli.signals import Interrupted, Signals
-from dibs.cli.waiting import Speaker
+from dibs.cli.waiting import WaitReporter
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import BackendUnavailable, LeaseLost
 from dibs.locks.by_id import ManualLeases
@@ -86,14 +86,16 @@ def acquire(as_json: bool, **wanted: Any) -> int:
     """
     needs_stdout("the lease id would be lost")
     _check(wanted)
-    voice, signals = Voice(as_json), Signals()
+    messages, signals = Messages(as_json), Signals()
     signals.install()
     try:
-        return _acquire(wanted, voice, signals, as_json)
+        return _acquire(wanted, messages, signals, as_json)
     except BackendUnavailable as error:
         if not error.busy:
             raise
-        voice.fail(error, NOT_ACQUIRED)  # another transaction has the row; the store itself is well
+        messages.fail(
+            error, NOT_ACQUIRED
+        )  # another transaction has the row; the store itself is well
         return NOT_ACQUIRED
     except RuntimeError:
         signals.check()  # within the standard library's locks an interrupt may become this
@@ -110,7 +112,7 @@ def _check(wanted: dict[str, Any]) -> None:
         )
 
 
-def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bool) -> int:
+def _acquire(wanted: dict[str, Any], messages: Messages, signals: Signals, as_json: bool) -> int:
     kind: Acquirable = wanted["kind"] or ("semaphore" if wanted["capacity"] > 1 else "lock")
     ttl, wait = ttl_of(wanted["ttl"]), wait_of(wanted["wait"])
     name = bytes_of(wanted["name"], wanted["is_base64"])
@@ -118,7 +120,7 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
         leases = unattended(client, kind, name)
         try:
             ask = partial(client.status, name, kind)
-            held = _held(leases, wanted, ttl, wait, voice, signals, ask)
+            held = _held(leases, wanted, ttl, wait, messages, signals, ask)
             early = signals.hold()
         except Interrupted:
             leases.give_up()  # it may have been granted in this moment
@@ -129,10 +131,10 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
         try:
             _tell(held, ttl, as_json)
         except OSError:
-            step(leases.release(held.id))  # the id was not printed, so nobody else could
+            step(leases.release(held.id))  # the id was not printed, so no one can release it later
             raise
-    if voice.is_live:
-        voice.say("acquired", _advice(held, ttl))
+    if messages.is_live:
+        messages.show("acquired", _advice(held, ttl))
     return 0
 
 
@@ -141,15 +143,15 @@ def _held(
     wanted: dict[str, Any],
     ttl: float,
     wait: float | None,
-    voice: Voice,
+    messages: Messages,
     signals: Signals,
     ask: Callable[[], object],
 ) -> "ManualLease":
-    with Speaker(voice, None if wait == 0 else ask) as speaker:
+    with WaitReporter(messages, None if wait == 0 else ask) as reporter:
 
         def tell(waiting: "Waiting") -> None:
             signals.check()
-            speaker.tell(waiting)
+            reporter.tell(waiting)
 
         asking = leases.acquire(
             wanted["client_id"] or _somebody(),
@@ -354,7 +356,7 @@ def revoke(
     ends_in = 0.0 if at_once else max((hold.expires_in for hold in status.holders), default=0.0)
     is_known = at_once or status.holding <= len(status.holders)
     if at_once and count:
-        Voice(as_json).say("warning", _danger(status))
+        Messages(as_json).show("warning", _danger(status))
     if as_json:
         emit(
             name_shape(status.key)

@@ -160,7 +160,7 @@ def row(lock: Shape, *, is_decoded: bool) -> tuple[str, ...]:
 
 
 def _told(service: "Remote", name: bytes) -> Iterator[Shape]:
-    """By the service, page by page. A page may be empty, and not the last."""
+    """Ask the service, page by page. An empty page can be followed by others."""
     if name and not name.endswith(b"/"):
         found = service.ask("GET", f"/v1/locks/{MARK}{encoded(name)}?kind=lock")
         return iter(() if found is None else (found,))

@@ -314,7 +314,7 @@ def find(client: "Client", name: bytes, kind: Kind | None) -> Status:
 
 
 def in_use(client: "Client", name: bytes, kinds: Iterable[Kind]) -> list[Status]:
-    """What of that name is held or waited for."""
+    """Statuses of the kinds under which the name is held or waited for."""
     statuses = [client.status(name, kind) for kind in kinds]
     return [status for status in statuses if status.holders or status.waiting or status.waiters]
 

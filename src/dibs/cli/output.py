@@ -1,4 +1,4 @@
-"""What the command line prints: results on stdout, messages on stderr, as text or as JSON.
+"""Output of the command line: results on stdout, messages on stderr, as text or as JSON.
 
 Fields are only ever added to the JSON.
 """
@@ -19,10 +19,10 @@ from dibs.model import MANY, Finding, Holder, Status, Waiter
 
 
 def fill() -> None:
-    """Have /dev/null in the place of what is closed, for us and for all that we start.
+    """Open /dev/null for each standard stream that is closed, for this process and its children.
 
-    To be called before anything is opened. Else the next file that is would be one of them: a store's, or
-    the first that CMD opens.
+    Call it before any other file is opened. Otherwise the next file, of a store or of CMD, takes the number
+    of a standard stream.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -35,17 +35,17 @@ def fill() -> None:
 
 
 def needs_stdout(otherwise: str) -> None:
-    """Raises `UsageError` where stdout was closed, for what must not be done then."""
+    """Raises `UsageError` if stdout was closed; `otherwise` says what would be lost."""
     if sys.__stdout__ is None:
         raise click.UsageError(f"stdout is closed: {otherwise}")
 
 
 class Unwritten(OSError):
-    """stdout takes nothing more: its disk is full, say."""
+    """stdout cannot be written, for example because its disk is full."""
 
 
 class _Stdout:
-    """stdout, whose errors are told from those of other files."""
+    """stdout whose write errors are `Unwritten`, unlike those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -67,14 +67,14 @@ def _telling() -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # nobody reads on, which is no error of anybody's
+        raise  # the reader has ended, such as `head`
     except OSError as error:
         raise Unwritten(error.errno, error.strerror) from error
 
 
 @contextmanager
 def watched_stdout() -> Generator[None]:
-    """Raises `Unwritten` where stdout can't be written, at the end at the latest."""
+    """Raises `Unwritten` in the block, or at its end, if stdout cannot be written."""
     plain = sys.stdout
     sys.stdout = cast("TextIO", _Stdout(plain))
     try:
@@ -85,7 +85,7 @@ def watched_stdout() -> Generator[None]:
 
 
 def discard_stdout() -> None:
-    """Have /dev/null take what is left to be written, so that the interpreter's end does not fail."""
+    """Send buffered output to /dev/null, so that the interpreter's end does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -126,7 +126,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def holding(holder: Holder) -> str:
-    """Who holds, what for, since when."""
+    """A holder in one phrase: the owner, the note, the time held."""
     if holder.state == "retained":
         return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
@@ -152,7 +152,7 @@ def taken(status: Status) -> str:
 
 
 def last_end(status: Status) -> str:
-    """When the last lease ends; more than that if not all holders are listed; empty if it is free."""
+    """Time until the last lease ends, after `>` if not all holders are listed; empty if it is free."""
     ends = [each.expires_in for each in status.holders]
     more = "> " if status.holding > len(ends) else ""
     return f"{more}{span(max(ends))}" if ends else ""
@@ -172,7 +172,7 @@ type Row = tuple[str, ...]
 
 
 def emit(shape: Mapping[str, Any]) -> None:
-    """One object, on a line of its own."""
+    """Print an object on a line of its own."""
     print(json.dumps(shape), flush=True)
 
 
@@ -218,7 +218,7 @@ def name_shape(key: bytes, *, decode: bool = True) -> Shape:
 
 
 def status_shape(status: Status, *, decode: bool = True) -> Shape:
-    """Who holds a key and who waits for it."""
+    """Holders and waiters of a key."""
     return name_shape(status.key, decode=decode) | {
         "held": bool(status.holders),
         "capacity": None if status.capacity >= MANY else status.capacity,
@@ -232,7 +232,7 @@ def status_shape(status: Status, *, decode: bool = True) -> Shape:
 
 
 def holder_shape(holder: Holder) -> Shape:
-    """One hold."""
+    """A holder."""
     return {
         "owner": holder.owner,
         "lease": holder.lease,
@@ -247,7 +247,7 @@ def holder_shape(holder: Holder) -> Shape:
 
 
 def finding_shape(finding: Finding) -> Shape:
-    """One thing that a look at a store has told."""
+    """A finding of `dibs doctor`."""
     return {
         "about": finding.about,
         "level": finding.level,
@@ -267,7 +267,7 @@ def _waiter_shape(waiter: Waiter) -> Shape:
     }
 
 
-class Voice:
+class Messages:
     """Prints lines of text, or one JSON object a line. `quiet`: only errors."""
 
     def __init__(self, as_json: bool = False, *, quiet: bool = False) -> None:
@@ -281,7 +281,7 @@ class Voice:
             return False
         return sys.stderr is not None and sys.stderr.isatty()
 
-    def say(self, event: str, text: str, **fields: Any) -> None:
+    def show(self, event: str, text: str, **fields: Any) -> None:
         """Print a message. A closed stderr is ignored."""
         if self._quiet and event not in ("error", "lost"):
             return
@@ -299,7 +299,7 @@ class Voice:
             fields["ahead"] = error.position
             fields["retry_after"] = error.retry_after
         name = type(error).__name__
-        self.say("error", str(error) or name, error=name, exit_code=code, **fields)
+        self.show("error", str(error) or name, error=name, exit_code=code, **fields)
 
     def redraw(self, line: str) -> None:
         """Replace the line shown before; an empty one clears it."""

@@ -9,7 +9,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.output import Shape, Voice, counted, emit, print_table, printable
+from dibs.cli.output import Messages, Shape, counted, emit, print_table, printable
 from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def _none(directory: str, *, as_json: bool) -> int:
-    Voice(as_json).say("error", f"{directory} has no restriction", exit_code=FREE)
+    Messages(as_json).show("error", f"{directory} has no restriction", exit_code=FREE)
     return FREE
 
 
@@ -295,11 +295,11 @@ def move(
         if place is not None:
             remote.ask("PUT", path, {"to": place})
         seen: Shape = remote.ask("GET", path)
-        voice, last = Voice(as_json), ""
+        messages, last = Messages(as_json), ""
         while wait and seen["to"]:
             told = _told(directory, seen)
             if told != last:
-                voice.say("moving", told)
+                messages.show("moving", told)
             last = told
             time.sleep(_LOOKS_EVERY)
             seen = remote.ask("GET", path)

@@ -10,11 +10,11 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import LOST, NOT_ACQUIRED
 from dibs.cli.options import KINDS, in_use
-from dibs.cli.output import Voice, holders, kind_of, printable, shown
+from dibs.cli.output import Messages, holders, kind_of, printable, shown
 from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.supervisor import NotStarted, Supervisor
 from dibs.cli.terminal import Terminal
-from dibs.cli.waiting import Speaker
+from dibs.cli.waiting import WaitReporter
 from dibs.cli.warden import Warden, now
 from dibs.errors import (
     AcquireTimeout,
@@ -139,29 +139,29 @@ def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
     options.check_amounts(wanted)
     if wanted["wait"] is not None and wanted["no_wait"]:
         raise click.UsageError("give either --wait or --no-wait, not both")
-    voice = Voice(as_json, quiet=quiet)
+    messages = Messages(as_json, quiet=quiet)
     if quiet:
         warnings.simplefilter("ignore", ImplicitStoreWarning)
         warnings.simplefilter("ignore", CapacityWarning)
     warden = Warden.start()
     try:
-        return _Run(voice, warden, wanted).run()
+        return _Run(messages, warden, wanted).run()
     except (AcquireTimeout, BackendUnavailable) as error:
         # busy: another transaction has the row; the store itself is well
         if isinstance(error, BackendUnavailable) and not error.busy:
             raise
         if not quiet:
-            voice.fail(error, busy_code)
+            messages.fail(error, busy_code)
         return busy_code
     finally:
         warden.dismiss()
 
 
 class _Run:
-    """One run, from the queue to the release."""
+    """A run of the verb, from the queue to the release."""
 
-    def __init__(self, voice: Voice, warden: Warden, wanted: dict[str, Any]) -> None:
-        self._voice = voice
+    def __init__(self, messages: Messages, warden: Warden, wanted: dict[str, Any]) -> None:
+        self._messages = messages
         self._warden = warden
         self._wanted = wanted
         self._signals = Signals()
@@ -172,7 +172,7 @@ class _Run:
             with options.open_client(self._wanted["url"]) as client:
                 return self._run_with(client)
         except NotStarted as error:
-            self._voice.say("error", printable(str(error)), exit_code=error.code)
+            self._messages.show("error", printable(str(error)), exit_code=error.code)
             return error.code
         except RuntimeError:
             self._signals.check()  # within the standard library's locks an interrupt may become this
@@ -180,12 +180,14 @@ class _Run:
 
     def _run_with(self, client: "Client") -> int:
         wake = self._signals.wake
-        lease = acquire(client, self._wanted, self._voice, lambda lost: wake(), self._signals.check)
+        lease = acquire(
+            client, self._wanted, self._messages, lambda lost: wake(), self._signals.check
+        )
         try:
             early = self._signals.hold()
             if early is not None:
                 raise Interrupted(early)
-            warn_of_other_kinds(client, lease.key, self._wanted, self._voice)
+            warn_of_other_kinds(client, lease.key, self._wanted, self._messages)
             return self._hold(lease)
         finally:
             self._release(lease)
@@ -193,7 +195,7 @@ class _Run:
     def _hold(self, lease: "Lease") -> int:
         """Run the command under the lease."""
         lease.ensure()
-        supervisor = Supervisor(lease, self._warden, self._signals, Terminal(), self._voice)
+        supervisor = Supervisor(lease, self._warden, self._signals, Terminal(), self._messages)
         environment = os.environ | variables(self._wanted["name"], lease)
         if supervisor.run(self._wanted["command"], environment) and supervisor.code is not None:
             if (interrupt := supervisor.interrupt) is not None:
@@ -209,7 +211,7 @@ class _Run:
             what = f"the lease on {shown(lease.key)} was lost"
         except DibsError as error:
             what = str(error)
-        self._voice.say(
+        self._messages.show(
             "lost",
             f"{what}\n  stopped {command} (its exit code: {code})",
             reason=lease.reason,
@@ -230,7 +232,7 @@ class _Run:
             told = "interrupted"
         finally:
             self._signals.hold()
-        self._voice.say(
+        self._messages.show(
             "warning", f"the lease was not released and may last until it expires: {told}"
         )
 
@@ -251,7 +253,7 @@ def variables(name: bytes, lease: "Lease") -> dict[str, str]:
 def acquire(
     client: "Client",
     wanted: dict[str, Any],
-    voice: Voice,
+    messages: Messages,
     on_lost: Callable[["Lease"], object],
     check: Callable[[], None],
 ) -> "Lease":
@@ -272,18 +274,18 @@ def acquire(
         waits = primitive.config.wait is None or _left(primitive, began) > 0
         if wanted["no_wait"] or not waits:
             raise
-        voice.say("unavailable", f"still trying: {error}")
+        messages.show("unavailable", f"still trying: {error}")
         is_away = True
     wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
 
     def ask() -> None:
         client.status(wanted["name"], primitive.kind)
 
-    with Speaker(voice, ask, is_away=is_away) as speaker:
+    with WaitReporter(messages, ask, is_away=is_away) as reporter:
 
         def tell(waiting: "Waiting") -> None:
             check()
-            speaker.tell(waiting)
+            reporter.tell(waiting)
 
         return primitive.acquire(units=units, wait=wait, on_wait=tell)
 
@@ -334,7 +336,9 @@ def _text(name: bytes) -> str | bytes:
         return name
 
 
-def warn_of_other_kinds(client: "Client", key: bytes, wanted: dict[str, Any], voice: Voice) -> None:
+def warn_of_other_kinds(
+    client: "Client", key: bytes, wanted: dict[str, Any], messages: Messages
+) -> None:
     """Warn if the same name is in use under another kind: they do not exclude each other."""
     kind, name = kind_of(key), key.partition(b":")[2]
     others = [other for other in KINDS if other != kind]
@@ -344,7 +348,7 @@ def warn_of_other_kinds(client: "Client", key: bytes, wanted: dict[str, Any], vo
         return  # the lease itself is what matters
     for status in found:
         other = kind_of(status.key)
-        voice.say(
+        messages.show(
             "warning",
             f"{shown(key)} is also in use as a {other} ({holders(status)}): a {kind} "
             f"does not exclude it. {_instead(status, wanted)}",

@@ -7,7 +7,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.options import configured_store_url
-from dibs.cli.output import Voice, emit, needs_stdout
+from dibs.cli.output import Messages, emit, needs_stdout
 from dibs.errors import NotConfigured
 
 if TYPE_CHECKING:
@@ -88,17 +88,17 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
         asyncio.run(run(settings, tell))
     finally:
         if unseen:
-            _take_back(unseen, settings.records_url, Voice(as_json))
+            _take_back(unseen, settings.records_url, Messages(as_json))
     return 0
 
 
-def _take_back(key: str, records_url: str, voice: Voice) -> None:
+def _take_back(key: str, records_url: str, messages: Messages) -> None:
     """Revoke a first key that was not printed; the next start creates another."""
     from dibs.cli.keys import take_back
     from dibs.cli.keys_local import LocalOffice
     from dibs.server.secrets import id_of
 
-    take_back(LocalOffice(records_url), id_of(key) or "", voice)
+    take_back(LocalOffice(records_url), id_of(key) or "", messages)
 
 
 def _tell(server: "Server") -> None:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from dibs.cli.options import Kind
-from dibs.cli.output import Voice
+from dibs.cli.output import Messages
 from dibs.errors import BackendUnavailable, DibsError, InvalidRequest
 from dibs.model import Status
 from dibs.server.observatory.events import Event, read
@@ -39,7 +39,7 @@ _MISSING = ("/problems/no-such-key", "/problems/no-such-restriction", "/problems
 
 
 class Remote:
-    """One service, by its URL, with the key that the settings name."""
+    """A service at a URL, called with the API key that the settings name."""
 
     def __init__(self, url: str) -> None:
         self._settings = read_url(url)
@@ -106,7 +106,7 @@ def connection(settings: HttpSettings) -> HTTPConnection:
 
 
 def headers(accept: str, key: ApiKey | None) -> dict[str, str]:
-    """What is wanted, and who wants it."""
+    """Headers of a request: the accepted type, and the API key."""
     named = {} if key is None else {"Authorization": f"Bearer {key.secret}"}
     return {"Accept": accept} | named
 
@@ -195,7 +195,7 @@ class Tail:
             self._closed.wait(pause)
 
     def _read(self) -> None:
-        """One connection, to its end, which the service may foretell."""
+        """Read one connection to its end. The service can announce that end."""
         settings = self._settings
         try:
             with closing(connection(settings)) as link:
@@ -211,7 +211,7 @@ class Tail:
                 self._follow(answer, sock)
         except IncompleteRead as error:
             raise BackendUnavailable(
-                f"{settings.shown} hung up in the midst of an answer; is it running?"
+                f"{settings.shown} closed the connection during an answer; is it running?"
             ) from error
         except (OSError, HTTPException, ValueError) as error:
             if not self._stood and isinstance(error, OSError):
@@ -251,9 +251,9 @@ def _check(answer: HTTPResponse, settings: HttpSettings, key: ApiKey | None) -> 
 
 
 def followed(
-    url: str, prefix: bytes, kind: Kind | None, renewals: bool, voice: Voice
+    url: str, prefix: bytes, kind: Kind | None, renewals: bool, messages: Messages
 ) -> Iterator[Event]:
-    """What happens, for ever. Raises what ends the stream for good."""
+    """Yield events without end. Raises the error that ends the stream for good."""
     asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
     asked |= {"kind": kind} if kind else {}
     asked |= {"renewals": "true"} if renewals else {}
@@ -263,38 +263,38 @@ def followed(
                 case "message":
                     yield read(told.data)
                 case "reset":
-                    voice.say("warning", "some events were missed")
+                    messages.show("warning", "some events were missed")
                 case _:
-                    _say_how_it_stands(told, voice)
+                    _report_connection(told, messages)
 
 
-class Watch:
-    """One lock's status, as often as it changes."""
+class LockWatch:
+    """The status of a lock, each time that it changes."""
 
-    def __init__(self, url: str, key: bytes, voice: Voice) -> None:
+    def __init__(self, url: str, key: bytes, messages: Messages) -> None:
         kind, _, name = key.partition(b":")
         path = f"/watch/locks/{MARK}{encoded(name)}?kind={kind.decode()}"
         self._tail = Tail(url, path)
-        self._voice = voice
+        self._messages = messages
 
     def take(self, timeout: float) -> Status | None:
         """The next one; None if there is none for so long."""
         told = self._tail.take(timeout)
         if told is None:
             return None
-        _say_how_it_stands(told, self._voice)
+        _report_connection(told, self._messages)
         if told.kind == "status":
             status: Status = to_model(msgspec.convert(told.data, wire.Status))
             return status
         return None
 
 
-def _say_how_it_stands(told: Told, voice: Voice) -> None:
-    """What became of the connection, where the event is of that."""
+def _report_connection(told: Told, messages: Messages) -> None:
+    """Report a broken or restored connection."""
     match told.kind:
         case "lost":
-            voice.say("warning", f"{told.data}; reconnecting")
+            messages.show("warning", f"{told.data}; reconnecting")
         case "back":
-            voice.say("back", f"reconnected to {told.data}")
+            messages.show("back", f"reconnected to {told.data}")
         case _:
             pass

@@ -12,7 +12,7 @@ from dibs.cli import options
 from dibs.cli.exits import FREE, needing
 from dibs.cli.options import KINDS, Kind, base64_name, bytes_of, decode, find, written
 from dibs.cli.output import (
-    Voice,
+    Messages,
     emit,
     holding,
     kind_of,
@@ -93,8 +93,8 @@ REDRAWN = 0.5
 """Seconds between two drawings of the line on a terminal."""
 
 
-class Source(Protocol):
-    """Where statuses come from."""
+class StatusSource(Protocol):
+    """Source of the statuses that `watch` shows."""
 
     def take(self, timeout: float) -> Status | None:
         """The next one, if one comes within so many seconds."""
@@ -113,10 +113,10 @@ def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json
     with --json. A service (https://) reports every change. Other stores are polled, so a short hold can be
     missed.
     """
-    voice = Voice(as_json)
+    messages = Messages(as_json)
     with options.open_client(url) as client:
         first = find(client, name, kind)
-        source = _source(client, first, every, url, voice)
+        source = _source(client, first, every, url, messages)
         if sys.stdout.isatty() and not as_json:
             _draw(first, source)
         else:
@@ -124,24 +124,26 @@ def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json
     return 0
 
 
-def _source(client: "Client", first: Status, every: float, url: str | None, voice: Voice) -> Source:
+def _source(
+    client: "Client", first: Status, every: float, url: str | None, messages: Messages
+) -> StatusSource:
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):
-            from dibs.cli.service import Watch
-        return Watch(full, first.key, voice)
-    return _Looks(client, first, every, voice)
+            from dibs.cli.service import LockWatch
+        return LockWatch(full, first.key, messages)
+    return _PolledStatus(client, first, every, messages)
 
 
-class _Looks:
+class _PolledStatus:
     """Polls a store."""
 
-    def __init__(self, client: "Client", first: Status, every: float, voice: Voice) -> None:
+    def __init__(self, client: "Client", first: Status, every: float, messages: Messages) -> None:
         self._client = client
         self._name = first.name
         self._kind = next(each for each in KINDS if each == kind_of(first.key))
         self._every = every
-        self._voice = voice
+        self._messages = messages
         self._at = time.monotonic() + every
 
     def take(self, timeout: float) -> Status | None:
@@ -153,11 +155,11 @@ class _Looks:
         try:
             return self._client.status(self._name, self._kind)
         except BackendUnavailable as error:
-            self._voice.say("warning", f"{error}; still trying")
+            self._messages.show("warning", f"{error}; still trying")
             return None
 
 
-def _tell(status: Status, source: Source, *, as_json: bool) -> None:
+def _tell(status: Status, source: StatusSource, *, as_json: bool) -> None:
     """A line for each change."""
     told: object = None
     while True:
@@ -171,13 +173,13 @@ def _tell(status: Status, source: Source, *, as_json: bool) -> None:
 
 
 def _gist(status: Status) -> object:
-    """What is not just time passing."""
+    """The part of a status that changes only with an event."""
     held = [(each.lease, each.token, each.units, each.state) for each in status.holders]
     return held, status.holding, status.waiting, [each.lease for each in status.waiters]
 
 
-def _draw(status: Status, source: Source) -> None:
-    """One line, with its times counted on."""
+def _draw(status: Status, source: StatusSource) -> None:
+    """Redraw one line, with its times counted on."""
     seen = time.monotonic()
     try:
         while True:
@@ -192,7 +194,7 @@ def _draw(status: Status, source: Source) -> None:
 
 
 def _aged(status: Status, seconds: float) -> Status:
-    """What it is so much later, if nothing has happened."""
+    """The same status some seconds later, if nothing happened."""
     aged = [
         replace(
             each, held_for=each.held_for + seconds, expires_in=max(each.expires_in - seconds, 0.0)

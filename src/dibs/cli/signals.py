@@ -1,4 +1,4 @@
-"""What a signal does to `dibs run`: end it while it waits; later, reach the command."""
+"""Signals to `dibs run`: they end a wait, and reach the command once it runs."""
 
 import os
 import select
@@ -9,7 +9,7 @@ from dibs.cli.exits import SIGNALLED, leave_within
 from dibs.cli.warden import signal_group
 
 LEAVES = 8.0
-"""So long leaving the queue may take, in seconds; each of its steps has a shorter limit of its own."""
+"""Seconds that leaving the queue can take. Each step has a shorter limit of its own."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -50,20 +50,20 @@ class Signals:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or we couldn't take the terminal back
 
     def check(self) -> None:
-        """Raise once more what came while we waited.
+        """Raise a signal again that came during the wait.
 
-        The interpreter drops what a handler raises in the midst of a finalizer or an import's callback.
+        The interpreter drops an exception that a handler raises within a finalizer or an import callback.
         """
         if self._kept:
             raise Interrupted(self._kept[0])
 
     def hold(self) -> int | None:
-        """From here on keep signals for the command; one that is here already is returned."""
+        """Keep signals for the command from now on. Returns one that has come already."""
         self._waiting = False
         return self._kept[0] if self._kept else None
 
     def forward_to(self, target: int) -> None:
-        """From here on pass signals on to a group, those that were kept first."""
+        """Pass signals on to a group from now on, beginning with those that were kept."""
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
             signal.signal(signal.SIGTSTP, self._on_signal)
         signal.signal(signal.SIGCHLD, _nothing)  # a handler of any kind makes it wake us
@@ -72,7 +72,7 @@ class Signals:
         signal_group(target, *self._kept)
 
     def end(self) -> None:
-        """The command has ended: from here on a signal is for us again, and breaks off what we still do."""
+        """The command has ended: from now on a signal interrupts this process again."""
         if signal.getsignal(signal.SIGTSTP) == self._on_signal:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         self._group = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dibs.cli.exits import NOT_EXECUTABLE, NOT_FOUND, SIGNALLED
-from dibs.cli.output import Voice
+from dibs.cli.output import Messages
 from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.terminal import Terminal, suspend
 from dibs.cli.warden import POLITE, Warden, end_group, has_members, now, signal_group
@@ -20,7 +20,7 @@ if hasattr(signal, "SIGXFSZ"):
 
 
 class NotStarted(Exception):
-    """The command can't be run; `code` is what a shell would exit with."""
+    """The command cannot be run. `code` is the exit code that a shell would give."""
 
     def __init__(self, command: str, error: OSError) -> None:
         missing = error.errno == errno.ENOENT
@@ -31,26 +31,26 @@ class NotStarted(Exception):
 
 
 @dataclass
-class Exited:
-    """It ended, with the code that a shell would give, or by a signal."""
+class ChildExited:
+    """The command ended, with the code that a shell would give, or by a signal."""
 
     code: int
     signum: int = 0
 
 
 @dataclass
-class Stopped:
-    """It is stopped, by this signal."""
+class ChildStopped:
+    """The command was stopped by a signal."""
 
     signum: int
 
 
 class Child:
-    """One running command."""
+    """A running command."""
 
     def __init__(self, command: list[str], pid: int) -> None:
         self.command = command
-        self.exited: Exited | None = None
+        self.exited: ChildExited | None = None
         self._pid = pid
 
     @classmethod
@@ -64,17 +64,17 @@ class Child:
             raise NotStarted(command[0], error) from None
         return cls(command, pid)
 
-    def change(self) -> Exited | Stopped | None:
-        """What has become of it since the last call; never waits."""
+    def change(self) -> ChildExited | ChildStopped | None:
+        """Return how it ended or stopped since the last call. Never waits."""
         if self.exited:
             return None
         pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
             return None
         if os.WIFSTOPPED(status):
-            return Stopped(os.WSTOPSIG(status))
+            return ChildStopped(os.WSTOPSIG(status))
         code = os.waitstatus_to_exitcode(status)
-        self.exited = Exited(code) if code >= 0 else Exited(SIGNALLED - code, -code)
+        self.exited = ChildExited(code) if code >= 0 else ChildExited(SIGNALLED - code, -code)
         return self.exited
 
 
@@ -82,8 +82,8 @@ _GLANCE = 0.02
 _NEVER = float("inf")
 
 
-class Held(Protocol):
-    """As much of a lease as this needs."""
+class SupervisedLease(Protocol):
+    """The part of a lease that `Supervisor` uses."""
 
     @property
     def ttl(self) -> float: ...
@@ -104,16 +104,21 @@ def grace(ttl: float) -> float:
 
 
 class Supervisor:
-    """One command under one lease."""
+    """Runs a command under a lease, and ends it before the lease ends."""
 
     def __init__(
-        self, lease: Held, warden: Warden, signals: Signals, tty: Terminal, voice: Voice
+        self,
+        lease: SupervisedLease,
+        warden: Warden,
+        signals: Signals,
+        tty: Terminal,
+        messages: Messages,
     ) -> None:
         self._lease = lease
         self._warden = warden
         self._signals = signals
         self._tty = tty
-        self._voice = voice
+        self._messages = messages
         self._grace = grace(lease.ttl)
         self._deadline = now()
         self._child: Child | None = None
@@ -123,7 +128,7 @@ class Supervisor:
 
     @property
     def code(self) -> int | None:
-        """What the command exited with, once it has."""
+        """The command's exit code; None until it has ended."""
         exited = self._child.exited if self._child else None
         return exited.code if exited else None
 
@@ -161,9 +166,9 @@ class Supervisor:
     def _watch(self, child: Child) -> bool:
         while True:
             match child.change():
-                case Exited():
+                case ChildExited():
                     return not self._lease.lost
-                case Stopped(signum):
+                case ChildStopped(signum):
                     self._stopped(signum)
                 case None:
                     pass
@@ -175,9 +180,9 @@ class Supervisor:
             self._signals.pause(min(self._lease.ttl / 6, self._deadline - now()))
 
     def _report(self) -> None:
-        """Tell the warden until when the lease stands, as far as we know.
+        """Send the lease's deadline to the warden.
 
-        It speaks up a little after us, so that a command that we could end ourselves is asked once.
+        The warden acts a little later than this process, so that the command usually gets one TERM.
         """
         remaining = self._lease.remaining
         if remaining > 0:
@@ -187,33 +192,33 @@ class Supervisor:
         )
         if self._guarded and not listening:
             self._guarded = False
-            self._voice.say(
+            self._messages.show(
                 "unguarded",
                 "the warden process was killed: if `dibs run` is killed too, the command runs on",
             )
 
     def _tell_trouble(self) -> None:
-        """Say once that renewals fail, and once that they succeed again."""
+        """Report once that renewals fail, and once that they succeed again."""
         trouble, was = self._lease.trouble, self._in_trouble
         self._in_trouble = trouble is not None
         if trouble is not None and not was:
             left = max(0.0, self._lease.remaining)
-            self._voice.say(
+            self._messages.show(
                 "unavailable",
                 f"cannot renew, still trying; the lease ends in {left:.0f} s: {trouble}",
             )
         elif was and trouble is None:
-            self._voice.say("renewed", "renewed again")
+            self._messages.show("renewed", "renewed again")
 
     def _stopped(self, signum: int) -> None:
         """Stop with the command, as the shell's job; go on with it if the lease still stands."""
         wants_terminal = signum in (signal.SIGTTIN, signal.SIGTTOU)
         if signum == signal.SIGSTOP:
-            return  # somebody's own business with it: we hold on
+            return  # another process stopped it on purpose: keep the lease
         if not (wants_terminal and self._tty.lend(self._warden.group)):
             self._tty.take_back(self._warden.group)
             left = max(0.0, self._lease.remaining)
-            self._voice.say(
+            self._messages.show(
                 "stopped", f"stopped; the lease ends in {left:.0f} s unless you continue it"
             )
             suspended = suspend()
@@ -224,7 +229,7 @@ class Supervisor:
         signal_group(self._warden.group, signal.SIGCONT)
 
     def _end(self) -> None:
-        """Have the whole group end before the store lets go: TERM, a grace, KILL."""
+        """End the whole group before the store grants the lease to others: TERM, a grace period, KILL."""
         if self._child is None:
             return
         kill_at = min(self._deadline + self._grace, now() + max(self._grace, POLITE))

@@ -9,7 +9,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import code_of
-from dibs.cli.output import Voice
+from dibs.cli.output import Messages
 from dibs.errors import DibsError
 from dibs.settings import configured_store
 
@@ -62,12 +62,12 @@ def worker(url: str | None, data_converter: str | None, as_json: bool, **given: 
     if not (url or given["address"] or given["namespace"] or given["profile"]):
         url = _configured_url()
     converter = None if data_converter is None else _converter(data_converter)
-    voice = TimedVoice(as_json=as_json)
-    tell_logs(voice)
+    messages = TimedMessages(as_json=as_json)
+    show_logs(messages)
     try:
-        _run(url, data_converter=converter, say=voice.say, **given)
+        _run(url, data_converter=converter, say=messages.show, **given)
     except DibsError as error:
-        voice.fail(error, code_of(error))
+        messages.fail(error, code_of(error))
         return code_of(error)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "temporalio":
@@ -99,7 +99,7 @@ def _configured_url() -> str | None:
 
 
 def _converter(text: str) -> Any:
-    """What `module:name` names; the working directory is looked in first, as by `python -m`."""
+    """Import `module:name`. The working directory comes first, as with `python -m`."""
     import sys
 
     module, colon, name = text.partition(":")
@@ -113,21 +113,21 @@ def _converter(text: str) -> Any:
 
 
 LOGGERS = ("dibs", "temporalio", "asyncio")
-"""Whose warnings are told; `temporalio.core` is the SDK's own core."""
+"""Loggers whose warnings are shown. `temporalio.core` is the SDK's own core."""
 
 
 _TRIED_AGAIN = "gRPC call "
-"""Dozens of lines a minute where the server is away, which is told once."""
+"""Begin of a log line that comes dozens of times a minute during an outage. It is dropped."""
 
 
-class TimedVoice(Voice):
-    """Begins each line with the time, in UTC, or has it as `time`."""
+class TimedMessages(Messages):
+    """Messages that begin with the time in UTC; in JSON it is `time`."""
 
-    def say(self, event: str, text: str, **fields: Any) -> None:
-        """Tell what happened."""
+    def show(self, event: str, text: str, **fields: Any) -> None:
+        """Print a message with its time."""
         if self.as_json:
             fields = {"time": _now(), **fields}
-        super().say(event, text, **fields)
+        super().show(event, text, **fields)
 
     def _write(self, text: str) -> None:
         super()._write(text if self.as_json else f"{_now()} {text}")
@@ -137,17 +137,17 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def tell_logs(voice: TimedVoice) -> None:
-    """Have warnings of the worker's told by the voice of the command line."""
-    handler = _Told(voice)
+def show_logs(messages: TimedMessages) -> None:
+    """Show the worker's warnings as messages of the command line."""
+    handler = _LogMessages(messages)
     for name in LOGGERS:
         logging.getLogger(name).addHandler(handler)
 
 
-class _Told(logging.Handler):
-    def __init__(self, voice: TimedVoice) -> None:
+class _LogMessages(logging.Handler):
+    def __init__(self, messages: TimedMessages) -> None:
         super().__init__(logging.WARNING)
-        self._voice = voice
+        self._messages = messages
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage().startswith(_TRIED_AGAIN):
@@ -155,13 +155,13 @@ class _Told(logging.Handler):
         trace = _trace(record)
         about = {"traceback": trace} if trace else {}
         text = record.getMessage()
-        if trace and not self._voice.as_json:
+        if trace and not self._messages.as_json:
             text = f"{text}\n{trace}"
-        self._voice.say(record.levelname.lower(), text, logger=record.name, **about)
+        self._messages.show(record.levelname.lower(), text, logger=record.name, **about)
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """As Python writes it; empty without an exception."""
+    """The traceback as Python writes it; empty without an exception."""
     if not record.exc_info or record.exc_info[0] is None:
         return ""
     return logging.Formatter().formatException(record.exc_info)

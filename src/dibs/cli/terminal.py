@@ -54,8 +54,8 @@ def suspend() -> bool:
     """Stop our own process group as Ctrl-Z would, until it is continued; whether it did stop.
 
     The others of the group first (a pipeline's, or the script that runs us). Raising it in this
-    very thread stops us before the call returns. The system ignores it in a group that nobody could
-    continue.
+    very thread stops us before the call returns. The system ignores it in a group that no shell
+    could continue.
     """
     continued: list[int] = []
     on_continue = signal.signal(signal.SIGCONT, lambda signum, frame: continued.append(signum))

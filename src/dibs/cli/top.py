@@ -28,12 +28,12 @@ type Rank = Callable[[Status], tuple[float, bytes]]
 
 
 def waiting(status: Status) -> int:
-    """How many wait."""
+    """Number of waiters."""
     return max(status.waiting, len(status.waiters))
 
 
 def ends_in(status: Status) -> float:
-    """When the first of its leases ends; far away if there is none."""
+    """Seconds until the first of its leases ends; 1e9 if there is none."""
     return min((each.expires_in for each in status.holders), default=1e9)
 
 
@@ -254,7 +254,7 @@ class Screen:
         return Group(Text(f"{told}    {keys}", style="red" if self._trouble else "dim"), table)
 
     def _bar(self, status: Status, aged: float) -> Text:
-        """What is left of the lease that ends first."""
+        """A bar for the rest of the lease that ends first."""
         if not status.holders:
             return Text("")
         first = min(status.holders, key=lambda each: each.expires_in)

@@ -12,7 +12,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import SIGNALLED
-from dibs.cli.output import Voice, emit, span
+from dibs.cli.output import Messages, emit, span
 from dibs.cli.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ def verify(
     """
     if where and url:
         raise click.UsageError("the URL is given twice")
-    voice = Voice(as_json)
+    messages = Messages(as_json)
     if primitives is not None:
         wanted["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
     plan = _plan(**wanted)
     full = options.full_url(where or url)
     if not as_json:
-        voice.say(
+        messages.show(
             "progress", f"{_length(plan)}, then checking and cleaning up: up to as long again"
         )
-    verdict, signum = _run(full, plan, voice)
+    verdict, signum = _run(full, plan, messages)
     if as_json:
         emit(verdict.shape())
     else:
@@ -88,12 +88,12 @@ def _plan(**wanted: Any) -> "TorturePlan":
         raise click.UsageError(str(error)) from error
 
 
-def _run(url: str, plan: "TorturePlan", voice: Voice) -> tuple["Verdict", int]:
+def _run(url: str, plan: "TorturePlan", messages: Messages) -> tuple["Verdict", int]:
     """The verdict, and the signal that ended it early, if any."""
     from dibs.testing import Torture
 
     logging.getLogger("dibs").addHandler(logging.NullHandler())
-    with watching(voice) as watch:
+    with watching(messages) as watch:
         try:
             torture = Torture(url, plan, progress=watch)
         except (ValueError, ImportError) as error:
@@ -140,16 +140,16 @@ type Watch = Callable[["TortureProgress"], None]
 
 
 @contextmanager
-def watching(voice: Voice) -> Iterator[Watch]:
+def watching(messages: Messages) -> Iterator[Watch]:
     """Yields the function that shows progress."""
-    if voice.is_live:
+    if messages.is_live:
         with _bar() as watch:
             yield watch
     else:
-        yield _lines(voice)
+        yield _lines(messages)
 
 
-def _lines(voice: Voice) -> Watch:
+def _lines(messages: Messages) -> Watch:
     told_at = time.monotonic()
 
     def watch(progress: "TortureProgress") -> None:
@@ -157,7 +157,7 @@ def _lines(voice: Voice) -> Watch:
         now = time.monotonic()
         if now - told_at >= _PLAIN:
             told_at = now
-            voice.say("progress", _line(progress), **_fields(progress))
+            messages.show("progress", _line(progress), **_fields(progress))
 
     return watch
 

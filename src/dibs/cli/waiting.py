@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dibs.cli.output import Voice, held_by, shown, span
+from dibs.cli.output import Messages, held_by, shown, span
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.process import Gate, start_thread
 
@@ -30,7 +30,7 @@ _FINISHES = 1.0
 """Seconds to let a line finish: stderr may be blocked."""
 
 
-class Speaker:
+class WaitReporter:
     """A thread that prints how a wait goes.
 
     The waiting thread does not write itself: a stopped terminal or a full pipe would keep it from its
@@ -38,12 +38,12 @@ class Speaker:
     """
 
     def __init__(
-        self, voice: Voice, ask: Callable[[], object] | None = None, *, is_away: bool = False
+        self, messages: Messages, ask: Callable[[], object] | None = None, *, is_away: bool = False
     ) -> None:
         """`ask` raises `BackendUnavailable` if the store is away; `is_away`: that was just printed."""
-        self._voice = voice
+        self._messages = messages
         self._ask = ask
-        self._pause = 0.0 if voice.is_live else _PLAIN
+        self._pause = 0.0 if messages.is_live else _PLAIN
         self._is_away = is_away
         self._said_at = time.monotonic() if is_away else -inf
         self._latest: Waiting | None = None
@@ -69,8 +69,8 @@ class Speaker:
         self._over.open()
         self._news.put(None)
         if self._speaking.acquire(timeout=_FINISHES):
-            if self._voice.is_live:
-                self._voice.redraw("")
+            if self._messages.is_live:
+                self._messages.redraw("")
             self._speaking.release()
         if isinstance(error, BackendUnavailable) and self._latest is not None:
             _keep_holders(error, self._latest)
@@ -125,10 +125,10 @@ class Speaker:
         self._write("waiting", _line(waiting), ahead=waiting.position, estimate=estimate)
 
     def _write(self, event: str, line: str, **fields: object) -> None:
-        if self._voice.is_live:
-            self._voice.redraw(_fitting(line))
+        if self._messages.is_live:
+            self._messages.redraw(_fitting(line))
         else:
-            self._voice.say(event, line, **fields)
+            self._messages.show(event, line, **fields)
 
 
 def _keep_holders(error: BackendUnavailable, seen: "Waiting") -> None:

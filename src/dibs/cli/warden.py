@@ -27,7 +27,7 @@ def signal_group(group: int, *signums: int) -> None:
         try:
             os.killpg(group, signum)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left, or what is left runs as another user
+            pass  # the group has ended, or its processes run as another user
 
 
 def end_group(group: int) -> None:
@@ -36,7 +36,7 @@ def end_group(group: int) -> None:
 
 
 def has_members(group: int) -> bool:
-    """Whether anybody but the group's leader is alive in it. True where the system doesn't tell."""
+    """Whether any process but the leader is alive in the group. True if the system does not tell."""
     processes = Path("/proc")
     if not (processes / "self/stat").exists():
         return True
@@ -90,11 +90,11 @@ class Warden:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         os.close(reader)
-        os.setpgid(pid, pid)  # it does the same: the group exists for whoever comes first
+        os.setpgid(pid, pid)  # the warden does the same: the first call makes the group
         return cls(pid, writer)
 
     def tell(self, term_at: float, kill_at: float) -> bool:
-        """Say when to ask the group to end, and when to kill it. False if nobody listens."""
+        """Send the times of TERM and KILL to the warden. False if it is gone."""
         try:
             os.write(self._pipe, _WORD.pack(term_at, kill_at))
         except BlockingIOError:
@@ -177,7 +177,7 @@ class _Watch:
         self._orphaned()
 
     def _listen(self) -> bool:
-        """Take in the newest word; False once nobody can send one."""
+        """Read the newest deadlines; False once `dibs run` is gone."""
         pause = min(_NAP, max(0.0, min(self._term_at, self._kill_at) - now()))
         if not select.select([self._pipe], [], [], pause)[0]:
             return True

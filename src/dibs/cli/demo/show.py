@@ -48,7 +48,7 @@ type Tell = Callable[..., None]
 
 
 class Show:
-    """One demo, from its start to its end."""
+    """A demo, from its start to its end."""
 
     def __init__(self, config: ServerConfig, tell: Tell) -> None:
         self._tell = tell
@@ -202,7 +202,7 @@ class Show:
 
 
 def processes(number: int) -> Iterable[list[str]]:
-    """So many workers, such as `cashier-2`, in the groups that share a process."""
+    """Names of that many workers, such as `cashier-2`, in the groups that share a process."""
     seen: Counter[str] = Counter()
     shared: list[str] = []
     alone = 0
