@@ -27,9 +27,11 @@ class Change(NamedTuple):
     """The same, for what the store shows of it."""
     notifications: Sequence[Notification]
     """For other processes. Lost ones cost time, not exclusion."""
+    is_dated: bool = False
+    """Entries were written with their end by the store's date, so the answer's date must be noted."""
     grows: bool = False
-    """An id was added: refuse it by `TooLarge` well before the value is as large as the store can take, so
-    that what is in the cell can still be renewed and released."""
+    """An id was added. Raise `TooLarge` at a lower limit than for other changes, so that what is in the cell
+    can still be renewed and released."""
 
 
 class SwapConflict(Exception):
@@ -87,7 +89,7 @@ class Cells(Protocol):
         """Return what `dibs doctor` reports about the store."""
 
     def part(self) -> None:
-        """The loop ends: close what is idle, and the rest as soon as it is. No time is left to wait."""
+        """Close idle connections now, and busy ones when they are idle. The loop ends: wait for nothing."""
 
     def after_fork(self) -> None:
         """In the child: drop inherited sockets without a word to the other side."""

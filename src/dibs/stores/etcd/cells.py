@@ -15,7 +15,7 @@ from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.etcd.gateway import EtcdGateway, as_text
 from dibs.stores.etcd.health import examine
-from dibs.stores.etcd.inboxes import EtcdInboxes, end_of
+from dibs.stores.etcd.inboxes import AT_ONCE, EtcdInboxes, end_of
 from dibs.stores.etcd.url import EtcdSettings
 
 log = logging.getLogger("dibs")
@@ -60,7 +60,8 @@ class EtcdCells:
             if len(value) > (MAX_SIZE if change.grows else HARD_LIMIT):
                 raise TooLarge(f"{len(value)} bytes")
             writes.append({"requestPut": {"key": at, "value": as_text(value)}})
-        writes += [{"requestPut": put} for put in self._inboxes.puts(change.notifications)]
+        puts = self._inboxes.puts(change.notifications)
+        writes += puts[:AT_ONCE]
         compare = {"key": at, "target": "MOD", "result": "EQUAL", "mod_revision": version or "0"}
         request = {
             "compare": [compare],
@@ -69,6 +70,7 @@ class EtcdCells:
         }
         found = await self._gateway.call(b"/v3/kv/txn", request, repeatable=False)
         if found.get("succeeded"):
+            await self._inboxes.put(puts[AT_ONCE:])
             return found["header"]["revision"]
         raise SwapConflict(
             self._cell(key, found["responses"][0]["response_range"].get("kvs") or ())

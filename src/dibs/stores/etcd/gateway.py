@@ -23,14 +23,17 @@ MAX_IDLE = 32
 OTHER_MEMBER_AFTER = 2.0
 """Seconds without an answer after which another member is asked, if there are several."""
 
+SILENCE = 1.0
+"""Seconds without any answer after which a call that is given up sooner makes the next ask another one."""
+
 OLD_TOKEN = ("revision of auth store is old", "user name is empty", "invalid auth token")
-"""What etcd says of a token that a new one stands in for. It has applied nothing then."""
+"""Errors for an outdated token. etcd has applied nothing: authenticate and send again."""
 
 UNAUTHENTICATED, PERMISSION_DENIED = 16, 7
 """Codes of gRPC in the answers of the gateway."""
 
 REQUIRE_LEADER = b"Grpc-Metadata-hasleader: true\r\n"
-"""Header of a watch, which ends then if its member has lost the leader and hears of nothing."""
+"""Header of a watch, so that a member without a leader ends it."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -51,6 +54,8 @@ class EtcdGateway:
         self._token = b""
         """The header with the token that stands for user and password; empty before the first call."""
         self._has_answered = False
+        self._silent_since: float | None = None
+        """When the first request was sent that no answer has followed."""
         self._watches: dict[object, tuple[int, Callable[[], None]]] = {}
         """For each watch: its member, and what closes its connection."""
 
@@ -78,7 +83,7 @@ class EtcdGateway:
             number = self._current
             try:
                 return self._read(await self.request(self.clients[number], path, body))
-            except BackendUnavailable as error:  # it has no leader, or is not itself
+            except BackendUnavailable as error:  # it has no leader, most often
                 failure = error
                 may_repeat = repeatable
             except DibsError:
@@ -90,7 +95,8 @@ class EtcdGateway:
                 failure = self._broken(number, error)
                 may_repeat = repeatable
             except asyncio.CancelledError:
-                self._leave(number)  # it may hang, and whoever tries again asks another
+                if self._is_silent():  # it hangs, and whoever tries again asks another
+                    self._leave(number)
                 raise
             self._leave(number)
             if not may_repeat:
@@ -103,7 +109,10 @@ class EtcdGateway:
         if self.settings.user and not self._token:
             await self._authenticate(client, timeout)
         token = self._token
+        if self._silent_since is None:
+            self._silent_since = asyncio.get_running_loop().time()
         answer = await client.request(b"POST", path, token, body, timeout)
+        self._silent_since = None
         if self.settings.user and _is_of_old_token(answer):
             if self._token == token:  # else another call has got a new one meanwhile
                 await self._authenticate(client, timeout)
@@ -125,11 +134,15 @@ class EtcdGateway:
         token = _decode(answer.body)["token"]
         self._token = b"authorization: %b\r\n" % token.encode()
 
+    def _is_silent(self) -> bool:
+        since = self._silent_since
+        return since is not None and asyncio.get_running_loop().time() - since >= SILENCE
+
     def _leave(self, number: int) -> None:
         """Ask another member next, if it is still this one that is asked; end its watches then."""
         if self._current != number or len(self.clients) == 1:
             return
-        self._current = (number + 1) % len(self.clients)
+        self._current, self._silent_since = (number + 1) % len(self.clients), None
         for member, close in list(self._watches.values()):
             if member == number:
                 close()

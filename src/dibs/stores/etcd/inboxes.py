@@ -5,6 +5,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import batched
 from typing import Any
 
 import msgspec
@@ -18,8 +19,8 @@ from dibs.stores.etcd.gateway import EtcdGateway, as_text
 KEEP_INBOX = 3600
 """Seconds after which somebody's inbox is deleted: its process is gone, or has read it long ago."""
 
-INBOXES_SWEPT = 100
-"""Old inboxes that one client deletes, at most, after it has subscribed: etcd takes 128 in a transaction."""
+AT_ONCE = 100
+"""Inboxes that are written or deleted by one transaction: etcd takes 128 operations."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -33,19 +34,27 @@ class EtcdInboxes:
         self._prefix = gateway.settings.prefix + b"/inboxes/"
         self._sweep: asyncio.Task[None] | None = None
 
-    def puts(self, notifications: Sequence[Notification]) -> list[dict[str, str]]:
-        """What writes notifications into inboxes: one put for each inbox, since a key is put once only."""
+    def puts(self, notifications: Sequence[Notification]) -> list[dict[str, Any]]:
+        """Operations that write notifications: one for each inbox, since a transaction puts a key once."""
         inboxes: dict[str, list[Any]] = {}
         for each in notifications:
             inboxes.setdefault(each.inbox, []).append([as_text(each.key), encode(each)])
         at = int(time.time())
         return [
             {
-                "key": as_text(self._prefix + inbox.encode()),
-                "value": as_text(_encode({"at": at, "notifications": said})),
+                "requestPut": {
+                    "key": as_text(self._prefix + inbox.encode()),
+                    "value": as_text(_encode({"at": at, "notifications": said})),
+                }
             }
             for inbox, said in inboxes.items()
         ]
+
+    async def put(self, puts: Sequence[dict[str, Any]]) -> None:
+        """Write those that had no place in the transaction of a swap. Lost ones cost time only."""
+        with suppress(DibsError):
+            for part in batched(puts, AT_ONCE):
+                await self._gateway.call(b"/v3/kv/txn", {"success": part}, repeatable=False)
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         """See `Cells`."""
@@ -66,7 +75,7 @@ class EtcdInboxes:
         request = {
             "key": as_text(self._prefix),
             "range_end": as_text(end_of(self._prefix)),
-            "limit": INBOXES_SWEPT,
+            "limit": AT_ONCE,
             "sort_order": "ASCEND",
             "sort_target": "MOD",
         }
