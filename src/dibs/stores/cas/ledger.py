@@ -295,7 +295,7 @@ class CasLedger:
     async def _apply_taken(self, name: bytes, key: _Key, commands: list[Command]) -> None:
         """Apply the commands of all callers in one swap, and tell each."""
         try:
-            replies = await self._in_turn(name, key, commands, key.take)
+            replies = await self._apply_until_swapped(name, key, commands, key.take)
         except asyncio.CancelledError:
             if not key.given_up:
                 raise
@@ -311,7 +311,7 @@ class CasLedger:
             call.end(replies[:count])
             replies = replies[count:]
 
-    async def _in_turn(
+    async def _apply_until_swapped(
         self,
         name: bytes,
         key: _Key,
@@ -397,7 +397,7 @@ class CasLedger:
             if isinstance(reply, Granted | Renewed | Queued)
         ]
         if again:
-            found = await self._in_turn(
+            found = await self._apply_until_swapped(
                 name, key, [commands[each] for each in again], list, is_dated=False
             )
             for number, reply in zip(again, found, strict=True):
@@ -419,7 +419,7 @@ class CasLedger:
         book = _book_of(name, cell, key.sightings, time)
         key.sightings.forget_all_but(book.entries())
         sightings = key.sightings.copy()
-        book.expires_at = sightings.view(time)
+        book.expires_at = sightings.view(time)  # what the commands write is seen if it is stored
         replies: list[Reply] = []
         notifications: list[Notification] = []
         budget = ledger.StepBudget() if len(commands) > 1 else None
