@@ -41,7 +41,8 @@ CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
 
 type Inboxes = dict[str, tuple[asyncio.AbstractEventLoop, Receive]]
-"""Who subscribed in this process, in any event loop: an asyncio client and a blocking one may share a store."""
+"""Who subscribed in this process: an asyncio client and a blocking one, with loops of their own, may share a
+store."""
 
 OTHER_ETAG = '"00000000000000000000000000000000"'
 """No object has this one."""
