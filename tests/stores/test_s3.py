@@ -184,6 +184,8 @@ def test_what_else_lies_there_is_told(moto_url: str, moto: MotoServer) -> None:
     client.close()
     with pytest.raises(Corrupt, match="no book of Dibs"):
         use(moto_url)
+    with connect(moto_url) as store, store.lock("b").acquire():
+        assert [each.name for each in store.list()] == ["b"]
 
 
 @pytest.mark.usefixtures("_credentials")

@@ -21,7 +21,15 @@ from dibs.clock import Clock
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Capabilities, Finding
-from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
+from dibs.stores.cas.cells import (
+    Cell,
+    Cells,
+    Change,
+    Receive,
+    SwapConflict,
+    TooLarge,
+    load_if_readable,
+)
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.cas.options import read_options
@@ -323,8 +331,9 @@ class S3Cells:
         )
         start = len(base + _object(b""))
         keys = [_key(each["Key"][start:]) for each in found.get("Contents", ())]
-        cells = await asyncio.gather(*(self.load(key) for key in keys))
-        return list(zip(keys, cells, strict=True)), keys[-1] if found["IsTruncated"] else None
+        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
+        read = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
+        return read, keys[-1] if found["IsTruncated"] else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         """Notifications come from this process only; for all others, waiters ask from time to time."""

@@ -1,10 +1,11 @@
 """What a store with compare-and-set has to provide: a cell for each key, that is loaded and swapped."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dibs.core.book import MemoryBook
-from dibs.errors import DibsError
+from dibs.errors import Corrupt, DibsError, IncompatibleVersion
 from dibs.model import Finding, Notification
 from dibs.stores.snapshot import State
 
@@ -49,6 +50,18 @@ class TooLarge(Exception):
 
 type Receive = Callable[[Sequence[Notification] | DibsError], None]
 """Takes notifications; or an error: the subscription has ended."""
+
+
+log = logging.getLogger("dibs")
+
+
+async def load_if_readable(cells: "Cells", key: bytes) -> Cell | None:
+    """Load a cell for a list: one value that is no book is no reason to show none."""
+    try:
+        return await cells.load(key)
+    except (Corrupt, IncompatibleVersion) as error:
+        log.debug("left out of the list: %s", error)
+        return None
 
 
 class Cells(Protocol):

@@ -22,14 +22,12 @@ from nats.errors import Error, NoRespondersError
 from dibs.core.codec import decode_notification, encode
 from dibs.errors import (
     BackendUnavailable,
-    Corrupt,
     DibsError,
     Forbidden,
-    IncompatibleVersion,
     NotConfigured,
 )
 from dibs.model import Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge, load_if_readable
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.loop_thread import keep_for_ever
@@ -380,17 +378,9 @@ class NatsCells:
             key for key in set(keys) if key.startswith(prefix) and (cursor is None or key > cursor)
         )
         keys = left[:limit]
-        cells = await asyncio.gather(*(self._load_if_readable(key) for key in keys))
+        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
         found = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
         return found, keys[-1] if len(left) > limit else None
-
-    async def _load_if_readable(self, key: bytes) -> Cell | None:
-        """One value that is no book is no reason to list none."""
-        try:
-            return await self.load(key)
-        except (Corrupt, IncompatibleVersion) as error:
-            log.debug("left out of the list: %s", error)
-            return None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         client, subject = await self._connected(), f"{self._bucket}.inbox.{inbox}"
