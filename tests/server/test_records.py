@@ -10,8 +10,15 @@ import pytest
 import redis
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError, IncompatibleVersion
-from dibs.server.records.bounds import MAX_NAME, MAX_PAGE, MAX_VALUE
-from dibs.server.records.port import Conflict, Entry, Record, Records
+from dibs.server.records.port import (
+    MAX_NAME,
+    MAX_PAGE,
+    MAX_VALUE,
+    Conflict,
+    LogEntry,
+    Record,
+    Records,
+)
 from tests.server.records_places import (
     Place,
     postgres_place,
@@ -247,7 +254,7 @@ async def test_the_log_is_read_by_pages_newest_first(opened: Callable[[], Record
     servers = [opened(), opened()]
     numbers = [await servers[each % 2].append(b"%d" % each) for each in range(7)]
     assert numbers == sorted(set(numbers))
-    read: list[Entry] = []
+    read: list[LogEntry] = []
     before = None
     while page := await servers[0].log(before, 3):
         assert len(page) <= 3
@@ -331,9 +338,9 @@ async def test_no_format_is_refused(
 ) -> None:
     await records.put("key", "a", b"", 0)
     place.spoil("format")
-    with pytest.raises(Corrupt, match="nobody is let in"):
+    with pytest.raises(Corrupt, match="no API key is accepted"):
         await records.revision()
-    with pytest.raises(Corrupt, match="nobody is let in"):
+    with pytest.raises(Corrupt, match="no API key is accepted"):
         await opened().open()
 
 

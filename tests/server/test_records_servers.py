@@ -154,7 +154,7 @@ async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
 async def test_a_redis_that_restarts(tmp_path: Path) -> None:
     with RedisServer(tmp_path, persistence="always") as server:
         async with at(server.url) as records:
-            assert not await records.worries()
+            assert not await records.warnings()
             await records.put("key", "a", b"kept", 0)
             await asyncio.to_thread(server.restart)
             assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
@@ -206,7 +206,7 @@ async def test_the_rights_that_leases_need_and_three_more_are_enough(tmp_path: P
     with RedisServer(tmp_path, users=users) as server:
         place = server.url.partition("//")[2]
         async with at(f"redis://app:{SECRET}@{place}") as records:
-            await records.worries()  # as far as it may ask
+            await records.warnings()  # as far as it may ask
             await records.put("key", "a", b"", 0)
             await records.append(b"line")
             assert len(await records.log(None, 1)) == len(await records.all("key")) == 1
@@ -311,7 +311,7 @@ async def test_a_postgres_that_restarts(tmp_path: Path) -> None:
 async def test_a_row_that_another_transaction_keeps_is_given_up_in_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(postgres_module, "TIMEOUT", 0.3)
     async with at(postgres_url) as records:
         await records.put("key", "a", b"kept", 0)
         with psycopg.connect(postgres_url) as other:

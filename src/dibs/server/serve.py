@@ -180,8 +180,8 @@ class Server:
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
         for told in open_to_others(urls, secret):
             log.warning("%s", told)
-        for worry in await records.worries():
-            log.warning("records = %s: %s", redacted(self.config.records_url), worry)
+        for warning in await records.warnings():
+            log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
     def _ticket(self, service: Service) -> str:
         """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
