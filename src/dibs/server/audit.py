@@ -15,7 +15,7 @@ import msgspec
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import shown
 from dibs.errors import DibsError
-from dibs.server.principal import Principal, Scope
+from dibs.server.auth.policy import Principal, Scope
 from dibs.server.records.port import LogEntry, Records
 from dibs.server.repeating import repeat
 from dibs.stores.http.names import decoded, encoded
