@@ -115,10 +115,13 @@ async def test_a_document_that_is_there_is_not_made(records: Records) -> None:
 async def test_a_document_that_is_not_there_is_neither_changed_nor_removed(
     records: Records,
 ) -> None:
-    for change in (records.put("key", "a", b"new", 1), records.delete("key", "a", 1)):
+    for change in (
+        records.put("key", "a", b"new", 1),
+        records.delete("key", "a", 1),
+        records.delete("key", "a", 0),
+    ):
         with pytest.raises(Conflict):
             await change
-    await records.delete("key", "a", 0)
     assert await records.get("key", "a") is None
 
 
@@ -186,9 +189,9 @@ async def test_the_revision_rises_with_every_change_and_with_nothing_else(record
         seen.append(await records.revision())
     assert seen == sorted(set(seen))
     await records.append(b"line")
-    await records.delete("key", "a", 0)
-    with pytest.raises(Conflict):
-        await records.put("other", "a", b"", 0)
+    for change in (records.put("other", "a", b"", 0), records.delete("key", "a", 0)):
+        with pytest.raises(Conflict):
+            await change
     assert await records.revision() == seen[-1]
 
 

@@ -136,6 +136,7 @@ class KeyCache:
             revision = await self._records.revision()
             if revision != known:
                 self._take(await self._records.all(KIND))
+                await self._end_watches()
                 for each in self._on_change:
                     await each()
             self._revision = revision
@@ -174,7 +175,6 @@ class KeyCache:
             log.error(NONE_READ if records else ALL_GONE)
         self._keys.clear()
         self._keys.update(found)
-        self.end_watches()
 
     def read(self, record: Record) -> ApiKey | None:
         """The key in a record. An unreadable one is logged once; other keys go on working."""
@@ -193,7 +193,7 @@ class KeyCache:
         record = await self._records.put(KIND, key.id, write_key(key), key.version)
         key = self._keys[key.id] = read_key(record)
         self._revision = -1  # if a failover loses this change, the revision can be as before
-        self.end_watches()
+        await self._end_watches()
         return key
 
     async def remove(self, key: ApiKey) -> None:
@@ -236,18 +236,16 @@ class KeyCache:
 
         Returns a function that takes this back.
         """
-        self._watchers.setdefault(key_id, []).append(ended)
+        watchers = self._watchers.setdefault(key_id, [])
+        watchers.append(ended)
 
         def forget() -> None:
-            watchers = self._watchers.get(key_id, [])
             if ended in watchers:
                 watchers.remove(ended)
-            if not watchers:
-                self._watchers.pop(key_id, None)
 
         return forget
 
-    def end_watches(self) -> None:
+    async def _end_watches(self) -> None:
         """Call the watchers of keys that have ended."""
         now = self.now()
         for key_id in list(self._watchers):
@@ -255,6 +253,3 @@ class KeyCache:
             if key is None or key.ended(now) or not self.is_current:
                 for ended in self._watchers.pop(key_id, ()):
                     ended()
-
-    async def _end_watches(self) -> None:
-        self.end_watches()

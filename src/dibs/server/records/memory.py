@@ -73,8 +73,9 @@ class MemoryRecords:
         check_key(kind, name)
         with self._data.lock:
             self._check_version(kind, name, expected)
-            if self._data.records.pop((kind, name), None) is not None:
-                self._data.revision += 1
+            if self._data.records.pop((kind, name), None) is None:
+                raise Conflict(f"{kind} {name!r}")
+            self._data.revision += 1
 
     def _check_version(self, kind: str, name: str, expected: int) -> None:
         found = self._data.records.get((kind, name))

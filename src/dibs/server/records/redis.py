@@ -1,7 +1,7 @@
 """Records in Redis or Valkey. A server that persists nothing loses them when it restarts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
@@ -46,6 +46,16 @@ def kind_key(kind: str) -> bytes:
     return b"%brecords:%b" % (_PREFIX, kind.encode())
 
 
+FORGETS = (
+    "This Redis does not persist data. A restart loses all API keys, restrictions and directory "
+    'placements. Set "appendonly yes" in Redis, or use --records postgresql://…'
+)
+EVICTS = (
+    "This Redis can evict API keys, restrictions and directory placements (maxmemory-policy {policy}). "
+    'Set "maxmemory-policy noeviction" in Redis, or use --records postgresql://…'
+)
+
+
 class RedisRecords:
     """See `Records`. A script makes each change, so that of several writers one wins."""
 
@@ -60,7 +70,16 @@ class RedisRecords:
         self._server.close()
 
     async def warnings(self) -> Sequence[str]:
-        return await find_warnings(self._server.ask)
+        ask = self._server.ask  # an ACL may refuse these commands
+        facts = facts_of(await ask(b"INFO", b"everything", again=True))
+        if not facts:
+            return ()
+        asked = await ask(b"CONFIG", b"GET", b"maxmemory-policy", again=True)
+        policy = setting_of(asked) or facts.get("maxmemory_policy", "noeviction")
+        found = [] if facts.get("aof_enabled") == "1" else [FORGETS]
+        if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+            found.append(EVICTS.format(policy=policy))
+        return found
 
     async def _run(
         self, script: bytes, *keys: bytes, values: Sequence[object] = (), again: bool = False
@@ -164,31 +183,6 @@ class RedisRecords:
         if not found.isdigit():
             raise unreadable(self._place, "a number that is none")
         return int(found)
-
-
-# ---- warnings -------------------------------------------------------------------------------------
-
-FORGETS = (
-    "This Redis does not persist data. A restart loses all API keys, restrictions and directory "
-    'placements. Set "appendonly yes" in Redis, or use --records postgresql://…'
-)
-EVICTS = (
-    "This Redis can evict API keys, restrictions and directory placements (maxmemory-policy {policy}). "
-    'Set "maxmemory-policy noeviction" in Redis, or use --records postgresql://…'
-)
-
-
-async def find_warnings(ask: Callable[..., Awaitable[Any]]) -> Sequence[str]:
-    """How this server can lose records, as far as its user may know. `ask` sends one command."""
-    facts = facts_of(await ask(b"INFO", b"everything", again=True))
-    if not facts:
-        return ()
-    asked = await ask(b"CONFIG", b"GET", b"maxmemory-policy", again=True)
-    policy = setting_of(asked) or facts.get("maxmemory_policy", "noeviction")
-    found = [] if facts.get("aof_enabled") == "1" else [FORGETS]
-    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
-        found.append(EVICTS.format(policy=policy))
-    return found
 
 
 # ---- the connection -------------------------------------------------------------------------------
@@ -314,10 +308,8 @@ if version ~= tonumber(ARGV[3]) then
 end
 if ARGV[4] then
     redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', version + 1) .. ':' .. ARGV[4])
-elseif found then
-    redis.call('HDEL', KEYS[2], ARGV[2])
-else
-    return 1
+elseif redis.call('HDEL', KEYS[2], ARGV[2]) == 0 then
+    return 0
 end
 next_number('revision')
 return 1

@@ -93,11 +93,7 @@ class SqlRecords:
 
     async def delete(self, kind: str, name: str, expected: int) -> None:
         check_key(kind, name)
-        if expected:
-            done = await self._driver.change(DELETE, kind, name, expected)
-        else:
-            done = not await self._driver.run(GET, kind, name)
-        if not done:
+        if not await self._driver.change(DELETE, kind, name, expected):
             raise Conflict(f"{kind} {name!r}")
 
     # -- the log ------------------------------------------------------------------------------------
