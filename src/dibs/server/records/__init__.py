@@ -31,9 +31,8 @@ def records_for(url: str) -> Records:
     if not colon or place is None:
         schemes = ", ".join(f"{name}://" for name in PLACES if name != "memory")
         raise NotConfigured(
-            f"the service's records (API keys, restrictions, the audit log) cannot be at "
-            f'{redacted(url)!r}: set another place for them, such as records = "sqlite:///records.db"; '
-            f"supported are {schemes}"
+            f"no records (API keys, restrictions, the audit log) can be at {redacted(url)!r}: set "
+            f'another place for them, such as records = "sqlite:///records.db"; supported are {schemes}'
         )
     module, _, name = place.partition(":")
     with needing_extras(scheme):
