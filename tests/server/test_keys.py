@@ -433,8 +433,10 @@ def written(
     return json.dumps({"format": format, "key": key}).encode()
 
 
-def test_such_a_record_can_be_read() -> None:
-    assert read_key(Record(KIND, "broken", written(), 1)).principal.may_everywhere(Scope.ADMIN)
+def test_a_scope_implies_others_in_a_record_too() -> None:
+    key = read_key(Record(KIND, "broken", written(), 7))
+    assert key.principal == Principal("broken", "x", EVERY, (b"",))
+    assert key.version == 7
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, json
 from msgspec.structs import replace
 
-from dibs.server.auth.policy import MAX_PREFIXES, Principal, Scope
+from dibs.server.auth.policy import MAX_PREFIXES, Principal, Scope, with_implied
 from dibs.server.records.port import Record
 
 KIND = "key"
@@ -22,8 +22,8 @@ MAX_LIFE = 100 * 366 * 86400.0
 """Seconds of the longest `expires_in`."""
 
 
-class ApiKey(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An API key as the service knows it. Times are seconds since 1970."""
+class StoredKey(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An API key as the service stores it, without its text. Times are seconds since 1970."""
 
     principal: Principal
     digest: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -56,26 +56,26 @@ class _Document(Struct):
     """The JSON of a record."""
 
     format: int
-    key: ApiKey
+    key: StoredKey
 
 
-def write_key(key: ApiKey) -> bytes:
+def write_key(key: StoredKey) -> bytes:
     """The value of a key's record."""
     return json.encode(_Document(FORMAT, replace(key, version=0)))
 
 
-def read_key(record: Record) -> ApiKey:
+def read_key(record: Record) -> StoredKey:
     """The key in a record. Raises `ValueError` for an invalid one, or one of a newer release."""
     found = json.decode(record.value, type=_Document)
     if found.format != FORMAT:
         raise ValueError(f"it has format {found.format}, and this release reads {FORMAT}")
-    principal = found.key.principal
-    prefixes = principal.prefixes
-    if not prefixes or any(each and not each.endswith(b"/") for each in prefixes):
+    owner = found.key.principal
+    if not owner.prefixes or any(each and not each.endswith(b"/") for each in owner.prefixes):
         raise ValueError("it has invalid prefixes")
-    if principal.key_id != record.name:
+    if owner.key_id != record.name:
         raise ValueError("it is a copy of another key")
-    return replace(found.key, version=record.version)
+    principal = Principal(owner.key_id, owner.name, with_implied(owner.scopes), owner.prefixes)
+    return replace(found.key, principal=principal, version=record.version)
 
 
 def check_name(name: str) -> None:
@@ -133,7 +133,7 @@ class KeyList(Struct, frozen=True):
     keys: tuple[KeyShown, ...]
 
 
-def key_shown(key: ApiKey, now: float) -> KeyShown:
+def key_shown(key: StoredKey, now: float) -> KeyShown:
     """A key as people see it."""
     principal = key.principal
     return KeyShown(
@@ -149,7 +149,7 @@ def key_shown(key: ApiKey, now: float) -> KeyShown:
     )
 
 
-def key_made(key: ApiKey, text: str) -> KeyMade:
+def key_made(key: StoredKey, text: str) -> KeyMade:
     """A new key as its creator sees it."""
     principal = key.principal
     return KeyMade(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dibs.clock import Clock
 from dibs.core.names import printable
 from dibs.errors import DibsError
-from dibs.server.auth.api_key import KIND, ApiKey, read_key, write_key
+from dibs.server.auth.api_key import KIND, StoredKey, read_key, write_key
 from dibs.server.records.port import Record, Records
 from dibs.server.repeating import repeat
 
@@ -50,7 +50,7 @@ class RevocationMarkers(Protocol):
         """Those of these markers that are set. Raises `BackendUnavailable`."""
 
 
-def marker_of(key: ApiKey) -> str:
+def marker_of(key: StoredKey) -> str:
     """The marker of a revoked key. Its name can only be found with the records or the key itself."""
     return f"revoked-{sha256(b'dibs revoked ' + key.digest).hexdigest()[:32]}"
 
@@ -65,8 +65,8 @@ class KeyCache:
         """Where revocations are left for servers that cannot read the records."""
         self._records = records
         self._clock = clock
-        self._keys: dict[str, ApiKey] = {}
-        self.get: Callable[[str], ApiKey | None] = self._keys.get
+        self._keys: dict[str, StoredKey] = {}
+        self.get: Callable[[str], StoredKey | None] = self._keys.get
         """The key of an id, also one that has ended."""
         self._revision = -1
         self._read_at = 0.0
@@ -83,7 +83,7 @@ class KeyCache:
         self._next_look: asyncio.Task[None] | None = None
         """A look that has not begun yet."""
 
-    def __iter__(self) -> Iterator[ApiKey]:
+    def __iter__(self) -> Iterator[StoredKey]:
         return iter(list(self._keys.values()))
 
     def now(self) -> float:
@@ -176,7 +176,7 @@ class KeyCache:
         self._keys.clear()
         self._keys.update(found)
 
-    def read(self, record: Record) -> ApiKey | None:
+    def read(self, record: Record) -> StoredKey | None:
         """The key in a record. An unreadable one is logged once; other keys go on working."""
         try:
             return read_key(record)
@@ -188,7 +188,7 @@ class KeyCache:
 
     # -- writing ------------------------------------------------------------------------------------
 
-    async def put(self, key: ApiKey) -> ApiKey:
+    async def put(self, key: StoredKey) -> StoredKey:
         """Write a key. Raises `Conflict`. The caller holds `changing`."""
         record = await self._records.put(KIND, key.id, write_key(key), key.version)
         key = self._keys[key.id] = read_key(record)
@@ -196,7 +196,7 @@ class KeyCache:
         await self._end_watches()
         return key
 
-    async def remove(self, key: ApiKey) -> None:
+    async def remove(self, key: StoredKey) -> None:
         """Delete a key. Raises `Conflict`. The caller holds `changing`."""
         await self._records.delete(KIND, key.id, key.version)
         self._keys.pop(key.id, None)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.server.audit import Audit, What, common_directory
-from dibs.server.auth.api_key import KIND, ApiKey, KeyMade, NewKey, check_name, key_made
+from dibs.server.auth.api_key import KIND, KeyMade, NewKey, StoredKey, check_name, key_made
 from dibs.server.auth.credentials import (
     PREFIX,
     ServiceSecret,
@@ -145,7 +145,7 @@ class KeyService:
             raise Unauthenticated("expired")
         return principal
 
-    def _valid(self, key: ApiKey) -> Principal:
+    def _valid(self, key: StoredKey) -> Principal:
         if key.revoked is not None or key.expires is not None:
             reason = key.ended(self.now())
             if reason:
@@ -160,18 +160,18 @@ class KeyService:
 
     # -- the keys -----------------------------------------------------------------------------------
 
-    def key(self, key_id: str) -> ApiKey:
+    def key(self, key_id: str) -> StoredKey:
         """A key by its id, also one that has ended. Raises `UnknownKey`."""
         found = self.cache.get(key_id)
         if found is None:
             raise UnknownKey(key_id)
         return found
 
-    def list(self) -> Sequence[ApiKey]:
+    def list(self) -> Sequence[StoredKey]:
         """All keys, oldest first, with those that ended within `KEPT`."""
         return sorted(self.cache, key=lambda key: (key.created, key.id))
 
-    def living(self) -> Sequence[ApiKey]:
+    def living(self) -> Sequence[StoredKey]:
         """The valid keys, oldest first."""
         now = self.now()
         return [key for key in self.list() if not key.ended(now)]
@@ -222,14 +222,14 @@ class KeyService:
         text, now = new_key(principal.key_id), self.now()
         expires = None if expires_in is None else now + expires_in
         async with self.cache.changing:
-            await self.cache.put(ApiKey(principal, hashed(text), now, by, expires))
+            await self.cache.put(StoredKey(principal, hashed(text), now, by, expires))
             for key in self.cache:
                 if key.ended(now) and key.ended_since(now) > KEPT:
                     with suppress(Conflict):
                         await self.cache.remove(key)
         return principal, text
 
-    async def revoke(self, key_id: str) -> ApiKey:
+    async def revoke(self, key_id: str) -> StoredKey:
         """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`.
 
         A server that cannot read the records finds the marker in the store, within `BELIEVED`.
@@ -245,7 +245,7 @@ class KeyService:
             await self.cache.leave_markers()
         return key
 
-    async def _recorded(self, key_id: str) -> ApiKey:
+    async def _recorded(self, key_id: str) -> StoredKey:
         """A key as it is in the records now. Raises `UnknownKey`."""
         record = await self._records.get(KIND, key_id) if is_key_id(key_id) else None
         key = None if record is None else self.cache.read(record)
@@ -310,7 +310,7 @@ class KeyAdmin:
                 f"there are {theirs} keys in your directories, with those that ended lately",
             )
 
-    async def revoke(self, who: Principal, key_id: str) -> ApiKey:
+    async def revoke(self, who: Principal, key_id: str) -> StoredKey:
         """End a key. Raises `UnknownKey`, also for one that `who` may not see."""
         await self._keys.cache.refresh()
         key = self._keys.key(key_id)
@@ -321,12 +321,12 @@ class KeyAdmin:
         await self._write(who, "key revoked", key.principal)
         return await self._keys.revoke(key_id)
 
-    async def list(self, who: Principal) -> Sequence[ApiKey]:
+    async def list(self, who: Principal) -> Sequence[StoredKey]:
         """The keys that `who` may see, oldest first."""
         await self._keys.cache.refresh()
         return self._visible(who)
 
-    def _visible(self, who: Principal) -> Sequence[ApiKey]:
+    def _visible(self, who: Principal) -> Sequence[StoredKey]:
         return [key for key in self._keys.list() if who.administers(key.principal.prefixes)]
 
     async def _write(self, who: Principal, what: What, about: Principal) -> None:

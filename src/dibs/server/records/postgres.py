@@ -1,7 +1,7 @@
 """Records in PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import psycopg
@@ -133,7 +133,7 @@ class PostgresDriver:
             await db.close()
 
     @asynccontextmanager
-    async def _guarded(self) -> AsyncIterator[None]:
+    async def _guarded(self) -> AsyncGenerator[None]:
         """Raise errors of Dibs. Close the connection unless it is certainly well."""
         try:
             async with asyncio.timeout(TIMEOUT):
