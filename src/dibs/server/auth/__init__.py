@@ -1,1 +1,1 @@
-"""Who calls the service, and what they may do."""
+"""Authentication and permissions of the service's callers."""

@@ -47,7 +47,7 @@ class RevocationMarkers(Protocol):
         """Set a marker. Raises `BackendUnavailable`."""
 
     async def standing(self, names: Iterable[str]) -> set[str]:
-        """Those of these markers that are set. Raises `BackendUnavailable`."""
+        """Return those of the names that are set as markers. Raises `BackendUnavailable`."""
 
 
 def marker_of(key: StoredKey) -> str:

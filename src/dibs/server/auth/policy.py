@@ -1,4 +1,4 @@
-"""What API keys allow: scopes, and the directories in which they apply."""
+"""Permissions of API keys: scopes, and the directories in which they apply."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MAX_PREFIXES = 64
 
 
 class Scope(StrEnum):
-    """What a key allows. Each scope includes `READ`."""
+    """A permission of a key. Each scope includes `READ`."""
 
     READ = "read"
     ACQUIRE = "acquire"

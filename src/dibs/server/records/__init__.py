@@ -1,4 +1,4 @@
-"""What the service itself stores: API keys, sessions, restrictions, placements, and the audit log."""
+"""Data of the service itself: API keys, sessions, restrictions, placements, and the audit log."""
 
 from importlib import import_module
 

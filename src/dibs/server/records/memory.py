@@ -16,7 +16,7 @@ from dibs.server.records.port import (
 
 
 class _Data:
-    """What all records of one URL share."""
+    """The data that all records of one URL share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What the service needs of a place for its records: small documents, and a log.
+"""The interface to a place for records: small documents, and a log.
 
 Leases are not in the records, they are in a store. There are few records, and they change rarely. All
 servers of a service share them.
@@ -53,7 +53,7 @@ class Records(Protocol):
         """A number that rises with every change of a record. Cheap enough to read every second."""
 
     async def get(self, kind: str, name: str) -> Record | None:
-        """One document, or None."""
+        """Return a document, or None."""
 
     async def all(self, kind: str) -> Sequence[Record]:
         """All documents of a kind, ordered by name. They are from one moment."""

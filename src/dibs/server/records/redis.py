@@ -195,7 +195,7 @@ _ELSEWHERE = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"}
 
 
 class _Server:
-    """One connection to the server with the records. Commands wait for each other."""
+    """The connection to the server with the records. Commands wait for each other."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
