@@ -196,6 +196,14 @@ RULES: Mapping[str, Rule] = {
     # the service speaks the stores' own language, for others, so it reaches below the public names
     "server.*": Rule(SERVICE, siblings=True, theirs=HTTP),
     "server.routes.*": Rule(SERVICE | names("server.*"), theirs=HTTP),
+    # knows who asks, and nothing of leases
+    "server.auth.*": Rule(
+        BASE
+        | names("clock core.names stores.http.names server.audit server.records.port")
+        | names("server.repeating server.tokens"),
+        siblings=True,
+        theirs=names("msgspec"),
+    ),
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
@@ -206,7 +214,7 @@ RULES: Mapping[str, Rule] = {
     "server.observatory.*": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.placing.runtime server.principal server.serve"),
+        | names("server.placing.runtime server.auth.policy server.serve"),
         siblings=True,
     ),
     # several stores as one, beneath the service and its routes
@@ -214,17 +222,15 @@ RULES: Mapping[str, Rule] = {
         BASE
         | names("core.names stores.registry stores.http.names stores.postgres.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.config server.principal server.reach server.records.port")
-        | names("server.repeating server.secrets"),
+        | names("server.audit server.config server.auth.policy server.reach server.records.port")
+        | names("server.repeating server.auth.credentials"),
         siblings=True,
         theirs=names("msgspec"),
     ),
     # pages and sessions know who asks, and nothing of locks
     "server.ui.*": Rule(
-        names(
-            "server.answers server.call server.keys server.principal server.problems server.secrets"
-        )
-        | names("server.records.port"),
+        names("server.answers server.call server.problems server.records.port")
+        | names("server.auth.credentials server.auth.keys server.auth.policy"),
         siblings=True,
         theirs=names("msgspec"),
     ),
@@ -247,7 +253,7 @@ RULES: Mapping[str, Rule] = {
     "cli.demo.*": Rule(
         PUBLIC
         | names("config cli.exits cli.options cli.output testing.leash")
-        | names("server.config server.serve server.principal server.observatory.events"),
+        | names("server.config server.serve server.auth.policy server.observatory.events"),
         siblings=True,
         theirs=names("click"),
     ),

@@ -4,6 +4,9 @@ import os
 
 import pytest
 
+for _part in ("electing", "nesting", "readers", "together"):
+    pytest.register_assert_rewrite(f"tests.conformance.{_part}")
+
 TOLD_ELSEWHERE = {
     "TestTemporal": {"blocking"},  # goes the other world's way but for the last step, and slowly
     "TestValkey": {"async", "blocking"},  # Redis by another name

@@ -13,7 +13,7 @@ from dibs.server.placing.runtime import PlacedRuntime
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
-from dibs.testing.conformance import BackendConformance
+from tests.conformance.primitives import WholeSuite
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
@@ -27,17 +27,17 @@ from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.temporal.serving import brokers_for
 
 
-class Memory(BackendConformance):
+class Memory(WholeSuite):
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         return store_for("memory://", clock=clock)
 
 
-class Sqlite(BackendConformance):
+class Sqlite(WholeSuite):
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         return store_for(f"sqlite:///{tmp_path}/leases.db", clock=clock)
 
 
-class Postgresql(BackendConformance):
+class Postgresql(WholeSuite):
     """All cases share a database, as they have names of their own."""
 
     url: str
@@ -50,7 +50,7 @@ class Postgresql(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
-class Redis(BackendConformance):
+class Redis(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
     scheme = "redis"
@@ -82,7 +82,7 @@ class Valkeys(Redis):
     tls = True
 
 
-class Etcd(BackendConformance):
+class Etcd(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
     scheme = "etcd"
@@ -107,7 +107,7 @@ class Etcds(Etcd):
     tls = True
 
 
-class Kubernetes(BackendConformance):
+class Kubernetes(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
     url: str
@@ -124,7 +124,7 @@ class Kubernetes(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
-class Nats(BackendConformance):
+class Nats(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
     url: str
@@ -140,7 +140,7 @@ class Nats(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
-class S3(BackendConformance):
+class S3(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
     url: str
@@ -161,7 +161,7 @@ class S3(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
-class Temporal(BackendConformance):
+class Temporal(WholeSuite):
     """All cases share a server and a worker, as they have names of their own."""
 
     many = 50
@@ -189,7 +189,7 @@ class Temporal(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
-class Http(BackendConformance):
+class Http(WholeSuite):
     """All cases share a server; each has a store of its own behind it, which tells the case's time."""
 
     tls = False
@@ -235,7 +235,7 @@ class Https(Http):
     tls = True
 
 
-HARNESSES: dict[str, type[BackendConformance]] = {
+HARNESSES: dict[str, type[WholeSuite]] = {
     "memory": Memory,
     "sqlite": Sqlite,
     "redis": Redis,

@@ -6,11 +6,11 @@ import pytest
 
 from dibs.stores.port import Store
 from dibs.testing import ManualClock
-from dibs.testing.conformance import BackendConformance
+from tests.conformance.primitives import WholeSuite
 from tests.stores.memory_cells import MemoryCellStore, Server
 
 
-class TestDatedCells(BackendConformance):
+class TestDatedCells(WholeSuite):
     resolution = 1.0
 
     @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from dibs.stores.registry import BUILTIN
-from dibs.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
+from tests.conformance.primitives import WholeSuite
 
 ALIKE = frozenset(
     {
@@ -37,8 +37,8 @@ def escaped(schemes: Iterable[str]) -> set[str]:
         scheme
         for scheme, harness in HARNESSES.items()
         if globals().get(f"Test{scheme.capitalize()}") is harness
-        and issubclass(harness, BackendConformance)
-        and harness.modes == BackendConformance.modes
+        and issubclass(harness, WholeSuite)
+        and harness.modes == WholeSuite.modes
     }
     return set(schemes) - tested
 
@@ -54,12 +54,8 @@ def test_an_escaping_backend_would_be_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_part_of_the_suite_is_in_it() -> None:
     """A case that a harness hides, or a part that nobody inherits, would never run."""
-    cases = [name for name, _ in inspect.getmembers(BackendConformance) if name.startswith("test_")]
+    cases = [name for name, _ in inspect.getmembers(WholeSuite) if name.startswith("test_")]
     assert len(cases) > 90
     for harness in HARNESSES.values():
-        hidden = [
-            name
-            for name in cases
-            if getattr(harness, name) is not getattr(BackendConformance, name)
-        ]
+        hidden = [name for name in cases if getattr(harness, name) is not getattr(WholeSuite, name)]
         assert hidden == []

@@ -1,7 +1,8 @@
 """Small worlds of two processes over one cell, whose answers carry the date of the server that gave them.
 
 What is run is the adapter's own: `CasLedger._attempt`, with its `StoreClock` and `Sightings`. The steps of
-`CasLedger._in_turn` are taken one at a time here, so that time, other processes and failures come between.
+`CasLedger._apply_until_swapped` are taken one at a time here, so that time, other processes and failures
+come between.
 All clocks run alike (`DRIFT` is 0, and `tests/core/test_store_clock.py` looks at rates), so that every end
 is exact and a tick too early is noticed. Times are absolute, and a world ends after some ticks.
 """
@@ -72,7 +73,7 @@ class DatedWorld:
 
 
 class Work(NamedTuple):
-    """A command under way in a process: see `CasLedger._in_turn`."""
+    """A command under way in a process: see `CasLedger._apply_until_swapped`."""
 
     call: Call
     sent: int

@@ -15,7 +15,7 @@ import pytest
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Granted, Reply
 from dibs.runtime.port import TimedReply
-from dibs.server.principal import Principal
+from dibs.server.auth.policy import Principal
 from dibs.stores.http.names import decoded
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until

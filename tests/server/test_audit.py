@@ -8,13 +8,11 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.server import audit as audit_module
 from dibs.server.audit import DENIED_ALL, DENIED_EACH, WINDOW, Audit, common_directory
-from dibs.server.keys import KeyRing, UnknownKey
-from dibs.server.keys_desk import Beyond, Desk
-from dibs.server.keys_shapes import NewKey
-from dibs.server.principal import Principal, Scope
+from dibs.server.auth.api_key import NewKey
+from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
+from dibs.server.auth.policy import EVERYTHING, Principal, Scope, with_implied
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
-from dibs.server.scopes import EVERYTHING, with_implied
 from dibs.testing import ManualClock
 from tests.server.test_records_away import away
 
@@ -46,11 +44,11 @@ def audit(records: Records, clock: ManualClock) -> Audit:
 
 
 @pytest.fixture
-async def ring(records: Records, clock: ManualClock) -> AsyncIterator[KeyRing]:
-    ring = KeyRing(records, clock)
-    await ring.load()
+async def ring(records: Records, clock: ManualClock) -> AsyncIterator[KeyService]:
+    ring = KeyService(records, clock)
+    await ring.cache.load()
     yield ring
-    await ring.close()
+    await ring.cache.close()
 
 
 async def test_a_line_says_who_did_what_when_to_what(audit: Audit, clock: ManualClock) -> None:
@@ -166,12 +164,12 @@ async def test_a_refusal_is_no_error_while_the_records_are_away(
 
 
 async def test_keys_that_come_and_go_are_written_without_their_text(
-    ring: KeyRing, audit: Audit, records: Records
+    ring: KeyService, audit: Audit, records: Records
 ) -> None:
-    desk = Desk(ring, audit)
-    made = await desk.create(ROOT, NewKey("ci", (Scope.ACQUIRE,), ("shop",)))
-    await desk.revoke(ROOT, made.id)
-    await desk.revoke(ROOT, made.id)
+    admin = KeyAdmin(ring, audit)
+    made = await admin.create(ROOT, NewKey("ci", (Scope.ACQUIRE,), ("shop",)))
+    await admin.revoke(ROOT, made.id)
+    await admin.revoke(ROOT, made.id)
     revoked, created = (await audit.page(ROOT)).entries
     assert (created.what, revoked.what) == ("key created", "key revoked")
     assert created.detail == {
@@ -187,38 +185,41 @@ async def test_keys_that_come_and_go_are_written_without_their_text(
     assert secret.encode() not in stored
 
 
-async def test_an_administrator_of_a_directory_stays_in_it(ring: KeyRing, audit: Audit) -> None:
-    desk = Desk(ring, audit)
-    other = await desk.create(ROOT, NewKey("other", (Scope.READ,), ("other/",)))
-    whole = await desk.create(ROOT, NewKey("whole", (Scope.READ,)))
-    own = await desk.create(SHOP, NewKey("own", (Scope.READ,), ("shop/a", "shop/b/")))
+async def test_an_administrator_of_a_directory_stays_in_it(ring: KeyService, audit: Audit) -> None:
+    admin = KeyAdmin(ring, audit)
+    other = await admin.create(ROOT, NewKey("other", (Scope.READ,), ("other/",)))
+    whole = await admin.create(ROOT, NewKey("whole", (Scope.READ,)))
+    own = await admin.create(SHOP, NewKey("own", (Scope.READ,), ("shop/a", "shop/b/")))
     assert own.prefixes == ("shop/a/", "shop/b/")
     for beyond in ((), ("other/",), ("shop/", "other/"), ("shopping/",), ("/shop/",)):
-        with pytest.raises(Beyond):
-            await desk.create(SHOP, NewKey("x", (Scope.READ,), beyond))
+        with pytest.raises(KeyRefused) as caught:
+            await admin.create(SHOP, NewKey("x", (Scope.READ,), beyond))
+        assert caught.value.kind == "prefix"
     for unseen in (other.id, whole.id, "nothing"):
         with pytest.raises(UnknownKey):
-            await desk.revoke(SHOP, unseen)
-    assert [key.id for key in await desk.list(SHOP)] == [own.id]
-    assert len(await desk.list(ROOT)) == 3
-    await desk.revoke(SHOP, own.id)
+            await admin.revoke(SHOP, unseen)
+    assert [key.id for key in await admin.list(SHOP)] == [own.id]
+    assert len(await admin.list(ROOT)) == 3
+    await admin.revoke(SHOP, own.id)
     assert {line.detail["name"] for line in (await audit.page(SHOP)).entries} == {"own"}
 
 
-async def test_whoever_is_no_administrator_gives_out_nothing(ring: KeyRing, audit: Audit) -> None:
-    desk = Desk(ring, audit)
+async def test_whoever_is_no_administrator_gives_out_nothing(
+    ring: KeyService, audit: Audit
+) -> None:
+    admin = KeyAdmin(ring, audit)
     for scope in (Scope.READ, Scope.ACQUIRE, Scope.FORCE):
-        with pytest.raises(Beyond):
-            await desk.create(principal("x", scope), NewKey("x", (Scope.READ,), ("shop/",)))
+        with pytest.raises(KeyRefused):
+            await admin.create(principal("x", scope), NewKey("x", (Scope.READ,), ("shop/",)))
     assert ring.list() == []
 
 
 async def test_a_key_that_cant_be_written_down_is_given_to_nobody(
-    ring: KeyRing, audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
+    ring: KeyService, audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "append", away)
     with pytest.raises(BackendUnavailable):
-        await Desk(ring, audit).create(ROOT, NewKey("ci", (Scope.READ,)))
+        await KeyAdmin(ring, audit).create(ROOT, NewKey("ci", (Scope.READ,)))
     assert ring.living() == []
 
 

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 
 from dibs.model import Command, Release
-from dibs.server import accounts, audit, keys_desk
+from dibs.server import accounts, audit
+from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placing import desk
 from tests.server.world import World, b64
@@ -115,7 +116,7 @@ def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatc
 def test_an_administrator_of_a_directory_has_only_so_many_keys_and_restrictions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys_desk, "KEYS_EACH", 3)
+    monkeypatch.setattr(keys, "KEYS_EACH", 3)
     monkeypatch.setattr(desk, "RULES_EACH", 2)
     theirs, admin = world.client("admin", prefixes=[b"shop/"]), world.client()
 

@@ -20,7 +20,7 @@ from dibs.cli import main
 from dibs.errors import NotConfigured
 from dibs.model import Command, Inspect
 from dibs.runtime.port import TimedReply
-from dibs.server import keys_known
+from dibs.server.auth import key_cache
 from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
@@ -108,13 +108,13 @@ def test_one_of_several_stores_may_be_away(tmp_path: Path) -> None:
 def test_one_whose_records_hang_is_ready_and_grants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.5)
+    monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.5)
     with RedisServer(tmp_path) as redis:
         world = World.over(leases=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
         try:
             client, keys = world.client(), world.server.service.keys
             redis.pause()
-            wait_until(lambda: keys.stale_for > 5, "the records are away")
+            wait_until(lambda: keys.cache.stale_for > 5, "the records are away")
             assert client.get("/readyz").status_code == 200
             assert client.post(f"/v1/locks/{b64('x')}").status_code == 200
         finally:

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.errors import BackendUnavailable
-from dibs.server import keys_document, keys_known
+from dibs.server.auth import key_cache
+from dibs.server.auth.api_key import write_key
 from dibs.server.config import Placement
 from tests.server.placing.asking import acquired, lock, until
 from tests.server.world import World
@@ -18,9 +20,9 @@ from tests.server.world import World
 @pytest.fixture
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
     """Two servers of one service."""
-    monkeypatch.setattr(keys_known, "REFRESH", 0.05)
-    monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.2)
-    monkeypatch.setattr(keys_known, "BELIEVED", 2.0)
+    monkeypatch.setattr(key_cache, "REFRESH", 0.05)
+    monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.2)
+    monkeypatch.setattr(key_cache, "BELIEVED", 2.0)
     urls: dict[str, Any] = {"leases": f"memory://{uuid4()}", "records": f"memory://{uuid4()}"}
     found = [World.over(**urls), World.over(**urls)]
     yield found
@@ -76,8 +78,8 @@ def test_a_revocation_that_was_written_by_hand_is_passed_on_by_any_server(
     keys: Any = here.server.service.keys
 
     async def by_hand() -> None:
-        known = await keys._look_up(principal.key_id)
-        record = keys_document.to_bytes(known.as_revoked(keys.now()))
+        known = await keys._recorded(principal.key_id)
+        record = write_key(replace(known, revoked=keys.now()))
         await keys._records.put("key", known.id, record, known.version)
 
     here.do(by_hand)
@@ -137,7 +139,7 @@ def test_locks_and_readiness_do_not_wait_for_the_records(
     held = acquired(client, "x")
     cut_off(here, monkeypatch, how)
     now = here.server.service.now
-    end = now() + 2 * keys_known.BELIEVED
+    end = now() + 2 * key_cache.BELIEVED
     while now() < end:
         assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
         assert client.get("/readyz").status_code == 200

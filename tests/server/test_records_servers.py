@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,10 +19,11 @@ from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.server.records import postgres as postgres_module
 from dibs.server.records import records_for
 from dibs.server.records.port import Conflict, Record, Records
+from dibs.server.records.redis import STATE, kind_key
 from dibs.stores.redis.errors import RIGHTS
 from tests.server.world import World
 from tests.servers.pgbouncer import PgBouncer
-from tests.servers.ports import free_port
+from tests.servers.ports import HOST, free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
@@ -154,7 +156,7 @@ async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
 async def test_a_redis_that_restarts(tmp_path: Path) -> None:
     with RedisServer(tmp_path, persistence="always") as server:
         async with at(server.url) as records:
-            assert not await records.worries()
+            assert not await records.warnings()
             await records.put("key", "a", b"kept", 0)
             await asyncio.to_thread(server.restart)
             assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
@@ -206,7 +208,7 @@ async def test_the_rights_that_leases_need_and_three_more_are_enough(tmp_path: P
     with RedisServer(tmp_path, users=users) as server:
         place = server.url.partition("//")[2]
         async with at(f"redis://app:{SECRET}@{place}") as records:
-            await records.worries()  # as far as it may ask
+            await records.warnings()  # as far as it may ask
             await records.put("key", "a", b"", 0)
             await records.append(b"line")
             assert len(await records.log(None, 1)) == len(await records.all("key")) == 1
@@ -253,6 +255,30 @@ async def test_a_node_of_a_cluster_is_named_as_one(tmp_path: Path) -> None:
         assert all("?cluster=true" in error for error in errors)
     finally:
         cluster.stop()
+
+
+@pytest.mark.once
+async def test_a_slot_that_moves_to_another_node(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        here = cluster.node_of(STATE)
+        there = next(node for node in cluster.nodes if node is not here)
+        async with at(f"{here.url}?cluster=true") as records:
+            await records.put("key", "a", b"one", 0)
+            with here.client() as source, there.client() as target:
+                slot: Any = source.execute_command("CLUSTER KEYSLOT", STATE)
+                ids: Any = [each.execute_command("CLUSTER MYID") for each in (source, target)]
+                target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[0])
+                source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1])
+                for key in (STATE, kind_key("key")):
+                    source.execute_command("MIGRATE", HOST, there.port, key, 0, 5000)
+                assert await records.get("key", "a") == Record("key", "a", b"one", 1)
+                await records.put("key", "a", b"two", 1)
+                assert source.dbsize() == 0
+                for node in (target, source):
+                    node.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])
+            await records.put("key", "a", b"three", 2)
+            assert await records.get("key", "a") == Record("key", "a", b"three", 3)
+            assert await records.revision() == 3
 
 
 async def _check_a_connection_that_is_cut(records: Records, cut: Callable[[], None]) -> None:
@@ -311,7 +337,7 @@ async def test_a_postgres_that_restarts(tmp_path: Path) -> None:
 async def test_a_row_that_another_transaction_keeps_is_given_up_in_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(postgres_module, "TIMEOUT", 0.3)
     async with at(postgres_url) as records:
         await records.put("key", "a", b"kept", 0)
         with psycopg.connect(postgres_url) as other:

@@ -11,10 +11,10 @@ import pytest
 
 from dibs.cli.app import app
 from dibs.errors import NotConfigured
-from dibs.server import secrets
+from dibs.server.auth import credentials
+from dibs.server.auth.credentials import SHORTEST, ServiceSecret
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.records import records_for
-from dibs.server.secrets import SHORTEST, Secrets
 from tests.server.world import World
 
 
@@ -58,7 +58,7 @@ def test_it_is_replaced_while_servers_run(
         after = token_of(there, key)
         assert (status(here, after), status(here, before)) == (200, 200)
         now = time.time()
-        monkeypatch.setattr(secrets, "time", lambda: now + 100)
+        monkeypatch.setattr(credentials, "time", lambda: now + 100)
         for server in (here, there):  # what is known by heart ends with its lifetime
             server.server.service.keys._tokens._verified.clear()
         assert (status(there, after), status(there, before)) == (200, 401)
@@ -94,7 +94,7 @@ def test_a_secret_that_cant_be_used_or_is_seen_by_all_is_told_at_the_start(
 
 def test_servers_that_start_at_once_share_one(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: Secrets(path=tmp_path / "secret").newest, range(32)))
+        found = set(pool.map(lambda _: ServiceSecret(path=tmp_path / "secret").newest, range(32)))
     assert len(found) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["secret"]
 
@@ -103,7 +103,10 @@ def test_it_is_given_by_the_environment() -> None:
     new, old = "n" * SHORTEST, "o" * SHORTEST
     environ = {"DIBS_SERVER_SECRET": f"{new},{old}", "DIBS_SERVER_RECORDS": "redis://x"}
     found = read_config(None, {}, environ).secrets()
-    assert found.accepted() == (*Secrets((new,)).accepted(), *Secrets((old,)).accepted())
+    assert found.accepted() == (
+        *ServiceSecret((new,)).accepted(),
+        *ServiceSecret((old,)).accepted(),
+    )
     with pytest.raises(NotConfigured, match="DIBS_SERVER_SECRET="):
         found.rotate(60)
     with pytest.raises(NotConfigured, match="characters or more"):
@@ -123,8 +126,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path.write_text("short\n")
     assert found.accepted(), "what is known stays while it is written"
     with pytest.raises(NotConfigured, match="holds no secrets"):
-        Secrets(path=path).accepted()
+        ServiceSecret(path=path).accepted()
     path.unlink()
     path.mkdir()
     with pytest.raises(NotConfigured, match="holds no secrets"):
-        Secrets(path=path).accepted()
+        ServiceSecret(path=path).accepted()

@@ -7,10 +7,10 @@ import jwt
 import pytest
 
 from dibs.server import tokens as tokens_module
-from dibs.server.keys import KeyRing, Unauthenticated
-from dibs.server.principal import Principal, Scope
+from dibs.server.auth.credentials import derived
+from dibs.server.auth.keys import KeyService, Unauthenticated
+from dibs.server.auth.policy import Principal, Scope
 from dibs.server.records import records_for
-from dibs.server.secrets import derived
 from dibs.server.tokens import LEEWAY, LIFETIME, Tokens
 from dibs.testing import ManualClock
 
@@ -21,25 +21,25 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def ring(clock: ManualClock) -> AsyncIterator[KeyRing]:
-    ring = KeyRing(records_for("memory://tokens"), clock)
-    await ring.load()
+async def ring(clock: ManualClock) -> AsyncIterator[KeyService]:
+    ring = KeyService(records_for("memory://tokens"), clock)
+    await ring.cache.load()
     yield ring
-    await ring.close()
+    await ring.cache.close()
 
 
 @pytest.fixture
-async def owner(ring: KeyRing) -> Principal:
+async def owner(ring: KeyService) -> Principal:
     return (await ring.create("ci", {Scope.READ}, [b"shop/"]))[0]
 
 
-def refusal(ring: KeyRing, token: str) -> str:
+def refusal(ring: KeyService, token: str) -> str:
     with pytest.raises(Unauthenticated) as caught:
         ring.authenticate(f"Bearer {token}")
     return caught.value.reason
 
 
-async def test_a_token_stands_for_its_key(ring: KeyRing, owner: Principal) -> None:
+async def test_a_token_stands_for_its_key(ring: KeyService, owner: Principal) -> None:
     token = ring.token(owner)
     for _ in range(2):
         assert ring.authenticate(f"Bearer {token}") == owner
@@ -47,36 +47,36 @@ async def test_a_token_stands_for_its_key(ring: KeyRing, owner: Principal) -> No
 
 
 async def test_a_token_ends_after_a_minute(
-    ring: KeyRing, owner: Principal, clock: ManualClock
+    ring: KeyService, owner: Principal, clock: ManualClock
 ) -> None:
     known, unknown = ring.token(owner), ring.token(owner)
     ring.authenticate(f"Bearer {known}")
     clock.advance(LIFETIME - 1)
     ring.authenticate(f"Bearer {known}")
     clock.advance(1 + LEEWAY)
-    await ring.refresh()
+    await ring.cache.refresh()
     assert refusal(ring, known) == refusal(ring, unknown) == "expired"
 
 
-async def test_a_token_ends_with_its_key(ring: KeyRing, owner: Principal) -> None:
+async def test_a_token_ends_with_its_key(ring: KeyService, owner: Principal) -> None:
     token = ring.token(owner)
     ring.authenticate(f"Bearer {token}")
     await ring.revoke(owner.key_id)
     assert refusal(ring, token) == "revoked"
 
 
-async def test_another_service_signs_other_tokens(ring: KeyRing, owner: Principal) -> None:
-    other = KeyRing(records_for("memory://another"))
-    await other.load()
+async def test_another_service_signs_other_tokens(ring: KeyService, owner: Principal) -> None:
+    other = KeyService(records_for("memory://another"))
+    await other.cache.load()
     try:
         assert refusal(ring, other.token(owner)) == "unknown"
     finally:
-        await other.close()
+        await other.cache.close()
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS384", "HS512"])
 async def test_no_other_algorithm_counts(
-    ring: KeyRing, owner: Principal, clock: ManualClock, algorithm: str
+    ring: KeyService, owner: Principal, clock: ManualClock, algorithm: str
 ) -> None:
     secret = derived(ring.secrets.newest, "tokens") * 2
     now = clock.stamp() / 1e6
@@ -99,7 +99,7 @@ async def test_no_other_algorithm_counts(
     ],
 )
 async def test_claims_of_others_do_not_count(
-    ring: KeyRing, owner: Principal, claims: dict[str, object]
+    ring: KeyService, owner: Principal, claims: dict[str, object]
 ) -> None:
     claims = {name: owner.key_id if value == "KEY" else value for name, value in claims.items()}
     token = jwt.encode(claims, derived(ring.secrets.newest, "tokens"), "HS256")
@@ -111,7 +111,7 @@ async def test_claims_of_others_do_not_count(
     [(0, LIFETIME, True), (0, LIFETIME + 1, False), (0, 1e9, False), (10, 10 + LIFETIME, False)],
 )
 async def test_a_token_that_lives_too_long_is_none(
-    ring: KeyRing, owner: Principal, clock: ManualClock, begin: float, end: float, good: bool
+    ring: KeyService, owner: Principal, clock: ManualClock, begin: float, end: float, good: bool
 ) -> None:
     now = clock.stamp() / 1e6
     claims = {"iss": "dibs", "sub": owner.key_id, "iat": now + begin, "exp": now + end}
@@ -122,7 +122,7 @@ async def test_a_token_that_lives_too_long_is_none(
         assert refusal(ring, token) == "unknown"
 
 
-async def test_a_changed_token_is_none(ring: KeyRing, owner: Principal) -> None:
+async def test_a_changed_token_is_none(ring: KeyService, owner: Principal) -> None:
     token = ring.token(owner)
     head, body, signature = token.split(".")
     other = "A" if signature[0] != "A" else "B"
@@ -144,7 +144,7 @@ def test_so_many_tokens_are_remembered_and_no_more(
     assert len(tokens._verified) <= 8
 
 
-async def test_secrets_for_one_purpose_tell_nothing_of_those_for_another(ring: KeyRing) -> None:
+async def test_secrets_for_one_purpose_tell_nothing_of_those_for_another(ring: KeyService) -> None:
     secrets = {
         derived(ring.secrets.newest, purpose) for purpose in ("tokens", "lease ids", "sessions")
     }

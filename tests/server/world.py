@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import httpx2
 
+from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.limits import Limits
-from dibs.server.principal import Scope
 from dibs.server.serve import Server
 
 LONG = 30.0

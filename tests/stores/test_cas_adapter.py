@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class PlannedCells(MemoryCells):
         super().__init__(server, clock, now)
         self.delay = 0.0
         self.limits = (10**9, 10**9)
-        self.loads = 0
+        self.loads = self.swaps = 0
         self.conflicts = 0
         """So many swaps come too late."""
 
@@ -47,6 +48,7 @@ class PlannedCells(MemoryCells):
         return await super().load(key)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        self.swaps += 1
         await asyncio.sleep(self.delay)
         if self.conflicts:
             self.conflicts -= 1
@@ -129,6 +131,48 @@ async def test_a_clock_that_stood_still_dates_no_lease_too_early() -> None:
     for clock in (wall, mine, theirs):
         clock.advance(1)
     assert isinstance(await other.say(Acquire(KEY, "b", "b", 30.0)), Refused)
+
+
+async def test_servers_whose_clocks_differ_are_asked_no_more_often() -> None:
+    """Each answer may come from another one: that is no clock of ours that stood still."""
+    clock = ManualClock()
+    server, ahead = Server(clock), cycle((0.0, 5.0, 0.0))
+    process = Process(server, clock)
+    date = server.date
+    server.date = lambda: date() + next(ahead)  # type: ignore[method-assign]
+    for turn in range(30):
+        lease = f"{turn:032x}"
+        assert isinstance(await process.say(Acquire(KEY, lease, "o", 30.0)), Granted)
+        assert await process.say(Release(KEY, lease)) == Released()
+        clock.advance(1.0)
+    assert process.cells.swaps <= 2 * 30 + 6
+    assert process.cells.loads <= 6
+
+
+async def test_who_comes_after_a_conflict_is_not_answered_by_what_was_read_before() -> None:
+    clock = SystemClock()
+    server = Server(clock)
+    process, other = Process(server, clock), Process(server, clock)
+    await process.say(Acquire(KEY, "mine", "o", 30.0))
+    await process.say(Release(KEY, "mine"))
+    await other.say(Acquire(KEY, "theirs", "o", 30.0))
+    swap = process.cells.swap
+    tries: list[asyncio.Task[Any]] = []
+
+    async def meanwhile(key: bytes, version: Any, change: Change) -> Any:
+        try:
+            return await swap(key, version, change)
+        except SwapConflict:
+            if not tries:
+                await other.say(Release(KEY, "theirs"))
+                tries.append(asyncio.create_task(process.say(Acquire(KEY, "late", "o", 30.0))))
+                await asyncio.sleep(0)
+            raise
+
+    process.cells.swap = meanwhile  # type: ignore[method-assign]
+    first = await process.say(Acquire(KEY, "early", "o", 30.0))
+    late = await tries[0]
+    assert [isinstance(each, Granted) for each in (first, late)] in ([True, False], [False, True])
 
 
 async def test_callers_that_give_up_take_no_others_along() -> None:

@@ -15,12 +15,13 @@ from nats.js.api import KeyValueConfig, StorageType
 
 import dibs
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
-from dibs.model import Inspect
+from dibs.model import Acquire, Granted, Inspect, Refused
+from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.store import AsyncCasConnection
 from dibs.stores.redact import redacted
 from dibs.stores.registry import store_for
 from dibs.sync import connect
-from dibs.testing import FaultProxy
+from dibs.testing import FaultProxy, ManualClock
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.nats import NatsServer
 from tests.servers.ports import free_port
@@ -324,5 +325,20 @@ def test_a_lone_try_gets_a_dead_holders_lease(nats_url: str) -> None:
 
 
 @pytest.mark.multiprocess
+async def test_a_clock_that_stood_still_dates_no_lease_too_early(nats_url: str) -> None:
+    """As in a virtual machine that was paused: a lone try elsewhere would take the lease at once."""
+    url = f"{nats_url}&skew=0.2"
+    paused = store_for(url, clock=ManualClock()).async_connection()
+    other = store_for(url).async_connection()
+    await apply_over(paused, [Inspect(b"lock:a")])  # now it knows the server's time
+    await asyncio.sleep(2.5)
+    (granted,) = await apply_over(paused, [Acquire(b"lock:a", "held", "o", 1.0)])
+    (tried,) = await apply_over(other, [Acquire(b"lock:a", "tried", "o", 1.0)])
+    assert isinstance(granted, Granted)
+    assert isinstance(tried, Refused)
+    for connection in (paused, other):
+        await connection.close()
+
+
 def test_processes_take_turns(nats_url: str, tmp_path: Path) -> None:
     assert sum(contend(nats_url, tmp_path, seconds=4)) > 20

@@ -184,6 +184,8 @@ def test_what_else_lies_there_is_told(moto_url: str, moto: MotoServer) -> None:
     client.close()
     with pytest.raises(Corrupt, match="no book of Dibs"):
         use(moto_url)
+    with connect(moto_url) as store, store.lock("b").acquire():
+        assert [each.name for each in store.list()] == [b"b"]
 
 
 @pytest.mark.usefixtures("_credentials")
@@ -248,6 +250,7 @@ def test_a_child_connects_for_itself(moto_url: str) -> None:
         child = os.fork()
         if not child:
             try:
+                client.lock("a").status()  # a new client of boto3 takes longer than a try waits
                 os._exit(0 if client.lock("a").try_acquire() is None else 1)
             finally:
                 os._exit(2)

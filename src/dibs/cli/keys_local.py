@@ -13,14 +13,12 @@ from dibs.cli.options import configured_store_url, service_meant
 from dibs.cli.output import Messages, Shape
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
+from dibs.server.auth.api_key import KeyMade, KeyShown, NewKey, key_shown
+from dibs.server.auth.key_cache import marker_of
+from dibs.server.auth.keys import KeyAdmin, KeyService, UnknownKey
+from dibs.server.auth.policy import EVERYTHING, Principal, Scope
 from dibs.server.config import read_config
-from dibs.server.keys import KeyRing, UnknownKey
-from dibs.server.keys_desk import Desk
-from dibs.server.keys_known import marker_of
-from dibs.server.keys_shapes import KeyMade, KeyShown, NewKey, shown
-from dibs.server.principal import Principal, Scope
 from dibs.server.records import records_for
-from dibs.server.scopes import EVERYTHING
 from dibs.server.serve import leave_sign
 from dibs.server.tokens import LEEWAY, LIFETIME
 from dibs.stores.redact import redacted
@@ -37,26 +35,26 @@ class LocalOffice:
         self._who = Principal("", _somebody(), frozenset(Scope), EVERYTHING)
 
     def create(self, wanted: Shape) -> Shape:
-        async def created(desk: Desk, _: KeyRing) -> KeyMade:
-            return await desk.create(self._who, msgspec.convert(wanted, NewKey))
+        async def created(admin: KeyAdmin, _: KeyService) -> KeyMade:
+            return await admin.create(self._who, msgspec.convert(wanted, NewKey))
 
         made: Shape = self._do(created)
         return made
 
     def list(self, *, ended: bool) -> list[Shape]:
-        async def listed(desk: Desk, ring: KeyRing) -> list[KeyShown]:
+        async def listed(admin: KeyAdmin, ring: KeyService) -> list[KeyShown]:
             now = ring.now()
-            keys = await desk.list(self._who)
-            return [shown(key, now) for key in keys if ended or not key.ended(now)]
+            keys = await admin.list(self._who)
+            return [key_shown(key, now) for key in keys if ended or not key.ended(now)]
 
         found: list[Shape] = self._do(listed)
         return found
 
     def revoke(self, key_id: str) -> Shape | None:
-        async def revoked(desk: Desk, ring: KeyRing) -> KeyShown:
-            key = await desk.revoke(self._who, key_id)
+        async def revoked(admin: KeyAdmin, ring: KeyService) -> KeyShown:
+            key = await admin.revoke(self._who, key_id)
             await self._leave_marker(marker_of(key))
-            return shown(key, ring.now())
+            return key_shown(key, ring.now())
 
         try:
             gone: Shape = self._do(revoked)
@@ -74,19 +72,19 @@ class LocalOffice:
                     "warning", f"servers that cannot read the records are not told: {error}"
                 )
 
-    def _do(self, action: Callable[[Desk, KeyRing], Awaitable[object]]) -> Any:
+    def _do(self, action: Callable[[KeyAdmin, KeyService], Awaitable[object]]) -> Any:
         """Do it, and tell what came of it as plain dicts."""
         return msgspec.to_builtins(asyncio.run(self._done(action)))
 
-    async def _done(self, action: Callable[[Desk, KeyRing], Awaitable[object]]) -> object:
+    async def _done(self, action: Callable[[KeyAdmin, KeyService], Awaitable[object]]) -> object:
         records = records_for(self._url)
-        ring = KeyRing(records)
+        ring = KeyService(records)
         try:
             await records.open()
-            await ring.load()
-            return await action(Desk(ring, Audit(records)), ring)
+            await ring.cache.load()
+            return await action(KeyAdmin(ring, Audit(records)), ring)
         finally:
-            await ring.close()
+            await ring.cache.close()
             await records.close()
 
 

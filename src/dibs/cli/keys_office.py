@@ -13,12 +13,12 @@ from dibs.cli.output import Messages, Shape
 from dibs.cli.service import Remote
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, Forbidden
-from dibs.server.keys_shapes import MAX_LIFE, check_name
-from dibs.server.scopes import lacks_slash, read_prefix, read_scopes, reduced, written
+from dibs.server.auth.api_key import MAX_LIFE, check_name
+from dibs.server.auth.policy import lacks_slash, read_prefix, read_scopes, reduced, write_prefix
 
 
 class Office(Protocol):
-    """Makes, lists and revokes keys; all of them as `dibs.server.keys_shapes` has them."""
+    """Makes, lists and revokes keys; all of them as `dibs.server.auth.api_key` has them."""
 
     @property
     def place(self) -> str:
@@ -123,7 +123,9 @@ def wanted(
         shape: Shape = {
             "name": name,
             "scopes": sorted(read_scopes(scopes)),
-            "prefixes": [written(each) for each in reduced(map(read_prefix, prefixes)) if each],
+            "prefixes": [
+                write_prefix(each) for each in reduced(map(read_prefix, prefixes)) if each
+            ],
         }
         if expires_in is not None:
             shape["expires_in"] = _lifetime(expires_in)
@@ -134,7 +136,7 @@ def wanted(
 
 def slashes_added(prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Prefixes without a slash at their end, each with the directory that it stands for."""
-    return ((each, written(read_prefix(each))) for each in prefixes if lacks_slash(each))
+    return ((each, write_prefix(read_prefix(each))) for each in prefixes if lacks_slash(each))
 
 
 def _lifetime(text: str) -> float:

@@ -96,7 +96,7 @@ def _take_back(key: str, records_url: str, messages: Messages) -> None:
     """Revoke a first key that was not printed; the next start creates another."""
     from dibs.cli.keys import take_back
     from dibs.cli.keys_local import LocalOffice
-    from dibs.server.secrets import id_of
+    from dibs.server.auth.credentials import id_of
 
     take_back(LocalOffice(records_url), id_of(key) or "", messages)
 

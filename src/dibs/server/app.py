@@ -14,10 +14,10 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.answers import Answer
+from dibs.server.auth.keys import Unauthenticated
+from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, Gone
-from dibs.server.keys import Unauthenticated
 from dibs.server.placing.runtime import Moving
-from dibs.server.principal import Principal
 from dibs.server.problems import Problem, forbidden, unauthenticated
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, Router

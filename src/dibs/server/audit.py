@@ -15,8 +15,8 @@ import msgspec
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import shown
 from dibs.errors import DibsError
-from dibs.server.principal import Principal, Scope
-from dibs.server.records.port import Entry, Records
+from dibs.server.auth.policy import Principal, Scope
+from dibs.server.records.port import LogEntry, Records
 from dibs.server.repeating import repeat
 from dibs.stores.http.names import decoded, encoded
 
@@ -148,7 +148,7 @@ class Audit:
         over = counts.total() - self._most
         for share in (self._most // SHARE, 0):
             for before in reversed(pages):
-                gone = list[Entry]()
+                gone = list[LogEntry]()
                 for each in reversed(await self._records.log(before, TRIMMED) if over else ()):
                     key = _read(each).key
                     if len(gone) < over and counts[key] > share and (key or not share):
@@ -240,7 +240,7 @@ def _may_see(reader: Principal, line: NumberedLine) -> bool:
     )
 
 
-def _read(entry: Entry) -> NumberedLine:
+def _read(entry: LogEntry) -> NumberedLine:
     """A line; one that is none is shown as such."""
     try:
         line = msgspec.json.decode(entry.value, type=NumberedLine)

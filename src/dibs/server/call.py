@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct
 
-from dibs.server.principal import Principal
+from dibs.server.auth.policy import Principal
 from dibs.server.problems import Problem
 from dibs.server.wanted import place_in, wanted
 

@@ -15,11 +15,11 @@ from msgspec import Struct
 from dibs.config import seconds
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import KEEP, MOST
+from dibs.server.auth.credentials import ServiceSecret
 from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.logs import Format
 from dibs.server.placing.table import FRESH
 from dibs.server.records.sqlite import sqlite_path
-from dibs.server.secrets import Secrets
 from dibs.server.wanted import place_in, wanted
 from dibs.session import implicit_url
 from dibs.settings import closest, is_link
@@ -109,11 +109,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return None
         return Path(f"{sqlite_path(self.records_url)}.secret")
 
-    def secrets(self) -> Secrets:
+    def secrets(self) -> ServiceSecret:
         """What signs tokens and sessions. Raises `NotConfigured`."""
         if not self.secret and self.records_url.startswith("memory:"):
-            return Secrets((f"{_PROCESS}{self.records_url}",))
-        return Secrets(self.secret, self.secret_path)
+            return ServiceSecret((f"{_PROCESS}{self.records_url}",))
+        return ServiceSecret(self.secret, self.secret_path)
 
     @property
     def named_urls(self) -> tuple[str, ...]:

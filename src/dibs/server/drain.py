@@ -67,7 +67,7 @@ def ends_of(call: Call, tell: Callable[[End], None]) -> Generator[None]:
         leave.callback(gone.cancel)
         leave.callback(gone.remove_done_callback, is_gone)  # that we leave is no end
         leave.callback(service.drain.watch(partial(tell, "draining")))
-        leave.callback(service.keys.watch(call.principal.key_id, partial(tell, "key")))
+        leave.callback(service.keys.cache.watch(call.principal.key_id, partial(tell, "key")))
         if call.session is not None:
             leave.callback(service.sessions.watch(call.session, partial(tell, "session")))
         yield

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 
 from dibs.core.names import KINDS, WAIT, split_key
 from dibs.model import Command, Reply
-from dibs.server.principal import Principal
+from dibs.server.auth.policy import Principal
 from dibs.server.routing import Route
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "dibs_keys_age_seconds",
             "Since when keys could not be looked up",
-            service.keys.stale_for,
+            service.keys.cache.stale_for,
         )
         yield GaugeMetricFamily("dibs_draining", "1: it is about to stop", service.drain.begun)
 

@@ -11,9 +11,8 @@ from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.answers import JSON, Answer, encode
-from dibs.server.principal import Principal, Scope
+from dibs.server.auth.policy import Principal, Scope, reduced
 from dibs.server.problems import Problem
-from dibs.server.scopes import reduced
 from dibs.stores.http.names import MARK, decoded
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 from msgspec import Struct
 
 from dibs.core.names import MAX_NAME
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from dibs.server.problems import Problem
 from dibs.stores.http.names import MARK, decoded
 

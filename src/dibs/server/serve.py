@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from dibs.errors import NotConfigured
 from dibs.runtime.aio import AsyncRuntime
 from dibs.server.audit import Audit
+from dibs.server.auth.credentials import SHORTEST
+from dibs.server.auth.keys import KeyService
 from dibs.server.config import Placement, ServerConfig
 from dibs.server.front import Front, allow_files, listening_socket, url_of
-from dibs.server.keys import KeyRing
 from dibs.server.logs import logged
 from dibs.server.metrics import measured
 from dibs.server.observatory.observatory import observing
@@ -34,7 +35,6 @@ from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others
 from dibs.server.repeating import repeat
-from dibs.server.secrets import SHORTEST
 from dibs.server.service import Service
 from dibs.session import session_for
 from dibs.stores.redact import redacted
@@ -141,18 +141,18 @@ class Server:
         records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
-        keys = KeyRing(records, secrets=config.secrets())
-        await keys.load()
-        stack.push_async_callback(keys.close)
+        keys = KeyService(records, secrets=config.secrets())
+        await keys.cache.load()
+        stack.push_async_callback(keys.cache.close)
         self._check_keys(keys)
         audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
-        keys.leave_markers(Markers(lambda: runtime.stores))
+        keys.cache.markers = Markers(lambda: runtime.stores)
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
-        await keys.on_change(service.sessions.read_ended)
+        await keys.cache.on_change(service.sessions.read_ended)
         trouble = "other servers cannot be told who has signed out"
         stack.enter_context(background(repeat(service.sessions.write_ended, 1.0, trouble)))
         desk = placing(runtime, records, audit)
@@ -180,8 +180,8 @@ class Server:
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
         for told in open_to_others(urls, secret):
             log.warning("%s", told)
-        for worry in await records.worries():
-            log.warning("records = %s: %s", redacted(self.config.records_url), worry)
+        for warning in await records.warnings():
+            log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
     def _ticket(self, service: Service) -> str:
         """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
@@ -202,7 +202,7 @@ class Server:
         self._stack.push_async_callback(session.close_loop)
         return session.loop_runtime()
 
-    def _check_keys(self, keys: KeyRing) -> None:
+    def _check_keys(self, keys: KeyService) -> None:
         """Without any key nobody else can reach it. Raises `NotConfigured`."""
         if not keys.living() and not self.config.is_loopback:
             raise NotConfigured(

@@ -34,14 +34,14 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
 from dibs.server.audit import Audit
+from dibs.server.auth.keys import KeyService
+from dibs.server.auth.policy import Principal
 from dibs.server.drain import Drain, draining
-from dibs.server.keys import KeyRing
 from dibs.server.limits import Limits
 from dibs.server.observatory.observatory import Observatory, OverheardMail
 from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
-from dibs.server.principal import Principal
 from dibs.server.problems import Problem
 from dibs.server.records.port import Records
 from dibs.server.routing import Route
@@ -74,7 +74,7 @@ class Health:
         """Raises `Problem`, 503, where requests should go to another server."""
         if self._service.drain.begun:
             raise draining()
-        if not self._service.keys.is_current:
+        if not self._service.keys.cache.is_current:
             raise Problem("unavailable", "the server cannot read its records", retry_after=1)
         if not self._service.runtime.may_grant:
             raise Problem(
@@ -195,7 +195,7 @@ class Service:
     runtime: PlacedRuntime
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
-    keys: KeyRing
+    keys: KeyService
     audit: Audit
     limits: Limits = field(default_factory=Limits)
     origins: tuple[str, ...] = ()

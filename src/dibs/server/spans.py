@@ -18,7 +18,7 @@ from dibs.core.names import KINDS
 from dibs.errors import DibsError
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
 from dibs.runtime.port import TimedReply
-from dibs.server.principal import Principal
+from dibs.server.auth.policy import Principal
 from dibs.server.routing import Route
 
 if TYPE_CHECKING:

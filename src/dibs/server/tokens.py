@@ -7,7 +7,7 @@ import jwt
 from jwt.types import Options
 
 from dibs.clock import Clock
-from dibs.server.secrets import derived
+from dibs.server.auth.credentials import derived
 
 LIFETIME = 60
 """Seconds that a token is good for."""

@@ -17,9 +17,9 @@ from dibs.model import (
     Revoke,
     Status,
 )
+from dibs.server.auth.policy import Principal, Scope
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placing.home import SLACK
-from dibs.server.principal import Principal, Scope
 from dibs.server.problems import lacking
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)

@@ -21,7 +21,15 @@ from dibs.clock import Clock
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Capabilities, Finding
-from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
+from dibs.stores.cas.cells import (
+    Cell,
+    Cells,
+    Change,
+    Receive,
+    SwapConflict,
+    TooLarge,
+    load_if_readable,
+)
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.cas.options import read_options
@@ -39,6 +47,10 @@ PART = 250
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0
 """Seconds; callers may allow less."""
+
+type Inboxes = dict[str, tuple[asyncio.AbstractEventLoop, Receive]]
+"""Who subscribed in this process: an asyncio client and a blocking one, with loops of their own, may share a
+store."""
 
 OTHER_ETAG = '"00000000000000000000000000000000"'
 """No object has this one."""
@@ -71,8 +83,8 @@ class S3Store(CasStore):
     Options: `endpoint`, `region`, `skew` (seconds by which the servers' clocks may differ, default 10).
     Credentials and their settings are boto3's own: environment, profile, role.
 
-    There are no notifications, so waiters of other processes ask from time to time. `open` makes sure, with
-    an object named `probe`, that the server refuses writes whose condition fails.
+    No notifications come from other processes, so waiters ask from time to time. `open` makes sure, with an
+    object named `probe`, that the server refuses writes whose condition fails.
     """
 
     capabilities = Capabilities(
@@ -95,10 +107,12 @@ class S3Store(CasStore):
         self._bucket = parts.netloc
         self._prefix = unquote(parts.path).strip("/") or "dibs"
         self._options = options
+        self._inboxes: Inboxes = {}
         super().__init__(shown, clock=clock)
 
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
-        return S3Cells(self.url, self._bucket, self._prefix, self._make_client, clock, now)
+        make, inboxes = self._make_client, self._inboxes
+        return S3Cells(self.url, self._bucket, self._prefix, make, inboxes, clock, now)
 
     def _make_client(self) -> Any:
         """Make a client; this reads files. A try that fails is never repeated behind our back.
@@ -129,6 +143,7 @@ class S3Cells:
         bucket: str,
         prefix: str,
         make: Callable[[], Any],
+        inboxes: Inboxes,
         clock: StoreClock,
         now: Callable[[], float],
     ) -> None:
@@ -136,6 +151,7 @@ class S3Cells:
         self._bucket = bucket
         self._prefix = prefix
         self._make = make
+        self._inboxes = inboxes
         self._clock = clock
         self._now = now
         self._opening = asyncio.Lock()
@@ -253,6 +269,7 @@ class S3Cells:
     def after_fork(self) -> None:
         """Sockets are closed in silence by whoever drops them; threads do not come along."""
         self._client = self._threads = self._making = None
+        self._inboxes.clear()
 
     # -- cells --------------------------------------------------------------------------------------
 
@@ -281,6 +298,12 @@ class S3Cells:
         )
         if found is None:
             raise SwapConflict
+        for each in change.notifications:
+            subscriber = self._inboxes.get(each.inbox)
+            if subscriber is not None:
+                loop, receive = subscriber
+                with suppress(RuntimeError):  # it has ended
+                    loop.call_soon_threadsafe(receive, [each])
         return found["ETag"]
 
     async def _delete(self, key: bytes, version: str) -> None:
@@ -308,12 +331,18 @@ class S3Cells:
         )
         start = len(base + _object(b""))
         keys = [_key(each["Key"][start:]) for each in found.get("Contents", ())]
-        cells = await asyncio.gather(*(self.load(key) for key in keys))
-        return list(zip(keys, cells, strict=True)), keys[-1] if found["IsTruncated"] else None
+        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
+        read = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
+        return read, keys[-1] if found["IsTruncated"] else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
-        """Nothing comes: waiters elsewhere ask from time to time."""
-        return lambda: None
+        """Notifications come from this process only; for all others, waiters ask from time to time."""
+        self._inboxes[inbox] = (asyncio.get_running_loop(), receive)
+
+        def end() -> None:
+            self._inboxes.pop(inbox, None)
+
+        return end
 
     async def examine(self) -> Sequence[Finding]:
         """Whether conditions of writes are obeyed, and rules that delete objects."""

@@ -4,7 +4,7 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Route
 from dibs.stores.http.names import encoded

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import jwt
 import pytest
 
-from dibs.server.keys import KeyRing
-from dibs.server.principal import Principal, Scope
-from dibs.server.secrets import derived
+from dibs.server.auth.credentials import derived
+from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.policy import Principal, Scope
 from tests.server.authorization.matrix import (
     DIRECTORIES,
     NAME,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from tests.server.world import World
 
 INSIDE, NAME, UNUSED = b"matrix/in/", b"matrix/in/x", b"matrix/in/never-used"

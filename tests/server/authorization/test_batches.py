@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from dibs.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_tells_nothing_secret
 from tests.server.authorization.matrix import DIRECTORIES, NAME, UNUSED, Matrix, Someone

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Route
 from tests.server.authorization.asking import (

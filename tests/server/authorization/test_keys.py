@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.server.keys import KeyRing
-from dibs.server.principal import Scope
+from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_refused
 from tests.server.authorization.matrix import INSIDE, NAME, OWNER, Matrix, Someone, client_of

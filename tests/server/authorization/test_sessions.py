@@ -9,8 +9,8 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.server.keys import KeyRing
-from dibs.server.principal import Scope
+from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Route
 from dibs.server.ui.seal import Seal, new_session

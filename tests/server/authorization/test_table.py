@@ -8,8 +8,8 @@ import pytest
 
 from dibs.server.answers import Answer, empty
 from dibs.server.app import Application
+from dibs.server.auth.policy import IMPLIED, Principal, Scope
 from dibs.server.call import Call
-from dibs.server.principal import IMPLIED, Principal, Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, everywhere, somewhere
 from tests.server.authorization.asking import every_route, shown

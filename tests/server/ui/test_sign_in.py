@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
-from dibs.server.principal import Scope
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World, b64
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
-from dibs.server.principal import Scope
 from dibs.server.ui.tickets import LIFETIME, MOST, Tickets
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World

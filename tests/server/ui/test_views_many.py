@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dibs.model import Acquire
-from dibs.server.principal import Principal
+from dibs.server.auth.policy import Principal
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World

@@ -25,6 +25,8 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
+from dibs.model import Acquire, Granted, Revoke, Revoked
+from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.ledger import QUEUE_LIMIT
 from dibs.stores.registry import store_for
 from dibs.sync import Client, connect
@@ -118,6 +120,22 @@ def test_who_waits_sends_heartbeats_and_no_more(etcd_url: str, etcd_server: Etcd
         lease.release()
         assert got.wait(5)
         thread.join()
+
+
+async def test_more_clients_are_notified_than_a_transaction_takes(etcd_url: str) -> None:
+    connection = store_for(etcd_url).async_connection()
+    await connection.open()
+    key = b"semaphore:a"
+    holds = [
+        Acquire(key, f"{n:032x}", "o", 60.0, capacity=200, inbox=f"inbox-{n}") for n in range(130)
+    ]
+    granted = await apply_over(connection, holds)
+    assert all(isinstance(reply, Granted) for reply in granted)
+    await connection.subscribe(lambda _: None)
+    (revoked,) = await apply_over(connection, [Revoke(key, None, "all of them", now=True)])
+    assert isinstance(revoked, Revoked)
+    assert revoked.count == 130
+    await connection.close()
 
 
 def test_old_inboxes_are_deleted_in_one_call(etcd_url: str, etcd_server: EtcdServer) -> None:

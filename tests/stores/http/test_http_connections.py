@@ -13,7 +13,7 @@ import dibs
 import dibs.sync
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
 from dibs.model import Failed, Granted, Refused, Revoke, Status
-from dibs.server.principal import Scope
+from dibs.server.auth.policy import Scope
 from dibs.stores.registry import store_for
 from dibs.testing.conformance.world import step
 from tests.connections import connection_to

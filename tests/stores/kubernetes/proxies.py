@@ -23,6 +23,7 @@ class HttpProxy:
         self.answers: list[bytes] = []
         """What is answered instead of the next requests."""
         self.logins: list[str] = []
+        self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -47,6 +48,7 @@ class HttpProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self.connections += 1
                 self._sockets.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 

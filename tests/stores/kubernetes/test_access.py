@@ -213,7 +213,7 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
     (tmp_path / "plugin").write_text(PLUGIN.format(python=sys.executable))
     (tmp_path / "plugin").chmod(0o755)
 
-    def url(kind: str) -> str:
+    def url(kind: str, **cluster: str) -> str:
         plugin = {
             "apiVersion": "client.authentication.k8s.io/v1beta1",
             "command": "./plugin",
@@ -221,7 +221,8 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
             "env": [{"name": "PLUGIN", "value": "by env"}],
             "provideClusterInfo": True,
         }
-        config = kubeconfig(tmp_path / f"config-{kind}", kube_server, user={"exec": plugin})
+        config = tmp_path / f"config-{kind}"
+        kubeconfig(config, kube_server, cluster=cluster, user={"exec": plugin})
         return f"kubernetes://plugged?kubeconfig={config}"
 
     def runs() -> list[str]:
@@ -243,6 +244,12 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(ADMIN)
         with client.lock("a"):
             """It was run again after the 401."""
+    with HttpProxy() as proxy, connect(url("proxied", **{"proxy-url": proxy.url})) as client:
+        client.lock("a").acquire(wait=0).release()
+        proxy.answers.append(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+        before = proxy.connections
+        client.lock("a").acquire(wait=0).release()
+        assert proxy.connections == before + 1  # the client certificate may be a new one, too
     before = len(runs())
     with connect(url("short")) as client, client.lock("a"):
         """What expires at once is made for each call."""

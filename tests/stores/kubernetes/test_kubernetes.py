@@ -15,7 +15,6 @@ from typing import Any, cast
 import pytest
 
 import dibs
-from dibs.core.book import MemoryBook
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -24,16 +23,15 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
-from dibs.model import Acquire, Granted, Inspect, Lost, Notification, Refused, Renew
+from dibs.model import Acquire, Granted, Inspect, Lost, Refused, Renew
 from dibs.runtime.batcher import apply_over
-from dibs.stores.cas.cells import Change
 from dibs.stores.cas.clock import StoreClock
-from dibs.stores.kubernetes.access import find_access
+from dibs.stores.kubernetes.access import ApiServer, find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
 from dibs.stores.kubernetes.objects import is_later, lease_name
 from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.registry import store_for
-from dibs.stores.snapshot import dump
+from dibs.stores.web.client import WebClient
 from dibs.sync import LeaderElection, connect
 from dibs.testing import FaultProxy
 from tests.servers.kube import READER, STRANGER, KubeServer
@@ -323,7 +321,7 @@ def test_a_waiter_is_served_after_its_watch_was_cut(cluster: Cluster) -> None:
 def test_a_watch_that_the_server_ends_begins_anew(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after half an hour. Notifications come nevertheless, and nobody hears of it."""
+    """As after half an hour: who waits is served nevertheless."""
     starts: list[float] = []
     begin = LeaseWatch.begin
 
@@ -333,24 +331,36 @@ def test_a_watch_that_the_server_ends_begins_anew(
         await begin(self)
 
     monkeypatch.setattr(LeaseWatch, "begin", begin_briefly)
-    monkeypatch.setattr("dibs.stores.kubernetes.watch.SHORT", 0.0)
 
-    async def main() -> list[Any]:
-        access = find_access(cluster.namespace, cluster.url.rpartition("=")[2], "")
-        cells = KubernetesCells(cluster.url, access, StoreClock(), time.monotonic, {})
-        told: asyncio.Queue[Any] = asyncio.Queue()
-        await cells.subscribe("inbox", told.put_nowait)
-        while len(starts) < 3:
-            await asyncio.sleep(0.05)
-        said, book = Notification(b"lock:a", "lease", "inbox", "head"), MemoryBook()
-        await cells.swap(b"lock:a", None, Change(dump(book), book, [said]))
-        first = await asyncio.wait_for(told.get(), 5)
+    async def main() -> None:
+        async with dibs.connect(cluster.url) as holder, dibs.connect(cluster.url) as client:
+            lease = await holder.lock("a", ttl=60).acquire()
+            turn = asyncio.create_task(client.lock("a", ttl=60, wait=30).acquire())
+            while len(starts) < 3:
+                await asyncio.sleep(0.05)
+            await lease.release()
+            await (await asyncio.wait_for(turn, 5)).release()
+
+    asyncio.run(main())
+
+
+async def test_a_server_that_begins_no_watch_is_told(cluster: Cluster) -> None:
+    """It takes the connection, and hangs: also the next try is made, and fails likewise."""
+    access = find_access(cluster.namespace, cluster.url.rpartition("=")[2], "")
+    cells = KubernetesCells(cluster.url, access, StoreClock(), time.monotonic, {})
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        endpoint = ApiServer("127.0.0.1", port, None, 0.2)
+        cells.client = WebClient(endpoint, time.monotonic, StoreClock().note, 4)
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="did not begin a watch in time"):
+                await cells.subscribe("inbox", lambda _: None)
         await cells.close()
-        await asyncio.sleep(0)  # so that the sockets are closed
-        return [first, told.qsize()]
-
-    (news,), others = asyncio.run(main())
-    assert (news.event, news.key, others) == ("head", b"lock:a", 0)
 
 
 def test_a_watch_brings_what_others_wrote_of_a_contended_key(cluster: Cluster) -> None:

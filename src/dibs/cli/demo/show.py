@@ -13,9 +13,9 @@ from itertools import cycle
 
 from dibs.cli.output import counted, shown, span
 from dibs.model import Holder, Inspect, Status
+from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.observatory.events import Event
-from dibs.server.principal import Scope
 from dibs.server.serve import Server
 
 KILLED_EVERY = 15.0

@@ -15,8 +15,8 @@ from dibs.server.observatory.picture import Picture
 from dibs.server.observatory.scanner import Scanner
 
 if TYPE_CHECKING:
+    from dibs.server.auth.policy import Principal
     from dibs.server.placing.runtime import PlacedRuntime
-    from dibs.server.principal import Principal
     from dibs.server.serve import Server
 
 GATHERED = 0.02

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dibs.server.audit import Audit
+from dibs.server.auth.policy import Principal, Scope
 from dibs.server.placing.choice import (
     Unsatisfiable,
     check_all,
@@ -27,7 +28,6 @@ from dibs.server.placing.mover import Mover
 from dibs.server.placing.placement import Place
 from dibs.server.placing.rules import Rule
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Records
 
 RULES_EACH = 500

@@ -19,13 +19,13 @@ from dibs.errors import BackendUnavailable, DibsError
 from dibs.locks.requests import new_id
 from dibs.model import Acquire, Granted, Inspect, Release
 from dibs.server.audit import Audit
+from dibs.server.auth.policy import Principal
 from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
 from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing
 from dibs.server.placing.home import Home
 from dibs.server.placing.markers import Markers
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import FRESH_ALONE, settled_after
-from dibs.server.principal import Principal
 from dibs.server.reach import HEADS
 from dibs.server.records.port import Conflict, Records
 from dibs.server.repeating import Complaints, repeat

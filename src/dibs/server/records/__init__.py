@@ -1,4 +1,4 @@
-"""What the service itself has to remember: API keys, restrictions, where directories live, the audit."""
+"""Data of the service itself: API keys, sessions, restrictions, placements, and the audit log."""
 
 from importlib import import_module
 
@@ -9,30 +9,30 @@ from dibs.stores.registry import SPELLINGS, needing_extras
 
 PLACES = {
     "memory": "memory:MemoryRecords",
-    "sqlite": "sqlite:SqliteRecords",
+    "sqlite": "sqlite:sqlite_records",
     "redis": "redis:RedisRecords",
     "rediss": "redis:RedisRecords",
     "valkey": "redis:RedisRecords",
     "valkeys": "redis:RedisRecords",
-    "postgresql": "postgres:PostgresRecords",
+    "postgresql": "postgres:postgres_records",
 }
-"""Where records can lie, by the scheme of the URL."""
+"""Module and callable that makes records, by the scheme of the URL."""
 
 
 def records_for(url: str) -> Records:
-    """The records at a URL, spelt as for a store of leases; nothing is connected to yet.
+    """The records at a URL, which is written as for a store of leases. Connects to nothing yet.
 
-    Raises `NotConfigured` for a URL at which no records can lie, or that is none.
+    Raises `NotConfigured` for an invalid URL, or for one of a store without records.
     """
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
     scheme = SPELLINGS.get(scheme, scheme)
     place = PLACES.get(scheme)
     if not colon or place is None:
+        schemes = ", ".join(f"{name}://" for name in PLACES if name != "memory")
         raise NotConfigured(
-            f"{redacted(url)!r} can hold leases, perhaps, but no records (keys, restrictions, the "
-            'audit): name a place for those, such as records = "sqlite:///records.db"; '
-            f"it may be any of {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
+            f"no records (API keys, restrictions, the audit log) can be at {redacted(url)!r}: set "
+            f'another place for them, such as records = "sqlite:///records.db"; supported are {schemes}'
         )
     module, _, name = place.partition(":")
     with needing_extras(scheme):

@@ -1,97 +1,103 @@
-"""Records in this process, for tests: `memory://`, or `memory://name` shared by all who name it."""
+"""Records in this process, for tests: `memory://`, or `memory://name` to share them by name."""
 
 import threading
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
-from dibs.server.records.bounds import check_address, check_kind, check_page, check_value
-from dibs.server.records.port import Conflict, Entry, Record
+from dibs.server.records.port import (
+    Conflict,
+    LogEntry,
+    Record,
+    check_key,
+    check_kind,
+    check_page,
+    check_value,
+)
 
 
-class _Shelf:
-    """What lies in one place."""
+class _Data:
+    """The data that all records of one URL share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.documents: dict[tuple[str, str], Record] = {}
-        self.lines: list[Entry] = []
-        self.count = 0
+        self.records: dict[tuple[str, str], Record] = {}
         self.revision = 0
+        self.lines: list[LogEntry] = []
+        self.last_number = 0
 
 
-_shelves: WeakValueDictionary[str, _Shelf] = WeakValueDictionary()
+_data_by_url: WeakValueDictionary[str, _Data] = WeakValueDictionary()
 _making = threading.Lock()
 
 
 class MemoryRecords:
-    """Records that end with those who use them."""
+    """See `Records`. The data ends with the last object of its URL."""
 
     def __init__(self, url: str) -> None:
         with _making:
-            self._shelf = _shelves.get(url) or _Shelf()
-            _shelves[url] = self._shelf
+            self._data = _data_by_url.setdefault(url, _Data())
 
     async def open(self) -> None:
-        """Nothing is to be done."""
+        pass
 
     async def close(self) -> None:
-        """Nothing is to be done."""
+        pass
 
-    async def worries(self) -> Sequence[str]:
+    async def warnings(self) -> Sequence[str]:
         return ()
 
     async def revision(self) -> int:
-        return self._shelf.revision
+        return self._data.revision
 
     async def get(self, kind: str, name: str) -> Record | None:
-        check_address(kind, name)
-        return self._shelf.documents.get((kind, name))
+        check_key(kind, name)
+        return self._data.records.get((kind, name))
 
     async def all(self, kind: str) -> Sequence[Record]:
         check_kind(kind)
-        with self._shelf.lock:
-            return [
-                record for (of, _), record in sorted(self._shelf.documents.items()) if of == kind
-            ]
+        with self._data.lock:
+            records = sorted(self._data.records.items())
+            return [record for (of, _), record in records if of == kind]
 
     async def put(self, kind: str, name: str, value: bytes, expected: int) -> Record:
-        check_address(kind, name)
+        check_key(kind, name)
         check_value(value)
-        with self._shelf.lock:
-            self._check(kind, name, expected)
-            record = Record(kind, name, value, expected + 1)
-            self._shelf.documents[kind, name] = record
-            self._shelf.revision += 1
+        record = Record(kind, name, value, expected + 1)
+        with self._data.lock:
+            self._check_version(kind, name, expected)
+            self._data.records[kind, name] = record
+            self._data.revision += 1
         return record
 
     async def delete(self, kind: str, name: str, expected: int) -> None:
-        check_address(kind, name)
-        with self._shelf.lock:
-            self._check(kind, name, expected)
-            if self._shelf.documents.pop((kind, name), None) is not None:
-                self._shelf.revision += 1
+        check_key(kind, name)
+        with self._data.lock:
+            self._check_version(kind, name, expected)
+            if self._data.records.pop((kind, name), None) is None:
+                raise Conflict(f"{kind} {name!r}")
+            self._data.revision += 1
+
+    def _check_version(self, kind: str, name: str, expected: int) -> None:
+        found = self._data.records.get((kind, name))
+        if (found.version if found else 0) != expected:
+            raise Conflict(f"{kind} {name!r}")
 
     async def append(self, value: bytes) -> int:
         check_value(value)
-        with self._shelf.lock:
-            self._shelf.count += 1
-            self._shelf.lines.append(Entry(self._shelf.count, value))
-            return self._shelf.count
+        with self._data.lock:
+            self._data.last_number += 1
+            self._data.lines.append(LogEntry(self._data.last_number, value))
+            return self._data.last_number
 
-    async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
+    async def log(self, before: int | None, limit: int) -> Sequence[LogEntry]:
         check_page(before, limit)
-        found = [each for each in self._shelf.lines if before is None or each.number < before]
+        found = [each for each in self._data.lines if before is None or each.number < before]
         return found[: -limit - 1 : -1]
 
-    async def oldest(self, limit: int) -> Sequence[Entry]:
+    async def oldest(self, limit: int) -> Sequence[LogEntry]:
         check_page(None, limit)
-        return self._shelf.lines[:limit]
+        return self._data.lines[:limit]
 
-    async def forget(self, lines: Sequence[Entry]) -> None:
-        with self._shelf.lock:
-            self._shelf.lines = [each for each in self._shelf.lines if each not in lines]
-
-    def _check(self, kind: str, name: str, expected: int) -> None:
-        found = self._shelf.documents.get((kind, name))
-        if (found.version if found else 0) != expected:
-            raise Conflict(f"{kind} {name!r}")
+    async def forget(self, lines: Sequence[LogEntry]) -> None:
+        with self._data.lock:
+            self._data.lines = [each for each in self._data.lines if each not in lines]

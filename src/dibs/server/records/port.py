@@ -1,17 +1,20 @@
-"""What the service needs of a place to remember things in: small documents, and a log.
+"""The interface to a place for records: small documents, and a log.
 
-Leases are in no record: they are in a store. Records are few and change rarely; every server of one
-service shares them.
+Leases are not in the records, they are in a store. There are few records, and they change rarely. All
+servers of a service share them.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dibs.errors import Corrupt, IncompatibleVersion
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A document. `version` is 1 when it is made and rises by one with every change."""
+    """A document. `version` is 1 at first, and rises by one with every change."""
 
     kind: str
     name: str
@@ -20,55 +23,124 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of the log; `number` rises, though not always by one."""
+class LogEntry:
+    """A line of the log. Later lines have higher numbers, with gaps."""
 
     number: int
     value: bytes
 
 
 class Conflict(Exception):
-    """The record is of another version than was expected: read it again."""
+    """The record has another version than expected. Read it again."""
 
 
 class Records(Protocol):
-    """Asynchronous; one event loop uses it. Whatever goes wrong with the place raises `BackendUnavailable`.
+    """All methods are called in one event loop, and raise `BackendUnavailable` if the place fails.
 
-    A kind is a word of ours (`key`, `restriction`, …); a name is any text of 1..2048 characters.
+    A kind is a word such as `key` or `restriction`. A name is any text of 1 to 2048 characters.
     """
 
     async def open(self) -> None:
         """Connect, and make what is missing."""
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect. The next call connects again."""
 
-    async def worries(self) -> Sequence[str]:
-        """Why this may be no place for records, in sentences for whoever runs the server."""
+    async def warnings(self) -> Sequence[str]:
+        """Reasons why records can get lost here, as sentences for the operator."""
 
     async def revision(self) -> int:
-        """Rises with every change of any record; cheap, to be asked about every second."""
+        """A number that rises with every change of a record. Cheap enough to read every second."""
 
     async def get(self, kind: str, name: str) -> Record | None:
-        """One document, or None."""
+        """Return a document, or None."""
 
     async def all(self, kind: str) -> Sequence[Record]:
-        """Every document of a kind, by name. All of one moment, or of a moment between two."""
+        """All documents of a kind, ordered by name. They are from one moment."""
 
     async def put(self, kind: str, name: str, value: bytes, expected: int) -> Record:
-        """Write a document that is of version `expected` still (0: that is not there). Raises `Conflict`."""
+        """Write a document if its version is `expected`; 0 means that there is none. Raises `Conflict`."""
 
     async def delete(self, kind: str, name: str, expected: int) -> None:
-        """Remove a document that is of version `expected` still. Raises `Conflict`."""
+        """Remove a document if its version is `expected`. Raises `Conflict`."""
 
     async def append(self, value: bytes) -> int:
-        """Add a line to the log; return its number. Nothing changes one."""
+        """Add a line to the log; return its number. Lines never change."""
 
-    async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
-        """The newest lines (older than number `before`), newest first."""
+    async def log(self, before: int | None, limit: int) -> Sequence[LogEntry]:
+        """The newest lines (those before number `before`), newest first."""
 
-    async def oldest(self, limit: int) -> Sequence[Entry]:
+    async def oldest(self, limit: int) -> Sequence[LogEntry]:
         """The oldest lines, oldest first."""
 
-    async def forget(self, lines: Sequence[Entry]) -> None:
-        """Remove these lines. Some may be gone already."""
+    async def forget(self, lines: Sequence[LogEntry]) -> None:
+        """Remove lines. Some may be gone already."""
+
+
+# ---- limits, and data that cannot be read ---------------------------------------------------------
+
+FORMAT = 1
+"""The format of stored records. Raise it when older releases could not read them."""
+
+MAX_NAME = 2048
+"""Characters of a name."""
+
+MAX_VALUE = 1 << 20
+"""Bytes of a document, or of a line of the log."""
+
+MAX_PAGE = 1000
+"""Lines of the log in one page."""
+
+_KIND = re.compile(r"[a-z][a-z-]{0,63}", re.ASCII)
+
+
+def check_key(kind: str, name: str) -> None:
+    """Raise `ValueError` unless a document can have this kind and name."""
+    check_kind(kind)
+    if not 1 <= len(name) <= MAX_NAME or "\0" in name or not _is_unicode(name):
+        raise ValueError(f"a record's name is 1 to {MAX_NAME} characters of Unicode, without NUL")
+
+
+def check_kind(kind: str) -> None:
+    """Raise `ValueError` for an invalid kind."""
+    if _KIND.fullmatch(kind) is None:
+        raise ValueError(f"{kind!r} is no kind of record")
+
+
+def check_value(value: bytes) -> None:
+    """Raise `ValueError` for a value that is too large."""
+    if len(value) > MAX_VALUE:
+        raise ValueError(f"a record is {MAX_VALUE} bytes at most, and this one is {len(value)}")
+
+
+def check_page(before: int | None, limit: int) -> None:
+    """Raise `ValueError` for an invalid page of the log."""
+    if not 1 <= limit <= MAX_PAGE or (before is not None and not 0 <= before < 1 << 53):
+        raise ValueError(f"a page of the log is 1 to {MAX_PAGE} lines before a number")
+
+
+def check_format(found: object, place: str) -> None:
+    """Raise `Corrupt` or `IncompatibleVersion` unless this release reads that format."""
+    if type(found) is not int:
+        raise unreadable(place, "no format number")
+    if found != FORMAT:
+        raise IncompatibleVersion(
+            f"the service's records in {place} have format {found}, and this release reads format "
+            f"{FORMAT}: run the same release on all servers"
+        )
+
+
+def unreadable(place: str, what: str) -> Corrupt:
+    """The error for data that Dibs did not write."""
+    return Corrupt(
+        f"the service's records in {place} can't be read ({what}), so no API key is accepted: "
+        "check what wrote there, and restore a backup"
+    )
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,59 +1,60 @@
 """Records in PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString
 
 import psycopg
+from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.server.records.bounds import (
-    FORMAT,
-    check_address,
-    check_kind,
-    check_page,
-    check_value,
-    entry_of,
-    record_of,
-    revision_of,
-    unreadable,
-)
-from dibs.server.records.port import Conflict, Entry, Record
+from dibs.server.records.port import FORMAT, Records, unreadable
+from dibs.server.records.sql import REVISION, Row, SqlRecords, read_revision
 from dibs.stores.postgres.errors import (
-    SqlError,
     cut_off,
     error_of,
     explain,
     is_of_the_connection,
-    is_worth_another_try,
     no_answer,
     refused,
 )
 from dibs.stores.postgres.url import Address
 
-PATIENCE = 10.0
-"""Seconds that the server has for an answer."""
+TIMEOUT = 10.0
+"""Seconds in which the server must answer."""
 
 TRIES = 5
-"""So often a statement is begun anew that lost against another transaction."""
+"""Tries of a statement that fails because of a concurrent transaction."""
 
-type Db = psycopg.AsyncConnection[tuple[Any, ...]]
+NAMES = {
+    "state": "dibs.service_state",
+    "records": "dibs.service_records",
+    "log": "dibs.service_log",
+}
+
+type Connection = psycopg.AsyncConnection[Row]
 
 
-class PostgresRecords:
-    """One connection, made anew when it breaks; each change is one statement.
+def postgres_records(url: str) -> Records:
+    """Records in the database of a URL. Raises `NotConfigured`."""
+    return SqlRecords(PostgresDriver(url))
 
-    One row counts revisions and lines. Whoever changes anything locks it, so what is read to be newer was
-    committed later, and a reader who remembers a number misses nothing.
+
+class PostgresDriver:
+    """See `SqlDriver`. One connection, which is made again when it breaks.
+
+    Each change is one statement. So a server that hangs between two statements never keeps a row locked,
+    and a transaction pooler can be in front of the database.
     """
 
     def __init__(self, url: str) -> None:
         self._address = Address(url)
-        self._db: Db | None = None
+        self._db: Connection | None = None
         self._turn = asyncio.Lock()
 
-    # -- a life -------------------------------------------------------------------------------------
+    @property
+    def place(self) -> str:
+        return self._address.place
 
     async def open(self) -> None:
         async with self._turn:
@@ -63,10 +64,39 @@ class PostgresRecords:
         async with self._turn:
             await self._disconnect()
 
-    async def worries(self) -> Sequence[str]:
-        return ()
+    async def run(self, statement: str, *values: object) -> Sequence[Row]:
+        async with self._turn:
+            try:
+                return await self._execute(statement, values)
+            except BackendUnavailable:
+                if self._db is not None:  # the connection is well
+                    raise
+            return await self._execute(statement, values)
 
-    async def _connected(self) -> Db:
+    async def change(self, statement: str, *values: object) -> bool:
+        return await self._execute_once(CHANGE.replace("{change}", statement), values) == 1
+
+    async def append(self, value: bytes) -> int:
+        return await self._execute_once(APPEND, (value,))
+
+    async def _execute_once(self, statement: str, values: tuple[object, ...]) -> int:
+        """The number that a statement returns which must not be repeated."""
+        async with self._turn:
+            return int((await self._execute(statement, values))[0][0])
+
+    async def _execute(self, statement: str, values: tuple[object, ...]) -> Sequence[Row]:
+        db = await self._connected()
+        async with self._guarded():
+            for _ in range(TRIES - 1):
+                try:
+                    return await _rows(db, statement, values)
+                except (SerializationFailure, DeadlockDetected):  # nothing was changed
+                    continue
+            return await _rows(db, statement, values)
+
+    # -- the connection -----------------------------------------------------------------------------
+
+    async def _connected(self) -> Connection:
         if self._db is not None and not self._db.closed:
             return self._db
         try:
@@ -74,30 +104,26 @@ class PostgresRecords:
                 self._address.conninfo, autocommit=True, prepare_threshold=None
             )
         except (psycopg.Error, OSError) as error:
-            raise refused(error, self._place) from error
+            raise refused(error, self.place) from error
         async with self._guarded():
-            await self._settle(db)
+            if not await _has_tables(db):
+                await self._make_tables(db)
+            read_revision(await _rows(db, REVISION), self.place)
         return db
 
-    async def _settle(self, db: Db) -> None:
-        """Find or make the tables."""
-        if not (await _rows(db, IS_THERE))[0][0]:
-            await self._make_tables(db)
-        _first_of(await _rows(db, STATE), self._place)
-
-    async def _make_tables(self, db: Db) -> None:
+    async def _make_tables(self, db: Connection) -> None:
         await db.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         try:
             async with db.transaction():
-                await _rows(db, LOCK)
-                if not (await _rows(db, IS_THERE))[0][0]:  # somebody else was first
+                await db.execute(LOCK)
+                if not await _has_tables(db):  # otherwise another server was faster
                     await db.execute(TABLES)
                     await db.execute(FIRST, (FORMAT,))
         except psycopg.errors.InsufficientPrivilege as error:
             raise Forbidden(
-                f"the service's tables are missing from schema dibs of {self._place}, and this role "
-                f"may not make them ({error.diag.message_primary}): have somebody who may run "
-                f"`dibs keys list --records postgresql://OWNER@{self._place}`, and grant SELECT, "
+                f"the service's tables are missing from schema dibs of {self.place}, and this role "
+                f"cannot make them ({error.diag.message_primary}): let a role with more rights run "
+                f"`dibs keys list --records postgresql://OWNER@{self.place}`, and grant SELECT, "
                 "INSERT, UPDATE, DELETE on dibs.service_records, _log and _state to this role"
             ) from error
 
@@ -106,143 +132,47 @@ class PostgresRecords:
         if db is not None:
             await db.close()
 
-    @property
-    def _place(self) -> str:
-        return self._address.place
-
-    # -- asking -------------------------------------------------------------------------------------
-
-    async def _read(self, statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
-        """Rows; asked for once more over another connection if the first one broke."""
-        async with self._turn:
-            try:
-                return await self._ask(statement, values)
-            except BackendUnavailable:
-                if self._db is not None:
-                    raise
-            return await self._ask(statement, values)
-
-    async def _write(self, statement: LiteralString, *values: object) -> int:
-        """The number that a change answers with."""
-        async with self._turn:
-            return int((await self._ask(statement, values))[0][0])
-
-    async def _ask(
-        self, statement: LiteralString, values: tuple[object, ...]
-    ) -> list[tuple[Any, ...]]:
-        db = await self._connected()
-        for _ in range(TRIES - 1):
-            try:
-                async with self._guarded(lost=True):
-                    return await _rows(db, statement, values)
-            except _Lost:
-                continue
-        async with self._guarded():
-            return await _rows(db, statement, values)
-
     @asynccontextmanager
-    async def _guarded(self, *, lost: bool = False) -> AsyncIterator[None]:
-        """Have callers see our errors; whatever leaves the connection in doubt ends it."""
+    async def _guarded(self) -> AsyncGenerator[None]:
+        """Raise errors of Dibs. Close the connection unless it is certainly well."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 yield
         except TimeoutError as error:
             await self._disconnect()
-            raise no_answer(self._place, PATIENCE) from error
+            raise no_answer(self.place, TIMEOUT) from error
         except psycopg.Error as error:
             found = error_of(error)
-            if lost and is_worth_another_try(found):
-                raise _Lost from error
             if self._db is None or self._db.closed or is_of_the_connection(found):
                 await self._disconnect()
-                raise cut_off(error, self._place) from error
-            raise self._meaning(found) from error
+                raise cut_off(error, self.place) from error
+            if found.state in ("42P01", "42703", "42804"):  # a table or a column is missing
+                raise unreadable(self.place, str(found)) from error
+            raise explain(found, self.place) from error
         except BaseException as error:
             await self._disconnect()
             if isinstance(error, OSError) and not isinstance(error, DibsError):
-                raise cut_off(error, self._place) from error
+                raise cut_off(error, self.place) from error
             raise
 
-    def _meaning(self, error: SqlError) -> DibsError:
-        if error.state in ("42P01", "42703", "42804"):
-            return unreadable(self._place, str(error))
-        return explain(error, self._place)
 
-    # -- documents ----------------------------------------------------------------------------------
-
-    async def revision(self) -> int:
-        return _first_of(await self._read(STATE), self._place)
-
-    async def get(self, kind: str, name: str) -> Record | None:
-        check_address(kind, name)
-        rows = await self._read(GET, kind, name)
-        return record_of(rows[0], self._place) if rows else None
-
-    async def all(self, kind: str) -> Sequence[Record]:
-        check_kind(kind)
-        return [record_of(row, self._place) for row in await self._read(ALL, kind)]
-
-    async def put(self, kind: str, name: str, value: bytes, expected: int) -> Record:
-        check_address(kind, name)
-        check_value(value)
-        if expected:
-            done = await self._write(CHANGE, value, kind, name, expected)
-        else:
-            done = await self._write(MAKE, value, kind, name)
-        if not done:
-            raise Conflict(f"{kind} {name!r}")
-        return Record(kind, name, value, expected + 1)
-
-    async def delete(self, kind: str, name: str, expected: int) -> None:
-        check_address(kind, name)
-        if expected:
-            done = bool(await self._write(REMOVE, kind, name, expected))
-        else:
-            done = not await self._read(GET, kind, name)
-        if not done:
-            raise Conflict(f"{kind} {name!r}")
-
-    # -- the log ------------------------------------------------------------------------------------
-
-    async def append(self, value: bytes) -> int:
-        check_value(value)
-        return await self._write(APPEND, value)
-
-    async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
-        check_page(before, limit)
-        end = (1 << 62) if before is None else before
-        return [entry_of(row, self._place) for row in await self._read(LOG, end, limit)]
-
-    async def oldest(self, limit: int) -> Sequence[Entry]:
-        check_page(None, limit)
-        return [entry_of(row, self._place) for row in await self._read(OLDEST, limit)]
-
-    async def forget(self, lines: Sequence[Entry]) -> None:
-        await self._write(FORGET, [each.number for each in lines])
+async def _has_tables(db: Connection) -> bool:
+    return bool(await _rows(db, HAS_TABLES))
 
 
-class _Lost(Exception):
-    """Nothing was done, as another transaction was in the way."""
-
-
-async def _rows(
-    db: Db, statement: LiteralString, values: tuple[object, ...] = ()
-) -> list[tuple[Any, ...]]:
-    return await (await db.execute(statement, values, prepare=False)).fetchall()
-
-
-def _first_of(rows: Sequence[tuple[Any, ...]], place: str) -> int:
-    return revision_of(rows[0] if rows else None, place)
+async def _rows(db: Connection, statement: str, values: tuple[object, ...] = ()) -> Sequence[Row]:
+    text = statement.format(**NAMES).replace("?", "%s").encode()
+    cursor = await db.execute(text, values, prepare=False)  # a pooler can change the connection
+    return await cursor.fetchall() if cursor.description else ()
 
 
 LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(5497853149204)"
-"""Who makes the tables waits here for who does it already; the end of the transaction unlocks it."""
+"""Held until the end of the transaction, so that one server makes the tables."""
 
-IS_THERE = """
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS schema
-    ON schema.oid = class.relnamespace
-    WHERE schema.nspname = 'dibs' AND class.relname = 'service_state')"""
+HAS_TABLES = """
+SELECT 1 FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS schema
+ON schema.oid = class.relnamespace
+WHERE schema.nspname = 'dibs' AND class.relname = 'service_state'"""
 """`to_regclass` would answer from a cache that the wait for the lock does not bring up to date."""
 
 TABLES = """
@@ -273,41 +203,11 @@ CREATE TRIGGER stays BEFORE UPDATE OR TRUNCATE ON dibs.service_log
 
 FIRST = "INSERT INTO dibs.service_state (format) VALUES (%s)"
 
-STATE = "SELECT format, revision FROM dibs.service_state"
-
-GET = """
-SELECT kind, name, value, version FROM dibs.service_records WHERE kind = %s AND name = %s"""
-
-ALL = """
-SELECT kind, name, value, version FROM dibs.service_records WHERE kind = %s ORDER BY name"""
-
-_RISEN = """, risen AS (
-    UPDATE dibs.service_state SET revision = revision + 1 WHERE EXISTS (SELECT FROM done))
-SELECT count(*) FROM done"""
-
-MAKE = f"""
-WITH done AS (
-    INSERT INTO dibs.service_records (value, kind, name, version) VALUES (%s, %s, %s, 1)
-    ON CONFLICT DO NOTHING RETURNING 1){_RISEN}"""  # noqa: S608
-
-CHANGE = f"""
-WITH done AS (
-    UPDATE dibs.service_records SET value = %s, version = version + 1
-    WHERE kind = %s AND name = %s AND version = %s RETURNING 1){_RISEN}"""  # noqa: S608
-
-REMOVE = f"""
-WITH done AS (
-    DELETE FROM dibs.service_records
-    WHERE kind = %s AND name = %s AND version = %s RETURNING 1){_RISEN}"""  # noqa: S608
+CHANGE = """
+WITH changed AS ({change} RETURNING 1), risen AS (
+    UPDATE {state} SET revision = revision + 1 WHERE EXISTS (SELECT FROM changed))
+SELECT count(*) FROM changed"""
 
 APPEND = """
-WITH next AS (UPDATE dibs.service_state SET lines = lines + 1 RETURNING lines)
-INSERT INTO dibs.service_log SELECT lines, %s FROM next RETURNING number"""
-
-OLDEST = "SELECT number, value FROM dibs.service_log ORDER BY number LIMIT %s"
-
-FORGET = """
-WITH gone AS (DELETE FROM dibs.service_log WHERE number = ANY(%s) RETURNING 1) SELECT count(*) FROM gone"""
-
-LOG = """
-SELECT number, value FROM dibs.service_log WHERE number < %s ORDER BY number DESC LIMIT %s"""
+WITH next AS (UPDATE {state} SET lines = lines + 1 RETURNING lines)
+INSERT INTO {log} SELECT lines, ? FROM next RETURNING number"""

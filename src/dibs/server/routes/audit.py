@@ -6,9 +6,9 @@ from msgspec import Meta
 
 from dibs.server.answers import Answer, json
 from dibs.server.audit import Page
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.principal import Scope
-from dibs.server.records.bounds import MAX_PAGE
+from dibs.server.records.port import MAX_PAGE
 from dibs.server.routes.shapes import Strict
 from dibs.server.routing import Route, somewhere
 

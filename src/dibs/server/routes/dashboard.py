@@ -7,8 +7,8 @@ from msgspec import Struct
 from dibs.errors import DibsError
 from dibs.server.answers import Answer, Header, empty, json
 from dibs.server.audit import common_directory
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Nothing
 from dibs.server.routing import PUBLIC, SESSION, Route

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from dibs.core.names import Kind
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.observatory import AT_ONCE, MOST
-from dibs.server.principal import Scope
 from dibs.server.reach import heads_of, names_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route

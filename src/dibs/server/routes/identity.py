@@ -3,10 +3,10 @@
 from msgspec import Struct
 
 from dibs.server.answers import Answer, json, text
+from dibs.server.auth.credentials import PREFIX
 from dibs.server.call import Call
 from dibs.server.problems import Problem
 from dibs.server.routing import SIGNED_IN, Route
-from dibs.server.secrets import PREFIX
 
 MAX_BODY = 4096
 """Bytes of a body that means nothing."""

@@ -5,11 +5,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from dibs.server.answers import Answer, json
+from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
+from dibs.server.auth.keys import KeyAdmin, KeyRefused, UnknownKey
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.keys import UnknownKey
-from dibs.server.keys_desk import Beyond, Desk, NotYours, TooMany
-from dibs.server.keys_shapes import KeyList, KeyMade, KeyShown, NewKey, shown
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem, forbidden
 from dibs.server.routes.shapes import Nothing, Strict
 from dibs.server.routing import Route, somewhere
@@ -34,25 +33,19 @@ async def create(call: Call) -> Answer:
     new: NewKey = call.decoded(await call.body(MAX_BODY), NewKey)
     try:
         async with call.service.accounts.changing.turn(call.principal.key_id):
-            made = await _desk(call).create(call.principal, new)
+            made = await _admin(call).create(call.principal, new)
     except ValueError as error:
         raise Problem("malformed", str(error)) from None
-    except TooMany as error:
-        raise Problem("limit", str(error)) from None
-    except NotYours:
-        raise Problem(
-            "forbidden", "only an administrator of everything may give out the scope admin"
-        ) from None
-    except Beyond as error:
-        raise _beyond(error.prefix) from None
+    except KeyRefused as refusal:
+        raise _refused(refusal) from None
     return json(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
 
 
 async def listing(call: Call) -> Answer:
     """All keys that the caller may see."""
     asked, now = call.query(ListQuery), call.service.keys.now()
-    keys = await _desk(call).list(call.principal)
-    told = (shown(key, now) for key in keys if asked.ended or not key.ended(now))
+    keys = await _admin(call).list(call.principal)
+    told = (key_shown(key, now) for key in keys if asked.ended or not key.ended(now))
     return json(KeyList(tuple(told)))
 
 
@@ -61,22 +54,20 @@ async def revoke(call: Call) -> Answer:
     call.query(Nothing)
     try:
         async with call.service.accounts.changing.turn(call.principal.key_id):
-            key = await _desk(call).revoke(call.principal, call.params["word"])
+            key = await _admin(call).revoke(call.principal, call.params["word"])
     except UnknownKey:
         raise Problem("no-such-key", "no API key has this id, or you may not see it") from None
-    return json(shown(key, call.service.keys.now()))
+    return json(key_shown(key, call.service.keys.now()))
 
 
-def _desk(call: Call) -> Desk:
-    return Desk(call.service.keys, call.service.audit)
+def _admin(call: Call) -> KeyAdmin:
+    return KeyAdmin(call.service.keys, call.service.audit)
 
 
-def _beyond(prefix: bytes) -> Problem:
-    if prefix:
-        return forbidden(Scope.ADMIN, prefix)
-    return Problem(
-        "forbidden", "this API key administers only some directories: give prefixes within them"
-    )
+def _refused(refusal: KeyRefused) -> Problem:
+    if refusal.prefix:
+        return forbidden(Scope.ADMIN, refusal.prefix)
+    return Problem("limit" if refusal.kind == "limit" else "forbidden", str(refusal))
 
 
 ROUTES = (

@@ -8,8 +8,8 @@ from msgspec import Struct
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
 from dibs.server.answers import Answer
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.reach import Found, heads_of, page_json, read
 from dibs.server.routes.shapes import ListQuery, LockPage

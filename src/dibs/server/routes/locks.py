@@ -17,8 +17,8 @@ from dibs.model import (
     Status,
 )
 from dibs.server.answers import Answer, empty, json
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem, too_often
 from dibs.server.routes.acquiring import acquire
 from dibs.server.routes.seaplane_compat import done, is_seaplane_sdk

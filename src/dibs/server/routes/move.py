@@ -5,9 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from dibs.server.answers import Answer, json
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.placing.desk import Progress
-from dibs.server.principal import Scope
 from dibs.server.routes.placing import desk_of, refusals
 from dibs.server.routes.shapes import Done, Nothing
 from dibs.server.routes.telling import DONE

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 from dibs.model import Inspect, Status
 from dibs.runtime.port import TimedReply
 from dibs.server.answers import Answer, json
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.observatory.observatory import in_steps
-from dibs.server.principal import Scope
 from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from dibs.server.answers import Answer, json
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.placing.desk import Restricted
 from dibs.server.placing.rules import Rule
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.placing import desk_of, refusals
 from dibs.server.routes.seaplane_compat import done

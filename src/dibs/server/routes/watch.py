@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dibs.model import Inspect, Status
+from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.observatory.observatory import AT_ONCE
-from dibs.server.principal import Scope
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
 from dibs.stores.http.wire import to_wire

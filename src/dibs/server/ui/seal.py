@@ -6,7 +6,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from hmac import compare_digest, digest
 
-from dibs.server.secrets import derived
+from dibs.server.auth.credentials import derived
 
 _FORM = re.compile(
     r"([0-9a-f]{12})\.(\d{1,12})\.([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{43})", re.ASCII

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from msgspec.json import decode, encode
 
 from dibs.server.answers import Header
+from dibs.server.auth.credentials import PREFIX
+from dibs.server.auth.keys import KeyService, Unauthenticated
+from dibs.server.auth.policy import Principal
 from dibs.server.call import Call
-from dibs.server.keys import KeyRing, Unauthenticated
-from dibs.server.principal import Principal
 from dibs.server.problems import Problem, unauthenticated
 from dibs.server.records.port import Conflict, Record, Records
-from dibs.server.secrets import PREFIX
 from dibs.server.ui.origin import Origins, over_tls
 from dibs.server.ui.seal import Seal, Session, new_session
 from dibs.server.ui.tickets import Tickets
@@ -48,7 +48,9 @@ class SignedIn(NamedTuple):
 class Sessions:
     """The sessions of one service, at one of its servers."""
 
-    def __init__(self, keys: KeyRing, records: Records, tickets: Tickets, origins: Origins) -> None:
+    def __init__(
+        self, keys: KeyService, records: Records, tickets: Tickets, origins: Origins
+    ) -> None:
         self._keys = keys
         self._records = records
         self._tickets = tickets

@@ -1,10 +1,11 @@
 """What a store with compare-and-set has to provide: a cell for each key, that is loaded and swapped."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dibs.core.book import MemoryBook
-from dibs.errors import DibsError
+from dibs.errors import Corrupt, DibsError, IncompatibleVersion
 from dibs.model import Finding, Notification
 from dibs.stores.snapshot import State
 
@@ -27,9 +28,11 @@ class Change(NamedTuple):
     """The same, for what the store shows of it."""
     notifications: Sequence[Notification]
     """For other processes. Lost ones cost time, not exclusion."""
+    is_dated: bool = False
+    """Entries were written with their end by the store's date, so the answer's date must be noted."""
     grows: bool = False
-    """An id was added: refuse it by `TooLarge` well before the value is as large as the store can take, so
-    that what is in the cell can still be renewed and released."""
+    """An id was added. Raise `TooLarge` at a lower limit than for other changes, so that what is in the cell
+    can still be renewed and released."""
 
 
 class SwapConflict(Exception):
@@ -47,6 +50,18 @@ class TooLarge(Exception):
 
 type Receive = Callable[[Sequence[Notification] | DibsError], None]
 """Takes notifications; or an error: the subscription has ended."""
+
+
+log = logging.getLogger("dibs")
+
+
+async def load_if_readable(cells: "Cells", key: bytes) -> Cell | None:
+    """Load a cell for a list: one value that is no book is no reason to show none."""
+    try:
+        return await cells.load(key)
+    except (Corrupt, IncompatibleVersion) as error:
+        log.debug("left out of the list: %s", error)
+        return None
 
 
 class Cells(Protocol):
@@ -87,7 +102,7 @@ class Cells(Protocol):
         """Return what `dibs doctor` reports about the store."""
 
     def part(self) -> None:
-        """The loop ends: close what is idle, and the rest as soon as it is. No time is left to wait."""
+        """Close idle connections now, and busy ones when they are idle. The loop ends: wait for nothing."""
 
     def after_fork(self) -> None:
         """In the child: drop inherited sockets without a word to the other side."""

@@ -6,10 +6,10 @@ There are two ways to know it.
 from the moment that the answer came. A written time is not trusted. This is the rule of client-go's leader
 election, and holds whatever the clocks of other machines say.
 
-*Dated*: most stores write their own time into each answer (the `Date` header of HTTP). Whoever writes an
-entry also writes its end by that clock, as late as it may be; whoever reads it waits until that clock, as
-early as it may be, is past the end by `skew` seconds. It is a second way to know that an entry is dead, and
-never prolongs one. Without it, a process that looks once (cron, `dibs run --wait 0`) would never get a dead
+*Dated*: most stores write their own time into each answer (the `Date` header of HTTP). The writer of an
+entry stores the latest end that the store's clock can show. A reader waits until the earliest time that it
+can show is `skew` seconds past that end. It is a second way to know that an entry is dead, and never
+prolongs one. Without it, a process that looks once (cron, `dibs run --wait 0`) would never get a dead
 holder's lease, since it has watched for no time at all.
 """
 
@@ -43,15 +43,16 @@ class Time(NamedTuple):
     stamp: int
     """The store's wall clock in microseconds, to begin tokens with; 0 if it was never told.
 
-    Known also if the dates contradict each other: a key that was idle gets deleted by those who know the
-    date, and its first token then must not be lower than its last one.
+    It is set even if the dates are not trusted. An idle key is deleted, and its next token, which begins
+    with this, must exceed its last one.
     """
 
 
 class StoreClock:
     """What this process knows of the store's clock: bounds of its difference to our own.
 
-    They narrow with every answer, and widen with time, since clocks may run apart by `DRIFT`.
+    They narrow with every answer, and widen with time, since clocks may run apart by `DRIFT`. Where servers
+    have clocks of their own, they are as wide as two of their answers ever contradicted each other.
     """
 
     def __init__(self, skew: float = SKEW) -> None:
@@ -107,7 +108,7 @@ class StoreClock:
         stamp = int((now + self._low) * 1e6) if self._known else 0
         if not self.is_dated:
             return Time(now, 0.0, None, stamp)
-        grown = DRIFT * max(now - self._at, 0.0)
+        grown = DRIFT * max(now - self._at, 0.0) + self.disagreement
         low, high = self._low - grown, self._high + grown
         return Time(now + high, high, self.skew + high - low, stamp)
 
@@ -152,7 +153,10 @@ class Sightings:
 
 
 def mark_of(entry: Entry) -> Mark:
-    """The beat alone won't do: it begins anew where an id that had ended is acquired again."""
+    """What identifies one sign of life: the kind, the token or arrival, and the beat.
+
+    The beat alone begins anew if an id that had ended is acquired again.
+    """
     life = 0
     if isinstance(entry, Hold):
         life = entry.token

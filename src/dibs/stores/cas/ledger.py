@@ -80,7 +80,7 @@ KEEP_IDLE = 3600.0
 """Seconds for which an idle cell is kept after its last grant: far more than dates can be wrong by."""
 
 SKEWS_IDLE = 4.0
-"""And at least for so many times the skew."""
+"""Idle cells are kept for at least this many skews."""
 
 
 class _Attempt(NamedTuple):
@@ -94,6 +94,8 @@ class _Attempt(NamedTuple):
     time: Time
     changed: dict[str, Mark]
     """The entries that it wrote, as they are now."""
+    is_dated: bool
+    """They have their end by the store's date."""
     grows: bool
     """An id was added to the cell."""
 
@@ -164,7 +166,7 @@ class _Key:
         self.taken: list[_Call] = []
         """Those of the swap that is under way."""
         self.hurry: asyncio.Future[None] | None = None
-        """Set if somebody must not wait any longer after conflicts."""
+        """Set to end the pause after conflicts early."""
         self.running = False
         self.task: asyncio.Task[None] | None = None
         self.given_up = False
@@ -178,14 +180,16 @@ class _Key:
         self.taken += more
         return [command for call in more for command in call.commands]
 
-    async def back_off(self, seconds: float) -> None:
-        """Wait after a conflict; not behind a release, for which others wait."""
+    async def back_off(self, seconds: float) -> bool:
+        """Pause after conflicts, until a release comes: others wait for that. Returns whether it did."""
+        if any(_is_release(call) for call in self.waiting):
+            return False
         self.hurry = asyncio.get_running_loop().create_future()
         try:
-            if not any(_is_release(call) for call in self.waiting):
-                await asyncio.wait((self.hurry,), timeout=seconds)
+            await asyncio.wait((self.hurry,), timeout=seconds)
         finally:
             self.hurry = None
+        return True
 
     def end_if_unwanted(self) -> None:
         """Cancel what is under way, if nobody waits for it."""
@@ -291,7 +295,7 @@ class CasLedger:
     async def _apply_taken(self, name: bytes, key: _Key, commands: list[Command]) -> None:
         """Apply the commands of all callers in one swap, and tell each."""
         try:
-            replies = await self._in_turn(name, key, commands, key.take)
+            replies = await self._apply_until_swapped(name, key, commands, key.take)
         except asyncio.CancelledError:
             if not key.given_up:
                 raise
@@ -307,16 +311,25 @@ class CasLedger:
             call.end(replies[:count])
             replies = replies[count:]
 
-    async def _in_turn(
-        self, name: bytes, key: _Key, commands: list[Command], more: Callable[[], list[Command]]
+    async def _apply_until_swapped(
+        self,
+        name: bytes,
+        key: _Key,
+        commands: list[Command],
+        more: Callable[[], list[Command]],
+        *,
+        is_dated: bool = True,
     ) -> list[Reply]:
-        """Apply commands, and after a conflict also those of `more`, in this order."""
+        """Apply commands, and after a conflict also those of `more`, in this order.
+
+        `is_dated`: what is written may carry its end by the store's date.
+        """
         cell = self._known.pop(name, None)  # until it is known how the swap ends
         is_current, is_full, conflicts = False, False, 0
         while True:
             if cell is None:
                 cell, is_current = await self._load(name), True
-            attempt = self._attempt(name, key, cell, commands, is_full=is_full)
+            attempt = self._attempt(name, key, cell, commands, is_full=is_full, is_dated=is_dated)
             if attempt.state == _state_of(cell):
                 if is_current:
                     self._remember(name, cell)
@@ -326,36 +339,41 @@ class CasLedger:
             try:
                 version = await self._swap(name, cell, attempt)
             except SwapConflict as conflict:
-                tried, cell, is_current = cell, conflict.cell, conflict.cell is not None
+                tried, cell = cell, conflict.cell
+                conflicts += 1
+                if conflicts > PATIENT_CONFLICTS and await key.back_off(
+                    _pause(conflicts - PATIENT_CONFLICTS)
+                ):
+                    cell = None  # by now it is another one
+                joined = more()
+                commands = [*commands, *joined]
+                is_current = cell is not None and not joined  # it was read before these came
                 if cell is None:  # a watch may have brought it
                     cell = self._known.pop(name, None)
                     cell = None if cell is None or cell.version == tried.version else cell
-                conflicts += 1
-                if conflicts > PATIENT_CONFLICTS:
-                    await key.back_off(_pause(conflicts - PATIENT_CONFLICTS))
-                    cell = self._known.pop(name, None)  # by now it is another one
-                    is_current = False
-                commands = [*commands, *more()]
             except TooLarge as error:
                 if is_full:
                     raise BackendUnavailable(
-                        f"{name!r} holds more than the store can take"
+                        f"the holders and waiters of {name!r} are more than the store can take as one value: "
+                        "release some of them"
                     ) from error
                 is_full = True
             else:
                 self._remember(name, Cell(version, attempt.state))
                 key.sightings = attempt.sightings
                 self._deliver(attempt.notifications)
-                if self._store_clock.was_later(attempt.time, self._clock.now()):
-                    return await self._dated_anew(name, key, commands, attempt)
+                if attempt.is_dated and self._store_clock.was_later(
+                    attempt.time, self._clock.now()
+                ):
+                    return await self._undated(name, key, commands, attempt)
                 return attempt.replies
 
-    async def _dated_anew(
+    async def _undated(
         self, name: bytes, key: _Key, commands: Sequence[Command], wrong: _Attempt
     ) -> list[Reply]:
         """The entries that were written end too early by their date: our own clock stood still meanwhile.
 
-        Take their dates away. Then ask again for what was granted: somebody may have taken it already.
+        Take their dates away. Then ask again for what was granted, without dates: somebody may have taken it.
         """
         while True:
             cell = await self._load(name)
@@ -379,20 +397,29 @@ class CasLedger:
             if isinstance(reply, Granted | Renewed | Queued)
         ]
         if again:
-            found = await self._in_turn(name, key, [commands[each] for each in again], list)
+            found = await self._apply_until_swapped(
+                name, key, [commands[each] for each in again], list, is_dated=False
+            )
             for number, reply in zip(again, found, strict=True):
                 wrong.replies[number] = reply
         return wrong.replies
 
     def _attempt(
-        self, name: bytes, key: _Key, cell: Cell, commands: Sequence[Command], *, is_full: bool
+        self,
+        name: bytes,
+        key: _Key,
+        cell: Cell,
+        commands: Sequence[Command],
+        *,
+        is_full: bool,
+        is_dated: bool = True,
     ) -> _Attempt:
         """Run the ledger over a copy of the cell. With `is_full` no id is added to it."""
         time = self._store_clock.time(self._clock.now())
         book = _book_of(name, cell, key.sightings, time)
         key.sightings.forget_all_but(book.entries())
         sightings = key.sightings.copy()
-        book.expires_at = sightings.view(time)
+        book.expires_at = sightings.view(time)  # what the commands write is seen if it is stored
         replies: list[Reply] = []
         notifications: list[Notification] = []
         budget = ledger.StepBudget() if len(commands) > 1 else None
@@ -407,11 +434,15 @@ class CasLedger:
             replies.append(reply)
             notifications += sent
         changed = [entry for entry in book.entries() if key.sightings.is_changed(entry)]
-        if time.slack is None:
+        is_dated = is_dated and time.slack is not None and bool(changed)
+        if not is_dated:
             for entry in changed:
                 entry.expires = UNDATED
         marks = {entry.id: mark_of(entry) for entry in changed}
-        return _Attempt(book, dump(book), replies, notifications, sightings, time, marks, grows)
+        state = dump(book)
+        return _Attempt(
+            book, state, replies, notifications, sightings, time, marks, is_dated, grows
+        )
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -424,7 +455,7 @@ class CasLedger:
         inboxes = self.inboxes
         elsewhere = [n for n in attempt.notifications if n.inbox and n.inbox not in inboxes]
         async with self._calls:
-            change = Change(attempt.state, attempt.book, elsewhere, attempt.grows)
+            change = Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)
             return await self._cells.swap(name, cell.version, change)
 
     def _deliver(self, notifications: Sequence[Notification]) -> None:
@@ -498,7 +529,12 @@ class CasLedger:
         book = _book_of(name, cell, Sightings(), time)
         is_dated = time.slack is not None
         kept = max(KEEP_IDLE, SKEWS_IDLE * self._store_clock.skew)
-        if not is_dated or not book.idle or book.last > time.stamp - kept * 1e6:
+        if (
+            not is_dated
+            or cell.version is None
+            or not book.idle
+            or book.last > time.stamp - kept * 1e6
+        ):
             return
         self._known.pop(name, None)
         with suppress(SwapConflict):

@@ -16,7 +16,15 @@ from dibs.stores.cas.cells import Cell, Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.ledger import CasLedger
 from dibs.stores.loop_thread import BlockingLoopConnection, LoopThread
-from dibs.stores.port import AsyncConnection, BlockingConnection, Deliver, Done, GiveUp, Store
+from dibs.stores.port import (
+    AsyncConnection,
+    BlockingConnection,
+    Deliver,
+    Done,
+    GiveUp,
+    Store,
+    as_dibs,
+)
 
 PARALLEL = 32
 """Batches that may be under way at a time. Each key is a call of its own, so nothing is won by waiting."""
@@ -118,6 +126,7 @@ class AsyncCasConnection:
         self._shared: _Shared | None = None
         self._deliver: Deliver | None = None
         self._end_subscription: Callable[[], None] | None = None
+        self._is_deaf = False
 
     async def open(self) -> None:
         await self._enter().cells.open()
@@ -137,8 +146,13 @@ class AsyncCasConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        try:
+            shared = self._enter()
+        except Exception as error:  # noqa: BLE001  # its settings can't be read, most often
+            done(as_dibs(error))
+            return _nothing
         if commands:
-            return self._enter().ledger.submit(commands, done)
+            return shared.ledger.submit(commands, done)
         done(())
         return _nothing
 
@@ -168,13 +182,16 @@ class AsyncCasConnection:
         if self._end_subscription is not None:
             return
         shared, inbox = self._enter(), self.inbox or token_hex(8)
-        self._end_subscription = await shared.cells.subscribe(inbox, self._receive)
+        self._is_deaf = False
+        end = await shared.cells.subscribe(inbox, self._receive)
+        if not self._is_deaf:  # else it has ended already
+            self._end_subscription = end
         shared.ledger.inboxes[inbox] = self._receive
         self.inbox = inbox
 
     def _receive(self, news: Sequence[Notification] | DibsError) -> None:
         if isinstance(news, DibsError):
-            self._end_subscription = None
+            self._end_subscription, self._is_deaf = None, True
         if self._deliver is not None:
             self._deliver(news)
 

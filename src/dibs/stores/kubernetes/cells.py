@@ -1,7 +1,7 @@
 """The cells of a Kubernetes cluster: a Lease each, swapped by its resourceVersion.
 
 Plain REST: four verbs do not pay for a client library. Each client watches the Leases that have its inbox
-as a label, and nobody watches keys.
+as a label: those with notifications for it, and contended ones that it will write next.
 """
 
 import asyncio
@@ -125,6 +125,7 @@ class KubernetesCells:
                 and self.access.credentials.renew(token)
             ):
                 is_new = True
+                self.client.leave()  # a plugin may make another client certificate
             else:
                 return answer
 
@@ -273,7 +274,7 @@ class KubernetesCells:
         path = f"{self.leases}?watch=1&labelSelector={selector}"
         watch = LeaseWatch(self, path, inbox, receive, self._saw)
         await watch.begin()
-        self._watches.add(watch)
+        self._watches = {each for each in self._watches if not each.ended} | {watch}
 
         def end() -> None:
             self._watches.discard(watch)

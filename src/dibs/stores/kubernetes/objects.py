@@ -43,7 +43,7 @@ RECORD = (
 """What electors write into the spec."""
 
 KIND, MANAGED_BY, INBOX = "dibs/kind", "app.kubernetes.io/managed-by", "inbox.dibs/"
-"""Labels. Each inbox that has notifications is a label of its own, which its client watches."""
+"""Labels. Each inbox is a label of its own, which its client watches: of who is notified or writes next."""
 
 WRITERS = 4
 """Holders, and waiters, of a contended key that watch it."""

@@ -13,9 +13,6 @@ from dibs.stores.kubernetes.objects import read_notifications
 from dibs.stores.web.client import WebClient
 from dibs.stores.web.reading import NotHttp, Response
 
-SHORT = 1.0
-"""Seconds: a watch that ends sooner than that is not begun again at once."""
-
 _decode = msgspec.json.Decoder().decode
 
 
@@ -34,9 +31,9 @@ class HasRequests(Protocol):
 
 
 class LeaseWatch:
-    """One inbox. A server ends each watch after a while, and this begins it again.
+    """One inbox. A server ends each watch after a while; `receive` gets an error then, and another begins.
 
-    A new watch starts with the Leases as they are, so nothing is missed but what has been taken off since.
+    That one starts with the Leases as they are.
     """
 
     def __init__(
@@ -56,9 +53,7 @@ class LeaseWatch:
         self._known: dict[str, object] = {}
         """The last notifications of each Lease: another elector leaves them in place."""
         self._close: Callable[[], None] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._begun_at = 0.0
-        self._ended = False
+        self.ended = False
 
     async def begin(self) -> None:
         """Begin it; once more with new credentials, if there are any. Raises `DibsError`."""
@@ -82,9 +77,9 @@ class LeaseWatch:
         def over(found: Response | Exception) -> None:
             if not begun.done():
                 begun.set_exception(self._problem(found))
-            elif not self._ended and begun.exception() is None:
-                self._task = loop.create_task(self._again(found))
-                self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+            elif not self.ended and not begun.cancelled() and begun.exception() is None:
+                self.ended = True
+                self._receive(self._problem(found))
 
         try:
             async with asyncio.timeout(cells.client.endpoint.connect_timeout):
@@ -100,23 +95,11 @@ class LeaseWatch:
         except BaseException:
             self._stop()
             raise
-        self._begun_at = loop.time()
 
     def _problem(self, found: Response | Exception) -> DibsError:
         if isinstance(found, Response) and found.status != 200:
             return self._cells.problem(found, "watch")
         return BackendUnavailable(f"{self._cells.shown} ended the watch: {found!r:.200}")
-
-    async def _again(self, found: Response | Exception) -> None:
-        """It has ended: begin another one, or report that this can't be done."""
-        try:
-            if asyncio.get_running_loop().time() < self._begun_at + SHORT:
-                raise self._problem(found)
-            self._known.clear()
-            await self.begin()
-        except DibsError as error:
-            if not self._ended:
-                self._receive(error)
 
     def _line(self, text: bytes) -> None:
         event: Any = _decode(text)
@@ -142,7 +125,5 @@ class LeaseWatch:
 
     def end(self) -> None:
         """End it without a word."""
-        self._ended = True
-        if self._task is not None:
-            self._task.cancel()
+        self.ended = True
         self._stop()

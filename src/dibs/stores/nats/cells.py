@@ -22,14 +22,12 @@ from nats.errors import Error, NoRespondersError
 from dibs.core.codec import decode_notification, encode
 from dibs.errors import (
     BackendUnavailable,
-    Corrupt,
     DibsError,
     Forbidden,
-    IncompatibleVersion,
     NotConfigured,
 )
 from dibs.model import Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge, load_if_readable
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.loop_thread import keep_for_ever
@@ -83,7 +81,7 @@ class NatsCells:
         """What the server complained of last."""
         self._dated_at = -inf
         self._heard = 0
-        """How many messages had arrived by the first request that has had no answer since."""
+        """How many messages had arrived when the oldest unanswered request was sent."""
         self._silent_since = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -280,7 +278,9 @@ class NatsCells:
         return _NOT_ALLOWED in self._trouble and f'"{subject.lower()}"' in self._trouble.lower()
 
     def _failure(self, subject: str, error: Exception) -> DibsError:
-        said = self._trouble or str(error) or repr(error)
+        said = str(error) or repr(error)
+        if self._trouble and self._trouble not in said:
+            said += f" ({self._trouble})"
         text = f"{self._shown}: {said}"
         if self._is_forbidden(subject) or (not subject and "uthorization" in f"{error}{said}"):
             return Forbidden(
@@ -324,7 +324,7 @@ class NatsCells:
         if change.state is None:
             headers |= _DELETED
         try:
-            answer = await self._request(subject, value, headers, client)
+            answer = await self._swap(subject, value, headers, client, is_dated=change.is_dated)
         except _Refused as refused:
             if refused.code in WRONG_SEQUENCE:
                 raise SwapConflict from refused
@@ -339,11 +339,35 @@ class NatsCells:
                 await client.publish(f"{self._bucket}.inbox.{inbox}", json.dumps(said).encode())
         return answer["seq"]
 
+    async def _swap(
+        self,
+        subject: str,
+        value: bytes,
+        headers: dict[str, str],
+        client: Client,
+        *,
+        is_dated: bool,
+    ) -> Any:
+        """Send a swap; if it dates leases, ask for the server's time right behind it.
+
+        The answer to a swap does not tell it, and our own clock may have stood still meanwhile.
+        """
+        swap = self._request(subject, value, headers, client)
+        if not is_dated:
+            return await swap
+        found: tuple[Any, Any] = await asyncio.gather(
+            swap, self._info(client), return_exceptions=True
+        )
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found[0]
+
     async def page(
         self, prefix: bytes, cursor: bytes | None, limit: int
     ) -> tuple[Sequence[tuple[bytes, Cell]], bytes | None]:
         start, keys, offset = len(f"$KV.{self._bucket}."), list[bytes](), 0
-        while True:  # the server tells them in no order
+        while True:  # the server lists them in no order
             found = await self._info(subjects_filter=f"$KV.{self._bucket}.>", offset=offset)
             subjects = found["state"].get("subjects") or {}
             keys += [_unescape(subject[start:]) for subject in subjects]
@@ -354,17 +378,9 @@ class NatsCells:
             key for key in set(keys) if key.startswith(prefix) and (cursor is None or key > cursor)
         )
         keys = left[:limit]
-        cells = await asyncio.gather(*(self._load_if_readable(key) for key in keys))
+        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
         found = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
         return found, keys[-1] if len(left) > limit else None
-
-    async def _load_if_readable(self, key: bytes) -> Cell | None:
-        """One value that is no book is no reason to list none."""
-        try:
-            return await self.load(key)
-        except (Corrupt, IncompatibleVersion) as error:
-            log.debug("left out of the list: %s", error)
-            return None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         client, subject = await self._connected(), f"{self._bucket}.inbox.{inbox}"

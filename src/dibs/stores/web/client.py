@@ -130,6 +130,10 @@ class WebClient:
         link.launch(self._request(method, path, headers, body), end)
         return link.close
 
+    def leave(self) -> None:
+        """Use none of the present connections for later requests."""
+        self._links.leave()
+
     def part(self, *, parting: bool = True) -> None:
         """Close connections as soon as they are idle, from now on; or no longer."""
         self._links.part(parting=parting)

@@ -192,6 +192,13 @@ class LinkPool[L: WebLink]:
             if parting:
                 link.close_if_idle()
 
+    def leave(self) -> None:
+        """Use none of the present connections for later requests."""
+        links, self._links = self._links, []
+        for link in links:
+            link.parting = True
+            link.close_if_idle()
+
     def close_in_child(self) -> None:
         """Close the sockets that a fork has copied, and send nothing."""
         links, self._links = self._links, []

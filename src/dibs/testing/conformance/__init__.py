@@ -12,25 +12,18 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 
 import pytest
 
-_PARTS = (
-    "batches clients contending electing holding nesting observer pushes queueing readers reading"
-    " sharing together users vectors world"
-)
+_PARTS = "batches clients contending holding observer pushes queueing reading sharing users vectors world"
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from dibs.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
 from dibs.testing.conformance.clients import Clients  # noqa: E402
 from dibs.testing.conformance.contending import Contending  # noqa: E402
-from dibs.testing.conformance.electing import LeaderClients, TaskClients  # noqa: E402
 from dibs.testing.conformance.holding import Holding, Revoking  # noqa: E402
-from dibs.testing.conformance.nesting import CircleClients, NestingClients  # noqa: E402
 from dibs.testing.conformance.pushes import Pushes  # noqa: E402
 from dibs.testing.conformance.queueing import Queueing  # noqa: E402
-from dibs.testing.conformance.readers import ReaderClients  # noqa: E402
 from dibs.testing.conformance.reading import Naming, Reading  # noqa: E402
 from dibs.testing.conformance.sharing import Sharing, Tokens  # noqa: E402
 from dibs.testing.conformance.suite import Suite, case, needing  # noqa: E402
-from dibs.testing.conformance.together import TogetherClients  # noqa: E402
 from dibs.testing.conformance.vectors import Vectors  # noqa: E402
 from dibs.testing.conformance.world import World  # noqa: E402
 
@@ -48,14 +41,8 @@ class BackendConformance(
     Vectors,
     Contending,
     Clients,
-    ReaderClients,
-    NestingClients,
-    TaskClients,
-    LeaderClients,
-    CircleClients,
-    TogetherClients,
 ):
-    """Every case: of the port (see `dibs.stores.port`), and of the clients over it."""
+    """Every case: of the port (see `dibs.stores.port`), and of locks and semaphores over it."""
 
 
 __all__ = ["BackendConformance", "Suite", "World", "case", "needing"]

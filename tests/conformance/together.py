@@ -13,10 +13,10 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.errors import AcquireTimeout, LeaseLost
-from dibs.testing.conformance.readers import passing
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.users import Users, call, now, using, within
 from dibs.testing.conformance.world import World, step
+from tests.conformance.readers import passing
 
 HANDS = 6
 NAMES = b"abc"
@@ -178,7 +178,7 @@ class TogetherClients(Suite):
             return names, all_of(world, *(site.lock(name) for name in names))
 
         async def hand(number: int) -> None:
-            draw = Random(number)  # noqa: S311 -- to be repeatable
+            draw = Random(number)
             for _ in range(self.rounds):
                 names, both = wanted(draw, sites[number % 2])
                 leases = await now(both.acquire(wait=None))

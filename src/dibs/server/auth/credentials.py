@@ -1,4 +1,4 @@
-"""What is secret: keys as they are shown once, and the service's own secret."""
+"""The texts of API keys, and the secret with which the service signs."""
 
 import os
 import re
@@ -17,48 +17,48 @@ from dibs.errors import NotConfigured
 PREFIX = "dibs_"
 
 SHORTEST = 32
-"""Characters of a secret of the service, at least."""
+"""Characters of a service's secret, at least."""
 
 MOST_OLD = 2
-"""Secrets replaced before the last one that stay in the file, in case they still count."""
+"""Secrets that stay in the file beside the newest and the one before it."""
 
 _ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _FORM = re.compile(r"dibs_([0-9a-f]{12})_[A-Za-z0-9_-]{22}", re.ASCII)
 
 
 def new_key_id() -> str:
-    """What a key is called in public."""
+    """A random id, by which a key is named in public."""
     return secrets.token_hex(6)
 
 
 def new_key(key_id: str) -> str:
-    """A key as its owner will bring it: its id, and 128 random bits."""
+    """The text of a key, which its owner sends: its id, and 128 random bits."""
     bits = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
     return f"{PREFIX}{key_id}_{bits}"
 
 
 def id_of(key: str) -> str | None:
-    """The id in a key; None where it has not the form of one."""
+    """The id in the text of a key; None if it is no such text."""
     found = _FORM.fullmatch(key)
     return found[1] if found else None
 
 
 def is_key_id(text: str) -> bool:
-    """Whether a key may be called so."""
+    """Whether it has the form of a key's id."""
     return _ID.fullmatch(text) is not None
 
 
 def hashed(key: str) -> bytes:
-    """What is remembered of a key. 128 random bits can't be guessed, so a fast hash is enough."""
+    """The stored hash of a key. Nobody can guess 128 random bits, so a fast hash is enough."""
     return sha256(key.encode()).digest()
 
 
-class Secrets:
-    """What signs tokens and sessions: the newest signs, all are accepted.
+class ServiceSecret:
+    """The secrets that sign tokens and sessions. The newest signs; older ones are accepted for a while.
 
-    They lie in a file, a line each: `SECRET`, or `SECRET UNTIL` (seconds since 1970) for one that was
-    replaced. The file is read again when it has changed. They never lie in the records, so whoever reads
-    those, or a backup, can sign nothing.
+    A file has a line for each: `SECRET`, or `SECRET UNTIL` (seconds since 1970) for one that was replaced.
+    It is read again when it has changed. Secrets are never in the records, so a reader of the records, or
+    of a backup, can sign nothing.
     """
 
     def __init__(self, given: Sequence[str] = (), path: Path | None = None) -> None:
@@ -68,12 +68,12 @@ class Secrets:
         self._lines: list[tuple[bytes, float]] = []
         if path is not None and not self._given:
             _make(path)
-            self.accepted()  # it fails now or never
+            self.accepted()  # raises if the file cannot be read
         elif not self._given:
             self._given = (secrets.token_bytes(32),)
 
     def accepted(self) -> tuple[bytes, ...]:
-        """Those that count now, the newest first. Raises `NotConfigured` for a file that is none."""
+        """The accepted secrets, newest first. Raises `NotConfigured` for a file without any."""
         if self._given or self._path is None:
             return self._given
         try:
@@ -84,17 +84,20 @@ class Secrets:
         except (OSError, ValueError, NotConfigured) as error:
             if not self._lines:
                 raise NotConfigured(f"{self._path} holds no secrets: {error}") from error
-            return tuple(secret for secret, _ in self._lines)  # it is written just now
+            return tuple(secret for secret, _ in self._lines)  # it is being written
         now = time()
         return tuple(secret for secret, until in self._lines if until > now)
 
     @property
     def newest(self) -> bytes:
-        """The one that signs."""
+        """The secret that signs."""
         return self.accepted()[0]
 
     def rotate(self, accepted_for: float) -> None:
-        """Sign with a new one from now on. Raises `NotConfigured` where no file keeps them."""
+        """Sign with a new secret from now on, and accept the present one for so many seconds.
+
+        Raises `NotConfigured` if the secret is in no file.
+        """
         path = self._path
         if path is None or self._given:
             raise NotConfigured(
@@ -116,7 +119,7 @@ def _checked(text: str) -> bytes:
 
 
 def _read(text: str) -> list[tuple[bytes, float]]:
-    """Secrets, and until when they count. Raises `ValueError`."""
+    """Secrets, and until when each is accepted. Raises `ValueError`."""
     found: list[tuple[bytes, float]] = []
     for line in text.splitlines():
         secret, _, until = line.strip().partition(" ")
@@ -128,14 +131,14 @@ def _read(text: str) -> list[tuple[bytes, float]]:
 
 
 def _make(path: Path) -> None:
-    """Make the file with a first secret, if it is not there. Raises `NotConfigured`."""
+    """Make the file with a first secret, if it is missing. Raises `NotConfigured`."""
     if not path.exists():
         with suppress(FileExistsError):  # another server is making it
             _write(path, [secrets.token_hex(32)], new=True)
 
 
 def _write(path: Path, lines: Sequence[str], *, new: bool = False) -> None:
-    """Write the whole file at once, for its owner only (0600)."""
+    """Replace the file at once, with mode 0600."""
     unnamed = path.with_name(f"{path.name}.{secrets.token_hex(6)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,5 +160,5 @@ def _write(path: Path, lines: Sequence[str], *, new: bool = False) -> None:
 
 
 def derived(secret: bytes, purpose: str) -> bytes:
-    """A secret for one purpose only."""
+    """A secret for one purpose, made from the service's."""
     return digest(secret, f"dibs {purpose}".encode(), "sha256")
