@@ -15,7 +15,7 @@ import pytest
 
 from dibs.cli.app import app
 from dibs.cli.exits import needing
-from dibs.cli.keys_local import LocalOffice
+from dibs.cli.keys_local import LocalKeys
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from tests.server.world import World
 from tests.servers.ports import free_port
@@ -316,7 +316,7 @@ def test_no_secret_is_said_with_the_place(line: Line, world: World) -> None:
     url = world.url.replace("://", f"://{world.admin_key}@")
     made = line.json("create", "--name", "a", "--scope", "read", "--server", url)
     assert made["url"] == world.url.replace("://", "://***@")
-    assert LocalOffice("postgresql://app:hunter2@db/x").place == "postgresql://app:***@db/x"
+    assert LocalKeys("postgresql://app:hunter2@db/x").place == "postgresql://app:***@db/x"
 
 
 # ---- beside the records ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dibs.cli.output import Messages, Row, Shape, emit, needs_stdout, print_tabl
 from dibs.errors import DibsError
 
 if TYPE_CHECKING:
-    from dibs.cli.keys_office import Office
+    from dibs.cli.keys_access import KeyAccess
 
 _HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
 
@@ -45,7 +45,7 @@ def keys() -> None:
     """
 
 
-def _office_options(command: Callable[..., int]) -> Callable[..., int]:
+def _access_options(command: Callable[..., int]) -> Callable[..., int]:
     for option in (
         options.as_json,
         options.store_name,
@@ -68,10 +68,10 @@ def _office_options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _office(messages: Messages, **where: str | None) -> "Office":
+def _access(messages: Messages, **where: str | None) -> "KeyAccess":
     with needing("http"):
-        from dibs.cli.keys_office import office
-    return office(messages=messages, **where)
+        from dibs.cli.keys_access import access
+    return access(messages=messages, **where)
 
 
 @keys.command(
@@ -98,7 +98,7 @@ def _office(messages: Messages, **where: str | None) -> "Office":
     "Default: all names.",
 )
 @click.option("--expires-in", metavar="TIME", help="Lifetime, such as 12h or 90d [no limit].")
-@_office_options
+@_access_options
 def create(
     name: str,
     scopes: tuple[str, ...],
@@ -110,20 +110,20 @@ def create(
     """Create a key. It is printed once, alone on stdout."""
     needs_stdout("the key would be lost")
     with needing("http"):
-        from dibs.cli.keys_office import slashes_added, wanted
+        from dibs.cli.keys_access import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
     messages = Messages(as_json)
-    office = _office(messages, **where)
-    made = office.create(asked) | {"url": office.place}
+    access = _access(messages, **where)
+    made = access.create(asked) | {"url": access.place}
     try:
         _hand_over(made, as_json=as_json)
     except OSError:
-        take_back(office, made["id"], messages)
+        take_back(access, made["id"], messages)
         raise
     for given, directory in slashes_added(prefixes):
         messages.show("note", f"--prefix {given} means the directory {directory}")
     if not as_json:
-        told = f"created key {made['id']} ({made['name']}) in {office.place}: {_good_for(made)}"
+        told = f"created key {made['id']} ({made['name']}) in {access.place}: {_good_for(made)}"
         messages.show("made", f"{told}\n{_GIVING}")
     return 0
 
@@ -136,7 +136,7 @@ def create(
     help="Also keys that were revoked or expired in the last 30 days.",
 )
 @options.no_header
-@_office_options
+@_access_options
 def listing(
     ended: bool,
     headless: bool,
@@ -144,8 +144,8 @@ def listing(
     **where: str | None,
 ) -> int:
     """List keys, without their secrets."""
-    office = _office(Messages(as_json), **where)
-    found = office.list(ended=ended)
+    access = _access(Messages(as_json), **where)
+    found = access.list(ended=ended)
     if as_json:
         for key in found:
             emit(key)
@@ -156,7 +156,7 @@ def listing(
             _HEAD,
             map(_row, found),
             headless=headless,
-            empty=f"No keys in {office.place}.",
+            empty=f"No keys in {access.place}.",
             columns={"ID": {"no_wrap": True}, **dates},
         )
     return 0
@@ -164,7 +164,7 @@ def listing(
 
 @keys.command(epilog=options.examples("dibs keys revoke ci"))
 @click.argument("key", metavar="ID|NAME")
-@_office_options
+@_access_options
 def revoke(
     key: str,
     as_json: bool,
@@ -175,12 +175,12 @@ def revoke(
     Its leases last until they run out. Exits with 1 if there is no such key.
     """
     messages = Messages(as_json)
-    office = _office(messages, **where)
-    known = office.list(ended=True)
+    access = _access(messages, **where)
+    known = access.list(ended=True)
     key_id = _id_of(key, known)
-    gone = office.revoke(key_id) if key_id else None
+    gone = access.revoke(key_id) if key_id else None
     if gone is None:
-        told = f"no key {key} in {office.place}: see `dibs keys list`"
+        told = f"no key {key} in {access.place}: see `dibs keys list`"
         messages.show("error", told, exit_code=FREE)
         return FREE
     if _administrators(known) == [key_id]:
@@ -212,10 +212,10 @@ def rotate_secret(config: str | None, records: str | None) -> int:
     return 0
 
 
-def take_back(office: "Office", key_id: str, messages: Messages) -> None:
+def take_back(access: "KeyAccess", key_id: str, messages: Messages) -> None:
     """Revoke the key, or warn that it still works."""
     try:
-        office.revoke(key_id)
+        access.revoke(key_id)
     except DibsError as error:
         told = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
         messages.show("warning", f"key {key_id}: {told} ({error})")

@@ -24,8 +24,8 @@ from dibs.server.tokens import LEEWAY, LIFETIME
 from dibs.stores.redact import redacted
 
 
-class LocalOffice:
-    """See `Office`."""
+class LocalKeys:
+    """API keys in the records at a URL: the same methods as `RemoteKeys`."""
 
     def __init__(self, url: str, stores: Sequence[str] = ()) -> None:
         self._url = url
@@ -63,7 +63,7 @@ class LocalOffice:
         return gone
 
     async def _leave_marker(self, name: str) -> None:
-        """Tell servers that cannot read the records. The others leave it too."""
+        """Leave a sign for servers that cannot read the records."""
         for url in self._stores:
             try:
                 await leave_sign(url, name)
@@ -73,7 +73,7 @@ class LocalOffice:
                 )
 
     def _do(self, action: Callable[[KeyAdmin, KeyService], Awaitable[object]]) -> Any:
-        """Do it, and tell what came of it as plain dicts."""
+        """Run the action, and return its result as plain dicts."""
         return msgspec.to_builtins(asyncio.run(self._done(action)))
 
     async def _done(self, action: Callable[[KeyAdmin, KeyService], Awaitable[object]]) -> object:
@@ -88,10 +88,10 @@ class LocalOffice:
             await records.close()
 
 
-def local_office(
+def local_keys(
     records: str | None, leases: str | None, config: str | None
-) -> tuple[LocalOffice, bool]:
-    """An office where `dibs serve` would have its records, and whether anybody named that place.
+) -> tuple[LocalKeys, bool]:
+    """Keys where `dibs serve` would keep its records, and whether an option or a setting names that place.
 
     Raises `UsageError` for what keeps nothing.
     """
@@ -101,7 +101,7 @@ def local_office(
         raise click.UsageError("a memory:// store only lives as long as this command")
     named = settings.leases or settings.placement
     stores = [each.url for each in settings.stores] if named else []
-    return LocalOffice(settings.records_url, stores), bool(settings.named_urls)
+    return LocalKeys(settings.records_url, stores), bool(settings.named_urls)
 
 
 def rotate(records: str | None, config: str | None) -> str:

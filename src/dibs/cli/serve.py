@@ -95,10 +95,10 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
 def _take_back(key: str, records_url: str, messages: Messages) -> None:
     """Revoke a first key that was not printed; the next start creates another."""
     from dibs.cli.keys import take_back
-    from dibs.cli.keys_local import LocalOffice
+    from dibs.cli.keys_local import LocalKeys
     from dibs.server.auth.credentials import id_of
 
-    take_back(LocalOffice(records_url), id_of(key) or "", messages)
+    take_back(LocalKeys(records_url), id_of(key) or "", messages)
 
 
 def _tell(server: "Server") -> None:

@@ -1,7 +1,7 @@
 """Places where API keys are managed: in the service's records, or through a running server."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -16,35 +16,23 @@ from dibs.errors import BackendUnavailable, Forbidden
 from dibs.server.auth.api_key import MAX_LIFE, check_name
 from dibs.server.auth.policy import lacks_slash, read_prefix, read_scopes, reduced, write_prefix
 
+if TYPE_CHECKING:
+    from dibs.cli.keys_local import LocalKeys
 
-class Office(Protocol):
-    """Makes, lists and revokes keys; all of them as `dibs.server.auth.api_key` has them."""
-
-    @property
-    def place(self) -> str:
-        """The URL at which the keys are, without any secret."""
-
-    def create(self, wanted: Shape) -> Shape:
-        """A new key, with its text."""
-
-    def list(self, *, ended: bool) -> list[Shape]:
-        """The keys that there are, on demand also those that have ended."""
-
-    def revoke(self, key_id: str) -> Shape | None:
-        """End a key; None if there is none of that id."""
+    type KeyAccess = RemoteKeys | LocalKeys
 
 
-def office(
+def access(
     *,
     server: str | None,
     records: str | None,
     leases: str | None,
     config: str | None,
     messages: Messages,
-) -> Office:
-    """The one that the options mean, else the settings.
+) -> "KeyAccess":
+    """Access by the options, or else by the settings.
 
-    Raises `UsageError` where they contradict each other.
+    Raises `UsageError` for options that contradict each other.
     """
     beside = bool(records or leases or config)
     if server is not None and beside:
@@ -53,25 +41,14 @@ def office(
     if name is not None and server is not None:
         raise click.UsageError("give either --server or --store, not both")
     if server is not None:
-        return _remote(server)
+        return RemoteKeys(server)
     if name is not None and beside:
         raise click.UsageError(f"give either --store {name}, or --records, --leases and --config")
-    service = None if beside else service_meant()
-    if service is not None:
-        return _remote(service.url, service.place)
-    return _local(records, leases, config, messages)
-
-
-def _remote(url: str, named_by: str = "") -> Office:
-    return RemoteOffice(url, named_by)
-
-
-def _local(
-    records: str | None, leases: str | None, config: str | None, messages: Messages
-) -> Office:
+    if not beside and (service := service_meant()) is not None:
+        return RemoteKeys(service.url, service.place)
     with needing("server"):
-        from dibs.cli.keys_local import local_office
-    found, is_named = local_office(records, leases, config)
+        from dibs.cli.keys_local import local_keys
+    found, is_named = local_keys(records, leases, config)
     if not is_named:
         messages.show(
             "warning",
@@ -81,8 +58,11 @@ def _local(
     return found
 
 
-class RemoteOffice:
-    """See `Office`. `named_by` is the setting that names the service, where no option does."""
+class RemoteKeys:
+    """API keys of a running service. `named_by` is the setting that names it, if no option does.
+
+    Keys are dicts with the fields of `dibs.server.auth.api_key`.
+    """
 
     def __init__(self, url: str, named_by: str = "") -> None:
         self._remote = Remote(url)
@@ -90,17 +70,21 @@ class RemoteOffice:
 
     @property
     def place(self) -> str:
+        """The URL of the service, without a secret."""
         return self._remote.shown
 
     def create(self, wanted: Shape) -> Shape:
+        """Create a key. The result has its text."""
         made: Shape = self._ask("POST", "", wanted)
         return made
 
     def list(self, *, ended: bool) -> list[Shape]:
+        """The keys; with `ended` also those that expired or were revoked."""
         found: list[Shape] = self._ask("GET", "?ended=true" if ended else "")["keys"]
         return found
 
     def revoke(self, key_id: str) -> Shape | None:
+        """End a key. None if there is none with this id."""
         gone: Shape | None = self._ask("DELETE", f"/{quote(key_id, safe='')}")
         return gone
 
