@@ -1,4 +1,4 @@
-"""Spans of acquires and holds, in both worlds, by OpenTelemetry's own SDK."""
+"""Spans of acquires and holds, in asyncio and threads, by OpenTelemetry's own SDK."""
 
 import asyncio
 import subprocess

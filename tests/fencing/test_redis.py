@@ -1,4 +1,4 @@
-"""The guard for Redis, by redis-py's clients of both worlds."""
+"""The guard for Redis, by redis-py's blocking and asyncio clients."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +61,7 @@ def test_of_a_lease_every_slot_counts(client: Any) -> None:
 
 
 def test_a_command_that_fails_has_been_seen_all_the_same(client: Any) -> None:
-    """Whoever has a token below it is stale, whatever came of the command."""
+    """A lower token is stale, whatever came of the command."""
     fence = RedisFence(client)
     client.lpush("list", "a")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -112,5 +112,5 @@ async def test_by_an_asyncio_client(redis_url: str) -> None:
 
 
 def test_a_client_of_the_other_world_is_refused(client: Any) -> None:
-    with pytest.raises(TypeError, match="it is RedisFence"):
+    with pytest.raises(TypeError, match="use RedisFence"):
         AsyncRedisFence(client)

@@ -2,7 +2,7 @@
 
 
 def needs(framework: str, package: str) -> ImportError:
-    """What to raise where a framework is missing."""
+    """The error for a missing framework."""
     return ImportError(
         f"dibs.contrib.{package} needs {framework}: pip install 'dibs[{package}]'",
         name=package,

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for every acquire and every hold, linked to the trace of whoever is in the way."""
+"""Spans of OpenTelemetry for acquires and holds. An acquire is linked to the holders that it waits for."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -78,7 +78,7 @@ def uninstrument() -> None:
 
 
 class _Tracing:
-    """Is told of them all."""
+    """Makes a span for each acquire and each hold."""
 
     def __init__(self, tracer: trace.Tracer, *, names: bool) -> None:
         self.tracer = tracer
@@ -89,7 +89,7 @@ class _Tracing:
         """Spans to be ended, and since when: the garbage collector may have interrupted just that."""
 
     def about(self, *keys: bytes) -> dict[str, Any]:
-        """What both sorts of spans say of a key, or of several."""
+        """Attributes of both kinds of spans, for a key or several."""
         kinds, names = zip(*map(split_key, keys), strict=True)
         found = {"dibs.kind": kinds[0] if len(keys) == 1 else "allof"}
         if self._names:
@@ -100,7 +100,7 @@ class _Tracing:
     def acquiring(
         self, requests: Sequence[AcquireRequest], wait: float | None, me: object
     ) -> "_Attempt":
-        """Somebody begins to acquire."""
+        """Begin the span of an acquire."""
         self.end_forgotten()
         about = self.about(*(request.key for request in requests))
         if wait is not None:
@@ -112,28 +112,28 @@ class _Tracing:
         return _Attempt(self, about, me)
 
     def in_the_way(self, holders: Iterable[Holder]) -> None:
-        """Whoever is acquiring here is refused because of these."""
+        """Link the acquire of this context to its holders."""
         attempt = _attempt.get()
         if attempt is not None:
             attempt.links.add(holders)
 
     def holding(self, lease: TracedLease, me: object, *, here: bool) -> "_Witness":
-        """Somebody has a lease, who need not be the one who runs this."""
+        """Begin the span of a hold. The holder can be another task or thread than the caller."""
         self.end_forgotten()
         around = self.outside.get(me)
         if around is None and not here:
-            around = contexts.Context()  # somebody else's acquire, by whoever runs this
+            around = contexts.Context()  # the acquire of another task or thread
         return _Witness(self, lease, around)
 
     def end_forgotten(self) -> None:
-        """End what could not be ended when it was over."""
+        """End the spans that the garbage collector kept from ending in time."""
         while self.forgotten:
             span, over = self.forgotten.popleft()
             span.end(over)
 
 
 class _Attempt:
-    """One acquire."""
+    """The span of an acquire."""
 
     def __init__(self, tracing: _Tracing, about: dict[str, Any], me: object) -> None:
         self._tracing = tracing
@@ -153,7 +153,7 @@ class _Attempt:
         return request._replace(trace=self._trace) if self._trace else request
 
     def end(self, error: BaseException | None) -> None:
-        """It has ended."""
+        """End the span with the acquire's result."""
         span = self._span
         span.set_attribute("dibs.outcome", _outcome(error))
         if isinstance(error, Exception):
@@ -162,13 +162,13 @@ class _Attempt:
                 span.set_status(trace.StatusCode.ERROR)
         span.end()
         self._tracing.outside.pop(self._me, None)
-        if not isinstance(error, GeneratorExit):  # nobody goes on, and we are in anybody's context
+        if not isinstance(error, GeneratorExit):  # closed by the garbage collector, in any context
             _attempt.set(self._around)
             contexts.detach(self._context)
 
 
 class _Witness:
-    """One hold."""
+    """The span of a hold."""
 
     def __init__(
         self, tracing: _Tracing, lease: TracedLease, around: contexts.Context | None
@@ -178,11 +178,11 @@ class _Witness:
         self._span = tracing.tracer.start_span("dibs.hold", around, attributes=about)
 
     def renewed(self) -> None:
-        """The store keeps it for longer."""
+        """Add an event for a renewal."""
         self._span.add_event("renewed")
 
     def ended(self, how: str) -> None:
-        """It was given up, or lost."""
+        """End the span: the lease was released or lost."""
         span = self._span
         span.set_attribute("dibs.end", how)
         if how == "forgotten":

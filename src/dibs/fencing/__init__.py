@@ -4,7 +4,7 @@ A holder that was paused past its lease doesn't know it, and may write after som
 Its fencing token is lower than theirs: a resource that remembers the highest token it has seen, and
 refuses lower ones, is safe from that. These guards do it for SQL, Redis and files. They take a lease, or
 `(key, token)`, or `(key, token, slot)`. Equal tokens pass, as a holder writes many times; lower ones
-raise `StaleToken`; whoever writes at the same time is put in order by the resource.
+raise `StaleToken`. The resource puts simultaneous writers in order.
 """
 
 from dibs.fencing.file import FileFence

@@ -25,10 +25,10 @@ class FileFence:
         self._fence = Path(f"{self.path}.fence")
 
     def replace(self, by: Stamped, content: str | bytes) -> None:
-        """Let whoever holds the lease replace the file's content; a text is written as UTF-8.
+        """Replace the file's content under the lease. A text is written as UTF-8.
 
         Whatever kills the process meanwhile, the file has the old content or the new one, also after
-        a power cut. Waits for whoever is writing. Raises `StaleToken` if a higher token was seen; then the
+        a power cut. Waits for other writers. Raises `StaleToken` if a higher token was seen; then the
         file is as it was. Raises `OSError`.
         """
         with self.guard(by):
@@ -36,7 +36,7 @@ class FileFence:
 
     @contextmanager
     def guard(self, by: Stamped) -> Generator[Path]:
-        """Let whoever holds the lease write as it likes, within the block; the path is its value.
+        """Check the lease, and let the block write to the path that it yields.
 
         Others wait meanwhile, also for a process that stands still in there: only so can its late writes
         overwrite nobody's. Raises as `replace` does.

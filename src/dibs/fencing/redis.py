@@ -10,26 +10,7 @@ from dibs.fencing.stamp import Stamp, Stamped, stale, stamp_of
 PREFIX = "dibs:fence:"
 
 
-class _Guarded:
-    """The script, as a client of redis-py's has it; of either world."""
-
-    _wants_async: bool
-    _advice: str
-
-    def __init__(self, client: Any, *, prefix: str = PREFIX) -> None:
-        if iscoroutinefunction(client.execute_command) is not self._wants_async:
-            raise TypeError(f"{client!r} is of the other world: {self._advice}")
-        self._script = client.register_script(_lua())
-        self._prefix = prefix
-
-    def _said(
-        self, stamp: Stamp, command: str, key: Any, arguments: tuple[Any, ...]
-    ) -> dict[str, Any]:
-        fences = [f"{self._prefix}{stamp.text}#{slot}" for slot in stamp.slots]
-        return {"keys": [*fences, key], "args": [stamp.token, command, *arguments]}
-
-
-class RedisFence(_Guarded):
+class RedisFence:
     """Refuses stale writes to Redis or Valkey, by a client of redis-py's.
 
     Beside your keys it keeps one for each lease, `dibs:fence:…`, with the highest token seen; it never
@@ -37,29 +18,44 @@ class RedisFence(_Guarded):
     tag: `"{cart:42}:fence:"`.
     """
 
-    _wants_async = False
-    _advice = "for redis.asyncio it is AsyncRedisFence"
+    def __init__(self, client: Any, *, prefix: str = PREFIX) -> None:
+        if iscoroutinefunction(client.execute_command):
+            raise TypeError(f"{client!r} is a client for asyncio: use AsyncRedisFence")
+        self._script = client.register_script(_lua())
+        self._prefix = prefix
 
     def call(self, by: Stamped, command: str, key: str | bytes, *arguments: Any) -> Any:
-        """Let whoever holds the lease call one command, whose first argument is its one key.
+        """Call one command under the lease. Its first argument is its only key.
 
         `fence.call(lease, "SET", "cart:42:state", "paid")`. Returns the command's reply, as it was sent.
         Raises `StaleToken` if a higher token was seen; then nothing has happened.
         """
         stamp = stamp_of(by)
-        return _told(stamp, self._script(**self._said(stamp, command, key, arguments)))
+        return _told(stamp, self._script(**_call(self._prefix, stamp, command, key, arguments)))
 
 
-class AsyncRedisFence(_Guarded):
-    """As `RedisFence`, by a client of `redis.asyncio`."""
+class AsyncRedisFence:
+    """`RedisFence` for a client of `redis.asyncio`."""
 
-    _wants_async = True
-    _advice = "for a blocking client it is RedisFence"
+    def __init__(self, client: Any, *, prefix: str = PREFIX) -> None:
+        if not iscoroutinefunction(client.execute_command):
+            raise TypeError(f"{client!r} is a blocking client: use RedisFence")
+        self._script = client.register_script(_lua())
+        self._prefix = prefix
 
     async def call(self, by: Stamped, command: str, key: str | bytes, *arguments: Any) -> Any:
-        """As `RedisFence.call`. Cancelled, it may have happened or not."""
+        """Call one command: see `RedisFence.call`. After a cancellation it has happened or not."""
         stamp = stamp_of(by)
-        return _told(stamp, await self._script(**self._said(stamp, command, key, arguments)))
+        return _told(
+            stamp, await self._script(**_call(self._prefix, stamp, command, key, arguments))
+        )
+
+
+def _call(
+    prefix: str, stamp: Stamp, command: str, key: Any, arguments: tuple[Any, ...]
+) -> dict[str, Any]:
+    fences = [f"{prefix}{stamp.text}#{slot}" for slot in stamp.slots]
+    return {"keys": [*fences, key], "args": [stamp.token, command, *arguments]}
 
 
 @cache

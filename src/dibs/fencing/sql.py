@@ -37,7 +37,7 @@ _OUTSIDE = (
 
 
 class _Statements:
-    """What the guard says to a database that knows `INSERT … ON CONFLICT`: SQLite, PostgreSQL."""
+    """Statements for databases with `INSERT … ON CONFLICT`: SQLite, PostgreSQL."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class SqlFence(_Statements):
             cursor.close()
 
     def check(self, by: Stamped, connection: Any) -> None:
-        """Let whoever holds the lease write in this transaction; to be called before the first write.
+        """Check the lease in this transaction. Call it before the first write.
 
         One statement a slot. From here on others with that key and slot wait until the transaction
         ends. Raises `StaleToken` if a higher token was seen: roll back then. Raises `DibsError` for a
@@ -137,12 +137,12 @@ class AsyncSqlFence(_Statements):
     """The same for an asyncio connection whose `cursor()` is psycopg's: `psycopg.AsyncConnection`."""
 
     async def create(self, connection: Any) -> None:
-        """As `SqlFence.create`."""
+        """Create the table: see `SqlFence.create`."""
         async with connection.cursor() as cursor:
             await cursor.execute(self._create())
 
     async def check(self, by: Stamped, connection: Any) -> None:
-        """As `SqlFence.check`."""
+        """Check the lease: see `SqlFence.check`."""
         stamp = stamp_of(by)
         self._refuse_outside(connection, stamp)
         async with connection.cursor() as cursor:
@@ -197,6 +197,6 @@ def is_in_transaction(connection: Any) -> bool | None:
 
 
 def _begins_by_itself(connection: Any) -> bool:
-    """What sqlite3 does before it writes, unless it is told not to in one of two ways."""
+    """Whether sqlite3 begins a transaction before a write. Two of its settings prevent that."""
     level = getattr(connection, "isolation_level", None)
     return level is not None and getattr(connection, "autocommit", None) is not True

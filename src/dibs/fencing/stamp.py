@@ -1,4 +1,4 @@
-"""What a write is stamped with: the key of a lease, its fencing token, and its slots."""
+"""The stamp of a write: the key of a lease, its fencing token, and its slots."""
 
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote_from_bytes
@@ -44,7 +44,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(by: Stamped) -> Stamp:
-    """What a write by `by` is stamped with.
+    """The stamp of a write by `by`.
 
     A lease without numbered slots, as a writer's, is for slot 0. Raises `TypeError` for what is no lease
     and no tuple of that shape, and for a reader's lease or another of several without slots; `ValueError`

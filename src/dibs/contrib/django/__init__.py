@@ -6,7 +6,7 @@ Put `"dibs.contrib.django"` into `INSTALLED_APPS`, and name a store:
 * `DIBS = {"DATABASE": "default"}`: the server of an entry of `DATABASES`, with its login;
 * `DIBS = {"CACHE": "default"}`: the Redis of an entry of `CACHES`.
 
-Then bare primitives of both worlds use it, and `manage.py locked_migrate` migrates.
+Then primitives without a client use it, in asyncio and threads, and `manage.py locked_migrate` migrates.
 """
 
 from collections.abc import Generator

@@ -36,7 +36,7 @@ def connect_from_settings() -> Client | None:
 
 
 def place_and_options(given: object) -> tuple[str, Any, dict[str, Any]]:
-    """What `DIBS` says: which kind of place, which one, and how to connect to it."""
+    """Read `DIBS`: the kind of place, the place, and the options of its connection."""
     named = {"URL": given} if isinstance(given, str) else given
     if not isinstance(named, Mapping):
         raise ImproperlyConfigured("DIBS is neither a URL nor a dict")

@@ -64,7 +64,7 @@ class Held:
         self._name.check(declared_by(route), f"the route {route.path}")
 
     async def __call__(self, connection: HTTPConnection) -> AsyncGenerator[Lease]:
-        """What FastAPI calls: the lease, until the scope ends."""
+        """Yield the lease until the scope ends. FastAPI calls this."""
         name = self._name.filled(values_of(self._name.fields, connection))
         client = self._client or getattr(connection.state, "dibs", None)
         resource = self._resource(name, client)
@@ -136,7 +136,7 @@ def _raw(name: str, connection: HTTPConnection) -> object:
 
 
 def _declared(route: Any) -> Iterator[tuple[str, Any]]:
-    """Where each declared parameter comes from, the handler's own before those of its dependencies."""
+    """Source of each declared parameter, the handler's own before those of its dependencies."""
     for each in dependants(route):
         for source in _SOURCES:
             for field in getattr(each, source):

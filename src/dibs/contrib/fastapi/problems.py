@@ -1,4 +1,4 @@
-"""What went wrong, as HTTP tells it: RFC 9457's problem details."""
+"""Errors as HTTP responses: the problem details of RFC 9457."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from math import ceil
@@ -135,7 +135,7 @@ def _patience(error: DibsError) -> int:
 
 
 def _about(error: DibsError, disclose: bool) -> dict[str, Any]:
-    """What is known besides."""
+    """Further fields of the problem."""
     known: dict[str, Any] = {}
     if disclose and error.key is not None:
         known["key"] = error.key.decode("utf-8", "backslashreplace")

@@ -1,1 +1,1 @@
-"""What Django looks for here: commands of `manage.py`."""
+"""Commands of `manage.py`, where Django looks for them."""

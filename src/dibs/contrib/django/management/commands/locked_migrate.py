@@ -16,7 +16,7 @@ _TEMPORARY_FAILURE = 75
 
 
 class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of its types
-    """What `migrate` does, under a lock that is named after the database.
+    """`migrate` under a lock that is named after the database.
 
     The lock lies in the default store, if `DIBS`, $DIBS_URL, the settings file or the project's
     own code names one, and else in the database itself. A process that waited runs `migrate` too, and
@@ -27,7 +27,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
     help = "Runs migrate under a lock, so that of many processes one migrates and the others wait."
 
     def add_arguments(self, parser: Any) -> None:
-        """Those of `migrate`, and how to wait."""
+        """Add the options of `migrate`, and how to wait."""
         super().add_arguments(parser)
         group = parser.add_mutually_exclusive_group()
         group.add_argument(
@@ -41,7 +41,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
         parser.add_argument("--lock-name", help="unless given, the name tells the database")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Waits, migrates, lets the next one go."""
+        """Wait, migrate, release the lock."""
         wait, no_wait = options.pop("wait", None), options.pop("no_wait", False)
         name = options.pop("lock_name", None)
         if options.get("plan") or options.get("check_unapplied"):
@@ -59,7 +59,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
     def _acquired(
         self, name: str | None, database: str, wait: str | None, no_wait: bool
     ) -> Lease | None:
-        """A lease; None if it should be left to whoever has it."""
+        """Acquire the lease; None with `--no-wait` if another process has it."""
         try:
             lock = lock_for(database, name, wait)  # what is wrong with these is told at once
             try:
@@ -74,7 +74,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
 
 
 def lock_for(database: str, name: str | None, wait: str | None) -> Lock:
-    """In the default store if one is named, else in the database itself."""
+    """The lock, in the default store if one is named, otherwise in the database itself."""
     client = None if default_is_named() else connect_to_database(database)
     name = name_of(database) if name is None else name
     return Lock(name, wait=wait, note="manage.py migrate", client=client)
