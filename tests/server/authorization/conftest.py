@@ -18,6 +18,7 @@ from tests.server.authorization.matrix import (
     Someone,
     client_of,
 )
+from tests.server.inside import keys_of
 from tests.server.world import World, b64
 
 
@@ -43,7 +44,7 @@ def matrix() -> Iterator[Matrix]:
 
 
 def _headers_of_nobody(world: World) -> dict[str, str | None]:
-    ring: KeyRing = world.server.service.keys
+    ring: KeyRing = keys_of(world)
     revoked, revoked_text = world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
     token_of_revoked = ring.token(revoked)
     world.do(lambda: ring.revoke(revoked.key_id))

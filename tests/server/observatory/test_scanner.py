@@ -11,15 +11,14 @@ from dibs.errors import BackendUnavailable, Forbidden
 from dibs.model import Acquire, Page
 from dibs.server.observatory import picture, scanner
 from dibs.server.observatory.observatory import Observatory
-from dibs.server.placing.runtime import PlacedRuntime
 from dibs.session import session_for
-from tests.server.alone import alone
+from tests.server.inside import Stores, alone
 
 LONG = 30.0
 
 
 @pytest.fixture
-async def runtime() -> AsyncIterator[PlacedRuntime]:
+async def runtime() -> AsyncIterator[Stores]:
     session = session_for(f"memory://{uuid4()}")
     runtime = alone(session.loop_runtime())
     await runtime.ready()
@@ -36,7 +35,7 @@ async def events_told(observatory: Observatory, bell: asyncio.Event) -> list[str
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), RuntimeError("a bug")])
 async def test_a_walk_that_fails_is_begun_again(
-    runtime: PlacedRuntime,
+    runtime: Stores,
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -60,9 +59,7 @@ async def test_a_walk_that_fails_is_begun_again(
     assert len(caplog.records) == 3
 
 
-async def test_more_keys_than_a_page(
-    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_keys_than_a_page(runtime: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "WATCHED", 0.01)
     monkeypatch.setattr(scanner, "PAGE", 3)
     observatory = Observatory(runtime)
@@ -75,7 +72,7 @@ async def test_more_keys_than_a_page(
     assert observatory.ring.last == 10
 
 
-async def test_nobody_watches_any_more(runtime: PlacedRuntime) -> None:
+async def test_nobody_watches_any_more(runtime: Stores) -> None:
     observatory, bell = Observatory(runtime), asyncio.Event()
     with observatory.watched(bell), observatory.watched(bell, b"lock:x"):
         assert observatory.scanner.is_close(b"lock:x")
@@ -84,7 +81,7 @@ async def test_nobody_watches_any_more(runtime: PlacedRuntime) -> None:
 
 
 async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
-    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+    runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forbidden(*_: object) -> Page:
         raise Forbidden("no SCAN for this user")
@@ -110,7 +107,7 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
 
 
 async def test_what_is_renewed_elsewhere_has_not_ended(
-    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+    runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanner, "UNWATCHED", 0.3)
     monkeypatch.setattr(picture, "LATE", 0.0)
@@ -124,7 +121,7 @@ async def test_what_is_renewed_elsewhere_has_not_ended(
 
 
 async def test_of_many_keys_the_oldest_are_forgotten(
-    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+    runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(picture, "MOST", 3)
     observatory = Observatory(runtime)
