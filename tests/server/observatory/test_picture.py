@@ -263,6 +263,51 @@ def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) 
     assert len(seen.picture) == 1
 
 
+def test_a_look_that_began_before_the_last_end_is_not_believed(seen: Watched) -> None:
+    seen.here(acquire("a"))
+    asked, status = seen.now, seen.status()
+    seen.now += 0.5
+    seen.here(release("a"))
+    assert (seen.take(), len(seen.picture)) == (["granted a", "released a"], 0)
+    seen.picture.looked(status, asked)
+    assert (seen.take(), len(seen.picture)) == ([], 0)
+    seen.now += 0.5
+    seen.elsewhere(acquire("b"))
+    seen.picture.looked(seen.status(), seen.now)
+    assert seen.take() == ["granted b"]
+
+
+def test_of_two_looks_the_one_that_began_later_is_believed(seen: Watched) -> None:
+    seen.elsewhere(acquire("a"))
+    seen.picture.begin_walk()
+    asked, status = seen.now, seen.status()
+    seen.picture.looked(status, asked)
+    seen.now += 1.0
+    seen.elsewhere(release("a"))
+    seen.picture.looked(seen.status(), seen.now)
+    seen.picture.looked(status, asked + 0.5)
+    assert seen.take() == ["granted a", "released a"]
+
+
+def test_whoever_was_granted_units_that_another_held_shows_that_it_held_no_more(
+    seen: Watched,
+) -> None:
+    """A writer waits for a reader, is granted by a notification, and released at another server."""
+
+    def wish(who: str, units: int) -> Acquire:
+        return replace(acquire(who), units=units, capacity=MANY)
+
+    seen.elsewhere(wish("reader", 1))
+    seen.here(wish("writer", MANY))
+    seen.here(wish("later", 1))
+    seen.elsewhere(release("reader"))
+    seen.here(renew("writer"))
+    seen.elsewhere(release("writer"))
+    seen.take()
+    seen.here(renew("later"))
+    assert seen.take() == ["released writer", "granted later"]
+
+
 def test_units_kept_by_nobody_are_no_lease(seen: Watched) -> None:
     seen.walk()
     seen.elsewhere(acquire("a"))

@@ -6,6 +6,7 @@ one of them has told already the other does not tell again.
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import NamedTuple
 
 from dibs.core.names import fingerprint
 from dibs.model import (
@@ -36,8 +37,8 @@ PUNCTUAL = 0.25
 MOST = 250_000
 """Keys in use that are known; for another one the oldest is forgotten."""
 
-MOST_ENDED = 4096
-"""Keys out of use, of which it is remembered when their last holds ended."""
+MOST_IDLE = 4096
+"""Keys out of use that are remembered."""
 
 RENEWED = 0.05
 """A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
@@ -47,6 +48,15 @@ LATE = 1.0
 
 PATIENCE = 30.0
 """Seconds that a place stands at least after its owner has renewed it."""
+
+
+class Idle(NamedTuple):
+    """What is remembered of a key that is out of use."""
+
+    ended: float
+    """When its last hold ended."""
+    changed: float
+    """See `Seen.changed`."""
 
 
 class Picture:
@@ -59,8 +69,8 @@ class Picture:
         self._begun = now()
         self._walks = 0
         self._seen: dict[bytes, Seen] = {}
-        self._ended: dict[bytes, float] = {}
-        """When the last holds of the keys ended that came out of use last."""
+        self._idle: dict[bytes, Idle] = {}
+        """The keys that came out of use last."""
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -86,14 +96,17 @@ class Picture:
         if len(self._seen) >= MOST:
             del self._seen[next(iter(self._seen))]
         seen = self._seen[key] = Seen(key)
-        seen.others_ended = self._ended.pop(key, seen.others_ended)
+        idle = self._idle.pop(key, None)
+        if idle is not None:
+            seen.others_ended, seen.changed = idle
         return seen
 
     def _drop_if_idle(self, seen: Seen) -> None:
         if seen.is_idle and self._seen.pop(seen.key, None) is not None:
-            self._ended[seen.key] = max(seen.others_ended, *seen.ended.values(), 0.0)
-            if len(self._ended) > MOST_ENDED:
-                del self._ended[next(iter(self._ended))]
+            ended = max(seen.others_ended, *seen.ended.values(), 0.0)
+            self._idle[seen.key] = Idle(ended, seen.changed)
+            if len(self._idle) > MOST_IDLE:
+                del self._idle[next(iter(self._idle))]
 
     def _grant(
         self,
@@ -259,6 +272,7 @@ class Picture:
         if place is None:
             place = Place(command.owner, command.note, command.units, now, 0.0)
             seen.places[lease] = place
+            seen.capacity = command.capacity
             self._tell_of(seen, "queued", lease, place)
         place.until = now + command.waiter_ttl
 
@@ -333,11 +347,15 @@ class Picture:
         if seen is None:
             if not (status.holders or status.waiters) or len(self._seen) >= MOST:
                 return
+            idle = self._idle.get(status.key)
+            if idle is not None and idle.changed >= asked:
+                return  # it is older than the end of its last hold
             seen = self._begin(status.key)
         seen.walk = walk or seen.walk
         if seen.changed >= asked:
             return  # it is older than what is known
         now = self._now()
+        seen.changed = asked
         seen.capacity = status.capacity
         found = {each.lease: Hold.of(each, now) for each in status.holders if each.lease}
         self._look_for_ends(seen, status, found, now)

@@ -84,7 +84,7 @@ class Seen:
     newest: int = 0
     """The newest token."""
     changed: float = -inf
-    """When a command's answer changed it: a look that began before is older than that."""
+    """When a command's answer changed it, or the last look began: an earlier look is older than that."""
     walk: int = 0
     """The last walk through the store that has found it."""
 
