@@ -202,13 +202,17 @@ RULES: Mapping[str, Rule] = {
     "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
-    # sees what passes, and knows of no route
-    "server.observatory.*": Rule(
+    # sees what passes, and knows neither routes nor stores
+    "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.placing.runtime server.principal server.serve"),
-        siblings=True,
+        | names("server.key_state server.lock_events")
     ),
+    # in the command line as well, without a loop
+    "server.key_state": Rule(
+        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    ),
+    "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
         BASE
@@ -247,7 +251,7 @@ RULES: Mapping[str, Rule] = {
     "cli.demo.*": Rule(
         PUBLIC
         | names("config cli.exits cli.options cli.output cli.wording testing.leash")
-        | names("server.config server.serve server.principal server.observatory.events"),
+        | names("server.config server.serve server.principal server.lock_events"),
         siblings=True,
         theirs=names("click"),
     ),

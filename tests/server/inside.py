@@ -8,10 +8,10 @@ from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.accounts import Accounts
+from dibs.server.activity import Activity
 from dibs.server.audit import Audit
 from dibs.server.drain import Drain
 from dibs.server.keys import KeyRing
-from dibs.server.observatory.observatory import Observatory
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime
@@ -173,24 +173,24 @@ def notifications_of(world: Running) -> Post:
     return service_of(world).post
 
 
-def events_of(world: Running) -> Observatory:
+def events_of(world: Running) -> Activity:
     """Its events: the latest ones, the known state of keys, the looks at the store."""
-    return service_of(world).observatory
+    return service_of(world).activity
 
 
 def is_watched(world: Running) -> bool:
     """Whether anybody follows its events or watches a key."""
-    return events_of(world).scanner.is_watched
+    return events_of(world).poller.has_followers
 
 
 def followers_of(world: Running) -> int:
     """How many follow all of its events."""
-    return events_of(world).scanner._watching
+    return events_of(world).poller.followers
 
 
 def has_looked(world: Running) -> bool:
     """Whether it has read all keys of the store once."""
-    return events_of(world).picture._walks > 0
+    return events_of(world).keys._scans > 0
 
 
 def is_traced(server: Server) -> bool:

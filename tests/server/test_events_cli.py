@@ -17,7 +17,7 @@ import pytest
 
 import dibs.sync
 from dibs.cli.events import line
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
 from dibs.testing import FaultProxy
 from tests.cli.processes import Cli
 from tests.server.inside import followers_of, is_watched, keys_of
@@ -251,7 +251,7 @@ def _readable(file: int, seconds: float) -> bool:
     ],
 )
 def test_a_line_is_safe_to_look_at(event: dict[str, Any], told: str) -> None:
-    text = line(Event("granted", b"lock:\xff\x07", 0.0, **event))
+    text = line(LockEvent("granted", b"lock:\xff\x07", 0.0, **event))
     assert text.isprintable() or "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert r"lock \xff\x07" in text
     assert text.endswith(told)

@@ -17,7 +17,7 @@ from dibs.cli.remote import connection, head_of, headers
 from dibs.cli.voice import Voice
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Status
-from dibs.server.observatory.events import Event, read
+from dibs.server.lock_events import LockEvent, read_event
 from dibs.stores.http import wire
 from dibs.stores.http.errors import broken, check_format, explain, is_ours, unreachable
 from dibs.stores.http.names import MARK, encoded
@@ -161,7 +161,7 @@ def _check(answer: HTTPResponse, settings: HttpSettings, key: ApiKey | None) -> 
 
 def followed(
     url: str, prefix: bytes, kind: Kind | None, renewals: bool, voice: Voice
-) -> Iterator[Event]:
+) -> Iterator[LockEvent]:
     """What happens, for ever. Raises what ends the stream for good."""
     asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
     asked |= {"kind": kind} if kind else {}
@@ -170,7 +170,7 @@ def followed(
         for told in tail:
             match told.kind:
                 case "message":
-                    yield read(told.data)
+                    yield read_event(told.data)
                 case "reset":
                     voice.say("warning", "some events were missed")
                 case _:

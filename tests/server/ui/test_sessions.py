@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
 from dibs.server.ui.seal import Seal, Session, new_session
 from tests.server.inside import events_of, secret_of, sessions_of
 from tests.server.test_records_away import cut_off
@@ -172,7 +172,7 @@ def test_nothing_is_told_after_its_end(world: World, enter: Callable[..., Profil
     assert session is not None
 
     async def happen() -> None:
-        events_of(world).ring.add(Event("granted", b"lock:secret", time.time()))
+        events_of(world).log.add(LockEvent("granted", b"lock:secret", time.time()))
 
     async def sign_out() -> None:
         await asyncio.gather(sessions_of(world).end(session), happen())

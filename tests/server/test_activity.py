@@ -9,8 +9,8 @@ import pytest
 
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.model import Acquire, Page
-from dibs.server.observatory import picture, scanner
-from dibs.server.observatory.observatory import Observatory
+from dibs.server import activity, key_state
+from dibs.server.activity import Activity
 from dibs.session import session_for
 from tests.server.inside import Stores, alone
 
@@ -27,10 +27,14 @@ async def runtime() -> AsyncIterator[Stores]:
     session.close()
 
 
-async def events_told(observatory: Observatory, bell: asyncio.Event) -> list[str]:
+def activity_of(runtime: Stores) -> Activity:
+    return Activity(runtime.now, runtime.connection.scan, runtime.call_all)
+
+
+async def events_told(seen: Activity, news: asyncio.Event) -> list[str]:
     async with asyncio.timeout(LONG):
-        await bell.wait()
-    return [event.what for event in observatory.ring.after(0, 100)]
+        await news.wait()
+    return [event.what for event in seen.log.after(0, 100)]
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), RuntimeError("a bug")])
@@ -40,7 +44,7 @@ async def test_a_walk_that_fails_is_begun_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(scanner, "WATCHED", 0.01)
+    monkeypatch.setattr(activity, "FOLLOWED", 0.01)
     scan, failures = runtime.connection.scan, 3
 
     async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
@@ -51,33 +55,33 @@ async def test_a_walk_that_fails_is_begun_again(
         return await scan(prefix, cursor, limit)
 
     monkeypatch.setattr(runtime.connection, "scan", failing)
-    observatory, bell = Observatory(runtime), asyncio.Event()
-    with caplog.at_level(logging.WARNING), observatory.watched(bell):
-        async with observatory.at_work():
+    seen, news = activity_of(runtime), asyncio.Event()
+    with caplog.at_level(logging.WARNING), seen.following(news):
+        async with seen.polling():
             await runtime.call(Acquire(b"lock:x", "i" * 22, "me", 30.0))
-            assert await events_told(observatory, bell) == ["granted"]
+            assert await events_told(seen, news) == ["granted"]
     assert len(caplog.records) == 3
 
 
 async def test_more_keys_than_a_page(runtime: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner, "WATCHED", 0.01)
-    monkeypatch.setattr(scanner, "PAGE", 3)
-    observatory = Observatory(runtime)
+    monkeypatch.setattr(activity, "FOLLOWED", 0.01)
+    monkeypatch.setattr(activity, "PAGE", 3)
+    seen = activity_of(runtime)
     for number in range(10):
         await runtime.call(Acquire(b"lock:%d" % number, f"{number:022}", "me", 30.0))
-    async with observatory.at_work(), asyncio.timeout(LONG):
-        with observatory.watched(asyncio.Event()):
-            while len(observatory.picture) < 10:
+    async with seen.polling(), asyncio.timeout(LONG):
+        with seen.following(asyncio.Event()):
+            while len(seen.keys) < 10:
                 await asyncio.sleep(0.01)
-    assert observatory.ring.last == 10
+    assert seen.log.last == 10
 
 
 async def test_nobody_watches_any_more(runtime: Stores) -> None:
-    observatory, bell = Observatory(runtime), asyncio.Event()
-    with observatory.watched(bell), observatory.watched(bell, b"lock:x"):
-        assert observatory.scanner.is_close(b"lock:x")
-    assert not observatory.scanner.is_watched
-    assert not observatory.scanner.is_close(b"lock:x")
+    seen, news = activity_of(runtime), asyncio.Event()
+    with seen.following(news), seen.following(news, b"lock:x"):
+        assert seen.poller.is_watched(b"lock:x")
+    assert not seen.poller.has_followers
+    assert not seen.poller.is_watched(b"lock:x")
 
 
 async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
@@ -86,46 +90,46 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
     async def forbidden(*_: object) -> Page:
         raise Forbidden("no SCAN for this user")
 
-    monkeypatch.setattr(scanner, "WATCHED", 0.01)
-    monkeypatch.setattr(picture, "LATE", 0.0)
+    monkeypatch.setattr(activity, "FOLLOWED", 0.01)
+    monkeypatch.setattr(key_state, "LATE", 0.0)
     monkeypatch.setattr(runtime.connection, "scan", forbidden)
-    observatory, bell = Observatory(runtime), asyncio.Event()
+    seen, news = activity_of(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):
             wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True, waiter_ttl=0.2)
-            observatory.picture.saw(wish, (await runtime.call(wish)).reply)
+            seen.keys.applied(wish, (await runtime.call(wish)).reply)
     for who in ("k", "l"):
         kept = Acquire(b"lock:kept", who * 22, "me", 60.0, queue=True, waiter_ttl=0.2)
-        observatory.picture.saw(kept, (await runtime.call(kept)).reply)
-    assert len(observatory.picture) == 21
-    async with observatory.at_work(), asyncio.timeout(LONG):
-        with observatory.watched(bell):
-            while len(observatory.picture) > 1 or observatory.picture.all()[0].places:
-                observatory.picture._at(b"lock:kept")  # there are commands about it all the time
+        seen.keys.applied(kept, (await runtime.call(kept)).reply)
+    assert len(seen.keys) == 21
+    async with seen.polling(), asyncio.timeout(LONG):
+        with seen.following(news):
+            while len(seen.keys) > 1 or seen.keys.all()[0].waiters:
+                seen.keys._at(b"lock:kept")  # there are commands about it all the time
                 await asyncio.sleep(0.01)
-    assert [each.key for each in observatory.picture.all()] == [b"lock:kept"]
+    assert [each.key for each in seen.keys.all()] == [b"lock:kept"]
 
 
 async def test_what_is_renewed_elsewhere_has_not_ended(
     runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "UNWATCHED", 0.3)
-    monkeypatch.setattr(picture, "LATE", 0.0)
-    observatory = Observatory(runtime)
+    monkeypatch.setattr(activity, "UNFOLLOWED", 0.3)
+    monkeypatch.setattr(key_state, "LATE", 0.0)
+    seen = activity_of(runtime)
     take = Acquire(b"lock:x", "i" * 22, "me", 0.2)
-    async with observatory.at_work():
+    async with seen.polling():
         for _ in range(20):
             await runtime.call(take)
             await asyncio.sleep(0.05)
-    assert [each.what for each in observatory.ring.after(0, 100)] == ["granted"]
+    assert [each.what for each in seen.log.after(0, 100)] == ["granted"]
 
 
 async def test_of_many_keys_the_oldest_are_forgotten(
     runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(picture, "MOST", 3)
-    observatory = Observatory(runtime)
+    monkeypatch.setattr(key_state, "MAX_KEYS", 3)
+    seen = activity_of(runtime)
     for number in range(5):
         wish = Acquire(b"lock:%d" % number, f"{number:022}", "me", 60.0)
-        observatory.picture.saw(wish, (await runtime.call(wish)).reply)
-    assert [each.key for each in observatory.picture.all()] == [b"lock:2", b"lock:3", b"lock:4"]
+        seen.keys.applied(wish, (await runtime.call(wish)).reply)
+    assert [each.key for each in seen.keys.all()] == [b"lock:2", b"lock:3", b"lock:4"]
