@@ -1,6 +1,10 @@
-"""Code and tests use uvicorn and Starlette by what these document: no private module, name or attribute."""
+"""Code and tests use uvicorn and Starlette by what these document: no private module, name or attribute.
+
+And only `inside` knows the parts of a running server, so that these can change without the tests.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,3 +188,18 @@ def test_what_is_private_is_found(text: str) -> None:
 )
 def test_what_is_public_may_be_used(text: str) -> None:
     assert read(text, frozenset({"_kept"})) == []
+
+
+INSIDE = re.compile(r"(?<!dibs\.)\bserver\.(service|_[a-z]\w*)\b")
+
+
+def test_tests_reach_into_a_server_through_one_module() -> None:
+    ours = {Path(__file__), ROOT / "tests/server/inside.py"}
+    found = [
+        f"{file.relative_to(ROOT)}: {match[0]}"
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        if file not in ours
+        for match in INSIDE.finditer(file.read_text("utf-8"))
+    ]
+    assert found == []
+    assert INSIDE.search((ROOT / "tests/server/inside.py").read_text("utf-8"))
