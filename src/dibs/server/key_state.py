@@ -172,7 +172,7 @@ PUNCTUAL = 0.25
 MAX_KEYS = 250_000
 """Keys in use that are remembered; another one replaces the oldest."""
 
-MAX_IDLE = 4096
+MAX_IDLE = 16_384
 """Keys out of use that are remembered."""
 
 RENEWED = 0.05
@@ -270,15 +270,12 @@ class KeyStates:
         False if one of these is newer: then this hold has ended itself, and is not added.
         """
         if lease in state.holds:
-            self._end(
-                state, lease, self._ended_as(state.holds[lease], hold.since), before=hold.since
-            )
+            self._end(state, lease, before=hold.since)
         over = state.displaced_by(hold.units, hold.slots)
         if any(state.holds[each].token > hold.token for each in over):
             return False
         for each in over:
-            what = self._ended_as(state.holds[each], hold.since)
-            self._end(state, each, what, before=hold.since, found=True)
+            self._end(state, each, before=hold.since, found=True)
         hold.since = max(hold.since, state.free_since(hold.slots))
         state.add_hold(lease, hold)
         return True
@@ -298,16 +295,12 @@ class KeyStates:
         is_new = all(state.holds[each].token < by.token for each in over)
         if is_new:
             for each in over:
-                self._end(state, each, self._ended_as(state.holds[each], now), found=True)
+                self._end(state, each, found=True)
             state.slots_ended(hold.slots, now)
             hold.units, hold.slots, hold.token = units, known_slots(by.slots), by.token
         state.add_hold(lease, hold)
         if is_new:
             self._report(state, "resized", lease, hold, found=found)
-
-    def _ended_as(self, hold: SeenHold, by: float) -> EventType:
-        """Return how a hold ended that has ended by that time."""
-        return "expired" if hold.ends <= by + PUNCTUAL else "released"
 
     def _renew(self, state: KeyState, lease: str, hold: SeenHold, ttl: float) -> None:
         hold.ends, hold.ttl = self._now() + ttl, ttl
@@ -318,15 +311,17 @@ class KeyStates:
         self,
         state: KeyState,
         lease: str,
-        what: EventType,
+        what: EventType | None = None,
         *,
         reason: str = "",
         found: bool = False,
         before: float = inf,
     ) -> None:
-        """End a hold: at its expiry, or now, and no later than `before`."""
+        """End a hold: at its expiry, or now, and no later than `before`. Without `what`, the time decides it."""
         hold = state.remove_hold(lease)
         at = min(self._now(), before)
+        if what is None:
+            what = "expired" if hold.ends <= at + PUNCTUAL else "released"
         if what == "expired":
             at = min(at, hold.ends)
         at = max(at, hold.since)
@@ -503,7 +498,7 @@ class KeyStates:
             at = gone_at.get(lease, now)
             if not (all_listed or lease in gone_at or state.holds[lease].ends <= now + PUNCTUAL):
                 continue  # it may be one that is not listed
-            self._end(state, lease, self._ended_as(state.holds[lease], at), found=True, before=at)
+            self._end(state, lease, found=True, before=at)
         there = found.keys() | {waiter.lease for waiter in status.waiters}
         gone = [lease for lease in state.waiters if lease not in there]
         if status.waiting <= len(status.waiters):
