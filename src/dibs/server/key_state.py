@@ -317,7 +317,7 @@ class KeyStates:
         found: bool = False,
         before: float = inf,
     ) -> None:
-        """End a hold: at its expiry, or now, and no later than `before`. Without `what`, the time decides it."""
+        """End a hold: at its expiry, or now, no later than `before`. Without `what`, the time decides which."""
         hold = state.remove_hold(lease)
         at = min(self._now(), before)
         if what is None:
