@@ -210,13 +210,17 @@ RULES: Mapping[str, Rule] = {
     "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
-    # sees what passes, and knows of no route
-    "server.observatory.*": Rule(
+    # sees what passes, and knows neither routes nor stores
+    "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.placing.runtime server.auth.policy server.serve"),
-        siblings=True,
+        | names("server.key_state server.lock_events")
     ),
+    # in the command line as well, without a loop
+    "server.key_state": Rule(
+        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    ),
+    "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
         BASE
@@ -252,8 +256,8 @@ RULES: Mapping[str, Rule] = {
     # a service of its own, and processes that use it as any program would
     "cli.demo.*": Rule(
         PUBLIC
-        | names("config cli.exits cli.options cli.output testing.leash")
-        | names("server.config server.serve server.auth.policy server.observatory.events"),
+        | names("config cli.exits cli.options cli.output cli.wording testing.leash")
+        | names("server.config server.serve server.auth.policy server.lock_events"),
         siblings=True,
         theirs=names("click"),
     ),

@@ -19,7 +19,7 @@ from dibs.cli.demo.show import ALONE, Show, processes
 from dibs.cli.demo.worker import TTL, TURNS
 from dibs.cli.exits import UNAVAILABLE
 from dibs.server.config import ServerConfig
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
 from tests.cli.processes import Cli, alive
 from tests.servers.waiting import wait_until
 
@@ -147,13 +147,13 @@ def test_what_it_refuses(options: list[str], told: str, capsys: pytest.CaptureFi
 def test_a_lost_lease_is_told_once_and_without_figures() -> None:
     config = ServerConfig(listen="127.0.0.1:0", leases=f"memory://{uuid4()}")
     told = Show(config, lambda *_, **__: None)
-    scales = partial(Event, key=b"lock:shop/scales", at=0.0, owner="host/1/forgetful-1")
+    scales = partial(LockEvent, key=b"lock:shop/scales", at=0.0, owner="host/1/forgetful-1")
     assert told._line(scales("granted", lease="a", token=7)) == ""
     expired = told._line(scales("expired", lease="a", token=7))
     assert expired == "shop/scales: forgetful-1 did not renew its lease, so it expired"
     assert told._line(scales("expired", lease="a", token=7, found=True)) == "", "seen twice"
     assert "forgetful-1" in told._line(scales("expired", lease="b", token=8)), "another lease"
-    new = Event("granted", key=b"leader:jobs/planner", at=0.0, owner="h/2/candidate-1", token=9)
+    new = LockEvent("granted", key=b"leader:jobs/planner", at=0.0, owner="h/2/candidate-1", token=9)
     assert told._line(new) == "jobs/planner: candidate-1 is the leader now"
 
 

@@ -9,11 +9,11 @@ import pytest
 from dibs.core.codec import decode_command
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Renew, Revoke
-from dibs.server.placing.runtime import PlacedRuntime
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from tests.conformance.primitives import WholeSuite
+from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
@@ -194,7 +194,7 @@ class Http(WholeSuite):
 
     tls = False
     served: Served
-    stores: dict[Path, PlacedRuntime]
+    stores: dict[Path, Stores]
 
     def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
         """A service has limits: on ttls, on tokens to begin with, on revocations in a batch.

@@ -266,7 +266,7 @@ def test_openapi_describes_contention_and_outages(site: Site) -> None:
     @site.app.get("/own", dependencies=[Depends(Held("x", status=423))])
     async def own() -> None: ...
 
-    own_words = {409: {"description": "Try later"}}
+    own_words: dict[int | str, dict[str, Any]] = {409: {"description": "Try later"}}
 
     @site.app.get("/said", dependencies=[Depends(Held("x"))], responses=own_words)
     async def said() -> None: ...

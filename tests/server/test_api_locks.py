@@ -17,6 +17,7 @@ from dibs.model import Acquire, Command, Granted, Reply
 from dibs.runtime.port import TimedReply
 from dibs.server.auth.policy import Principal
 from dibs.stores.http.names import decoded
+from tests.server.inside import keys_of, observers_of, store_of
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 
@@ -73,7 +74,7 @@ def test_acquire_renew_release(world: World, name: str) -> None:
 @pytest.fixture
 def late(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How late what the store answers arrives, in seconds: the last one counts."""
-    (store,) = world.server.service.runtime.ways.named.values()
+    store = store_of(world)
     call, late = store.call, [0.0]
 
     async def slowly(command: Command, wait: float | None = None) -> TimedReply:
@@ -428,7 +429,7 @@ def test_a_revoked_keys_wait_ends(world: World, name: str) -> None:
     waiter.start()
     admin = world.client()
     wait_until(lambda: waiting(admin, name), "somebody in line")
-    world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+    world.do(lambda: keys_of(world).revoke(key.split("_")[1]))
     waiter.join(20)
     assert (got[0].status_code, "revoked or expired" in got[0].text) == (401, True)
     assert client.get("/v1/locks").status_code == 401
@@ -488,7 +489,7 @@ def test_all_that_was_asked_for_is_told(servers: tuple[World, World], wait: floa
     def see(_: Principal, command: Command, reply: Reply) -> None:
         seen.append((command, reply))
 
-    observers = servers[0].server.service.observers
+    observers = observers_of(servers[0])
     observers.append(see)
     name = f"watched/{wait}"
     query = {"capacity": 3, "units": 2, "priority": 7, "note": "nightly", "wait": wait}

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from dibs.core.names import fingerprint
+from tests.server.inside import drain_of, quotas_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -36,7 +37,7 @@ class Forsaken:
 
     @property
     def waits(self) -> bool:
-        return bool(self._world.server.service.accounts.waiting)
+        return bool(quotas_of(self._world).waiting)
 
     def until(self, condition: Callable[[], object]) -> None:
         give_up = time.monotonic() + LONG
@@ -64,9 +65,9 @@ class Asked(threading.Thread):
         super().__init__(daemon=True)
         self.answer: httpx2.Response | None = None
         self._client, self._name, self._query = client, name, query
-        busy = world.server.service.accounts.waiting
+        busy = quotas_of(world).waiting
         self.start()
-        while world.server.service.accounts.waiting <= busy:
+        while quotas_of(world).waiting <= busy:
             time.sleep(0.005)
         client.get(f"/v1/locks/{b64(name)}")  # the store has heard of it by now
 
@@ -109,7 +110,7 @@ def test_what_it_got_elsewhere_stays_its_own(servers: tuple[World, World], how: 
         first.hang_up()
     else:
         if how == "drains":
-            one.do(one.server.service.drain.begin)
+            one.do(drain_of(one).begin)
         first.end()
     until = time.monotonic() + A_WHILE
     while time.monotonic() < until:

@@ -11,6 +11,7 @@ import pytest
 from dibs import AcquireTimeout
 from dibs.model import Acquire, Granted, Release, Released
 from dibs.sync import connect
+from tests.server.inside import keys_of, meters_of, observers_of
 from tests.server.world import LONG, World, b64
 
 
@@ -23,7 +24,7 @@ def world() -> Iterator[World]:
 
 def test_observers_hear_of_what_was_done(world: World) -> None:
     heard: list[tuple[str, type, type]] = []
-    world.server.service.observers.append(
+    observers_of(world).append(
         lambda who, command, reply: heard.append((who.name, type(command), type(reply)))
     )
     client = world.client("acquire")
@@ -41,7 +42,7 @@ def test_observers_hear_of_what_was_done(world: World) -> None:
 def test_a_service_that_has_ended_is_not_kept_alive() -> None:
     world = World.over()
     assert world.client("read").get("/v1/openapi.json").status_code == 200
-    keys = weakref.ref(world.server.service.keys)
+    keys = weakref.ref(keys_of(world))
     world.close()
     del world
     gc.collect()
@@ -49,13 +50,13 @@ def test_a_service_that_has_ended_is_not_kept_alive() -> None:
 
 
 def test_an_observer_that_fails_costs_nobody_an_answer(world: World) -> None:
-    world.server.service.observers.append(lambda *_: 1 / 0)  # type: ignore[arg-type]
+    observers_of(world).append(lambda *_: 1 / 0)  # type: ignore[arg-type]
     assert world.client().post(f"/v1/locks/{b64('x')}").status_code == 200
 
 
 def test_meters_hear_of_every_request(world: World) -> None:
     heard: list[tuple[str | None, int]] = []
-    world.server.service.meters.append(
+    meters_of(world).append(
         lambda route, status, seconds: heard.append((route.path if route else None, status))
     )
     client = world.client("read")
@@ -80,7 +81,7 @@ def test_an_unexpected_error_is_logged_with_its_message_and_not_told(
     def fail(*_: object) -> None:
         raise ValueError("the disk \x1b[31m said so")
 
-    world.server.service.keys.authenticate = fail  # type: ignore[method-assign, assignment]
+    keys_of(world).authenticate = fail  # type: ignore[method-assign, assignment]
     answer = world.client().post(f"/v1/locks/{b64('x')}")
     assert (answer.status_code, answer.json()["type"]) == (500, "/problems/bug")
     assert "said so" not in answer.text

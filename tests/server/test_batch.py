@@ -27,6 +27,7 @@ from dibs.model import (
 )
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
+from tests.server.inside import server_id_of
 from tests.server.world import World, b64
 
 ID = "an-id-of-enough-letters-"
@@ -90,7 +91,7 @@ def test_msgpack_too(world: World) -> None:
     )
     found = msgspec.msgpack.decode(answer.content, type=wire.BatchAnswer)
     assert [wire.to_model(each) for each in found.replies] == [Status(key("x"), 0)]
-    assert answer.headers["dibs-server"] == world.server.service.server_id
+    assert answer.headers["dibs-server"] == server_id_of(world)
 
 
 def test_a_client_may_not_use_keys_of_other_kinds(world: World) -> None:

@@ -13,6 +13,7 @@ from dibs.server import accounts, audit
 from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placing import desk
+from tests.server.inside import audit_of, store_of
 from tests.server.world import World, b64
 
 
@@ -36,7 +37,7 @@ def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, An
 
 def buried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The tombstones that releases ask the store for from now on."""
-    (store,) = world.server.service.runtime.stores
+    store = store_of(world)
     call, call_all, found = store.call, store.call_all, list[float]()
 
     async def seen(command: Command, *rest: Any) -> Any:
@@ -102,7 +103,7 @@ def test_to_force_what_nobody_holds_writes_nothing(world: World) -> None:
 
 
 def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.server.service.audit, "_forced", audit._Rate(1, 10))
+    monkeypatch.setattr(audit_of(world), "_forced", audit._Rate(1, 10))
     admin = world.client()
     for name in "xy":
         admin.post(f"/v1/locks/{b64(name)}")

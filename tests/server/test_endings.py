@@ -10,6 +10,7 @@ from dibs.server.call import Call
 from dibs.server.drain import End, ends_of
 from dibs.server.routes.events import ROUTES
 from dibs.server.ui.seal import new_session
+from tests.server.inside import service_of
 from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once
@@ -22,7 +23,7 @@ class Caller:
     """Somebody who has signed in, asks for what takes long, and sends nothing more; may hang up."""
 
     def __init__(self, world: World) -> None:
-        self.service = service = world.server.service
+        self.service = service = service_of(world)
         self._hung_up = asyncio.Event()
         self.is_heard = False
         key = world.key("read")

@@ -12,10 +12,10 @@ import pytest
 
 import dibs.sync
 from dibs.errors import BackendUnavailable
-from dibs.server import endless, routes
+from dibs.server import endless, lock_events, routes
 from dibs.server.limits import Limits
-from dibs.server.observatory import events as events_of
-from dibs.server.observatory.observatory import Ring
+from dibs.server.lock_events import EventLog, LockEvent
+from tests.server.inside import events_of, keys_of, runtime_of, server_id_of
 from tests.server.world import World, b64
 
 
@@ -87,7 +87,7 @@ def test_what_happens_is_told(world: World) -> None:
     client = world.client()
     with following(client) as news:
         number, name, hello = next(news)
-        assert (name, hello["server"]) == ("hello", world.server.service.server_id)
+        assert (name, hello["server"]) == ("hello", server_id_of(world))
         assert number == f"{hello['server']}-0"
         held = acquire(client, "jobs/1", note="why not")
         client.patch(f"/v1/locks/{b64('jobs/1')}", params={"id": held["id"], "ttl": 60})
@@ -180,10 +180,10 @@ def test_whoever_was_away_goes_on_where_it_was(world: World) -> None:
 @pytest.mark.parametrize("last", ["000000000000-1", "{}-7", "{}-x", "{}--1", "rubbish", "{}-1"])
 def test_whoever_cant_go_on_begins_anew(world: World, last: str) -> None:
     client = world.client()
-    world.server.service.observatory.ring = Ring(1)
+    events_of(world).log = EventLog(1)
     for name in ("a", "b", "c"):
         acquire(client, name)
-    with following(client, last=last.format(world.server.service.server_id)) as news:
+    with following(client, last=last.format(server_id_of(world))) as news:
         next(news)
         _, name, snapshot = next(news)
         assert name == "reset"
@@ -196,7 +196,7 @@ def test_whoever_cant_go_on_begins_anew(world: World, last: str) -> None:
 
 def test_whoever_is_behind_is_cut_off_and_told_so(world: World) -> None:
     client = world.client()
-    world.server.service.observatory.ring = Ring(3)
+    events_of(world).log = EventLog(3)
     with following(client) as news:
         next(news)
         posts = [("op", "acquire"), ("owner", "x"), ("ttl", 9)]
@@ -213,7 +213,7 @@ def test_it_ends_with_its_key_and_with_the_server(world: World, path: str) -> No
     key = world.key("read")
     with following(world.client(key=key), path) as ends, following(world.client(), path) as stays:
         begin(ends, stays)
-        world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+        world.do(lambda: keys_of(world).revoke(key.split("_")[1]))
         assert [(name, data) for _, name, data in ends] == [("bye", "key ended")]
         world.do(world.server.stop)
         assert [(name, data) for _, name, data in stays] == [("bye", "draining")]
@@ -227,7 +227,7 @@ def test_signs_of_life_say_where_it_is() -> None:
             while not next(lines).startswith(": "):
                 pass
             assert next(lines) == ""
-            assert next(lines) == f"id: {world.server.service.server_id}-0"
+            assert next(lines) == f"id: {server_id_of(world)}-0"
     finally:
         world.close()
 
@@ -256,14 +256,14 @@ def test_streams_count_and_those_of_all_events_apart(world: World) -> None:
 def test_an_event_is_put_into_words_once_for_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[events_of.Event] = []
+    told: list[LockEvent] = []
 
-    def counted(event: events_of.Event) -> dict[str, Any]:
+    def counted(event: LockEvent) -> dict[str, Any]:
         told.append(event)
         return shape(event)
 
-    shape = events_of.shape
-    monkeypatch.setattr(endless, "shape", counted)
+    shape = lock_events.event_json
+    monkeypatch.setattr(endless, "event_json", counted)
     client, key = world.client(), world.client("read")
     one = f"/v1/watch/locks/{b64('x')}"
     with following(client) as all_, following(key) as theirs, following(client, one) as its:
@@ -276,21 +276,21 @@ def test_an_event_is_put_into_words_once_for_all(
 def test_others_have_their_turn_while_somebody_catches_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes.events, "AT_ONCE", 1)
+    monkeypatch.setattr(routes.events, "EVENTS_AT_ONCE", 1)
     client = world.client()
     for number in range(5):
         acquire(client, f"turn/{number}", owner="x")
-    ring = world.server.service.observatory.ring
+    log = events_of(world).log
     others = [True]
-    """Whether another had its turn, before each look into the ring."""
+    """Whether another had its turn, before each look into the log."""
 
-    def looked(*asked: Any) -> list[events_of.Event]:
+    def looked(*asked: Any) -> list[LockEvent]:
         assert others[-1]
         others.append(False)
         asyncio.get_running_loop().call_soon(others.__setitem__, -1, True)
-        return Ring.after(ring, *asked)
+        return EventLog.after(log, *asked)
 
-    monkeypatch.setattr(ring, "after", looked)
+    monkeypatch.setattr(log, "after", looked)
     with following(client, recent=5) as news:
         next(news)
         assert happened(news, 5) == ["granted x"] * 5
@@ -352,6 +352,6 @@ def test_a_store_that_cant_be_read_ends_it(world: World, monkeypatch: pytest.Mon
     async def away(*_: object) -> None:
         raise BackendUnavailable("away")
 
-    monkeypatch.setattr(world.server.service.runtime, "call", away)
+    monkeypatch.setattr(runtime_of(world), "call", away)
     with following(world.client(), f"/v1/watch/locks/{b64('x')}") as news:
         assert [(name, data) for _, name, data in news] == [("bye", "unavailable")]

@@ -17,8 +17,10 @@ import pytest
 
 import dibs.sync
 from dibs.cli.events import line
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
+from dibs.testing import FaultProxy
 from tests.cli.processes import Cli
+from tests.server.inside import followers_of, is_watched, keys_of
 from tests.server.test_events import acquire, release
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -38,10 +40,19 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-def service(world: World, key: str = "") -> dict[str, str]:
+@pytest.fixture
+def way(world: World) -> Iterator[FaultProxy]:
+    """A way to it that can be cut."""
+    _, _, host = world.url.partition("://")
+    with FaultProxy(host.split(":")[0], int(host.split(":")[1])) as way:
+        yield way
+
+
+def service(world: World, key: str = "", way: FaultProxy | None = None) -> dict[str, str]:
     """The environment of somebody with a key."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
-    return clean | {"DIBS_URL": world.url, "DIBS_API_KEY": key or world.admin_key}
+    url = way.url_for(world.url) if way else world.url
+    return clean | {"DIBS_URL": url, "DIBS_API_KEY": key or world.admin_key}
 
 
 def read(process: "subprocess.Popen[str]") -> str:
@@ -55,16 +66,14 @@ def interrupted(process: "subprocess.Popen[str]") -> int:
 
 
 def until_watched(world: World) -> None:
-    scanner = world.server.service.observatory.scanner
-    wait_until(lambda: world.do(lambda: scanner.is_watched), "somebody who watches")
+    wait_until(lambda: is_watched(world), "somebody who watches")
 
 
 def test_events_of_a_service(cli: Cli, world: World) -> None:
     plain = cli.start("events", "jobs/", env=service(world))
     until_watched(world)
     objects = cli.start("events", "--json", "--renewals", env=service(world))
-    scanner = world.server.service.observatory.scanner
-    wait_until(lambda: world.do(lambda: scanner._watching) == 2, "two who watch")
+    wait_until(lambda: followers_of(world) == 2, "two who watch")
     client = world.client()
     held = acquire(client, "jobs/1", owner="somebody", note="why \x1b[31mnot".replace("\x1b", "¿"))
     client.patch(f"/v1/locks/{b64('jobs/1')}", params={"id": held["id"], "ttl": 60})
@@ -80,41 +89,38 @@ def test_events_of_a_service(cli: Cli, world: World) -> None:
     assert interrupted(objects) == -signal.SIGINT
 
 
-def test_events_go_on_where_they_were_when_the_connection_breaks(cli: Cli, world: World) -> None:
-    tail = cli.start("events", "--json", env=service(world))
+def test_events_go_on_where_they_were_when_the_connection_breaks(
+    cli: Cli, world: World, way: FaultProxy
+) -> None:
+    tail = cli.start("events", "--json", env=service(world, way=way))
     until_watched(world)
     acquire(world.client(), "a")
     assert json.loads(read(tail))["name"] == "a"
-    world.do(lambda: _break_streams(world))
+    way.cut()
     acquire(world.client(), "b")
     assert json.loads(read(tail))["name"] == "b"
 
 
 @pytest.mark.parametrize("verb", [("events",), ("watch", "x")], ids=lambda verb: verb[0])
 def test_a_connection_that_broke_and_stands_again_is_told(
-    cli: Cli, world: World, verb: tuple[str, ...]
+    cli: Cli, world: World, way: FaultProxy, verb: tuple[str, ...]
 ) -> None:
-    tail = cli.start(*verb, "--json", env=service(world))
+    tail = cli.start(*verb, "--json", env=service(world, way=way))
     until_watched(world)
     held = acquire(world.client(), "x", owner="somebody")
     while "somebody" not in read(tail):  # so the stream stands
         pass
-    world.do(lambda: _break_streams(world))
+    way.cut()
     assert tail.stderr is not None
     told = [json.loads(tail.stderr.readline()) for _ in range(2)]
     assert [each["event"] for each in told] == ["warning", "back"]
     assert told[0]["message"].endswith("; reconnecting")
-    assert told[1]["message"] == f"reconnected to {world.url}"
+    assert told[1]["message"] == f"reconnected to {way.url_for(world.url)}"
     release(world.client(), "x", held["id"])
     while (each := json.loads(read(tail))).get("what") != "released" and each.get("held", True):
         pass
     interrupted(tail)
     assert tail.stderr.read() == "", "it is said once"
-
-
-def _break_streams(world: World) -> None:
-    for connection in world.connections:
-        connection.transport.abort()
 
 
 def test_events_of_another_store(cli: Cli, tmp_path: Path) -> None:
@@ -147,7 +153,7 @@ def test_a_revoked_key_ends_it(cli: Cli, world: World) -> None:
     key = world.key("read")
     tail = cli.start("events", env=service(world, key))
     until_watched(world)
-    world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+    world.do(lambda: keys_of(world).revoke(key.split("_")[1]))
     assert tail.wait(LONG) == 77
 
 
@@ -245,7 +251,7 @@ def _readable(file: int, seconds: float) -> bool:
     ],
 )
 def test_a_line_is_safe_to_look_at(event: dict[str, Any], told: str) -> None:
-    text = line(Event("granted", b"lock:\xff\x07", 0.0, **event))
+    text = line(LockEvent("granted", b"lock:\xff\x07", 0.0, **event))
     assert text.isprintable() or "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert r"lock \xff\x07" in text
     assert text.endswith(told)

@@ -16,6 +16,7 @@ from dibs.runtime.port import TimedReply
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 from dibs.server.reach import LOOKS
+from tests.server.inside import has_looked, keys_of, quotas_of, runtime_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.test_limits import connected
 from tests.server.world import LONG, World, b64
@@ -42,9 +43,9 @@ class Gate:
         self.order: list[str] = []
         """Whose acquires went to the store."""
         self.reads = 0
-        runtime, picture = world.server.service.runtime, world.server.service.observatory.picture
+        runtime = runtime_of(world)
         call, scan = runtime.call, runtime.connection.scan
-        wait_until(lambda: picture._walks, "the server's own first look, which takes no room")
+        wait_until(lambda: has_looked(world), "the server's own first look, which takes no room")
 
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
             if type(command) is Acquire:
@@ -70,7 +71,7 @@ class Gate:
 
 def total(world: World, key: str, sort: str) -> int:
     """What a key has under way and waiting."""
-    share = getattr(world.server.service.accounts, sort)._shares.get(key.split("_")[1])
+    share = getattr(quotas_of(world), sort)._shares.get(key.split("_")[1])
     return 0 if share is None else int(share.total)
 
 
@@ -99,7 +100,7 @@ def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
         assert [each.result(LONG).status_code for each in asked] == [200] * (MANY + 1)
         assert len(gate.order) == MANY + 1
         assert gate.order.index(other[-4:]) <= 2
-        assert not world.server.service.accounts.acquiring._shares
+        assert not quotas_of(world).acquiring._shares
 
 
 def acquires(name: str, number: int) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def acquires(name: str, number: int) -> dict[str, Any]:
 
 def test_batches_of_one_key_have_a_quarter_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(acquires_at_once=8) as world, ThreadPoolExecutor(2) as pool:
-        runtime, goes_on = world.server.service.runtime, asyncio.Event()
+        runtime, goes_on = runtime_of(world), asyncio.Event()
         call_all = runtime.call_all
         sent: list[int] = []
 
@@ -136,8 +137,8 @@ def test_batches_of_one_key_have_a_quarter_of_the_room(monkeypatch: pytest.Monke
         for each in flood:
             replies = each.result(LONG).json()["replies"]
             assert [reply["is"] for reply in replies] == ["granted"] * 8
-        wait_until(lambda: not world.server.service.accounts.acquiring._shares, "nothing is left")
-        assert world.server.service.accounts.acquiring.busy == 0
+        wait_until(lambda: not quotas_of(world).acquiring._shares, "nothing is left")
+        assert quotas_of(world).acquiring.busy == 0
 
 
 async def test_work_that_fits_starts_when_larger_work_before_it_is_given_up() -> None:
@@ -216,14 +217,14 @@ def test_work_that_waits_for_its_turn_may_be_given_up(monkeypatch: pytest.Monkey
         for line in lines:
             line.close()
         gate.open(3)
-        queue = world.server.service.accounts.acquiring
+        queue = quotas_of(world).acquiring
         wait_until(lambda: not queue._shares, "nothing is left")
         assert queue.busy == 0
 
 
 def test_so_many_changes_of_keys_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(changes_per_key=1) as world, ThreadPoolExecutor(1) as pool:
-        keys, goes_on = world.server.service.keys, asyncio.Event()
+        keys, goes_on = keys_of(world), asyncio.Event()
         create = keys.create
 
         async def slow(*given: Any, **more: Any) -> Any:
@@ -261,7 +262,7 @@ def test_slow_bodies_of_others_delay_no_renewal() -> None:
             head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.key('read')}\r\n"
             line = stack.enter_context(connected(world))
             line.sendall(head.encode() + b"Content-Length: 1048576\r\n\r\n")
-        bodies = world.server.service.accounts.bodies
+        bodies = quotas_of(world).bodies
         wait_until(lambda: bodies.busy == 8 << 20, "their bodies are awaited")
         began = time.monotonic()
         assert world.client("acquire").post("/v1/batch", json={"commands": []}).status_code == 200
@@ -270,7 +271,7 @@ def test_slow_bodies_of_others_delay_no_renewal() -> None:
 
 def test_waiting_takes_a_turn_among_acquires_until_it_waits() -> None:
     with served(acquires_per_key=1) as world, ThreadPoolExecutor() as pool:
-        key, accounts = world.key("acquire"), world.server.service.accounts
+        key, accounts = world.key("acquire"), quotas_of(world)
         key_id = key.split("_")[1]
         client, path = world.client(key=key), f"/v1/locks/{b64('x')}"
         world.client().post(path)
@@ -286,7 +287,7 @@ def test_waiting_takes_a_turn_among_acquires_until_it_waits() -> None:
 def test_looks_of_streams_take_turns_among_reads() -> None:
     with served(reads_per_key=10) as world:
         key = world.key("read")
-        world.do(lambda: world.server.service.accounts.reading.begin(key.split("_")[1], 10))
+        world.do(lambda: quotas_of(world).reading.begin(key.split("_")[1], 10))
         with world.client(key=key).stream("GET", f"/v1/watch/locks/{b64('x')}") as stream:
             assert "unavailable" in stream.read().decode()
 

@@ -13,6 +13,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.stores.http.names import encoded
+from tests.server.inside import quotas_of, runtime_of, store_of
 from tests.server.test_api_locks import acquire
 from tests.server.test_api_retries import Forsaken
 from tests.server.world import LONG, World, b64
@@ -30,7 +31,7 @@ class Late:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, fate: Fate = "lost") -> None:
         self._world, self._fate = world, fate
-        runtime = world.server.service.runtime
+        runtime = runtime_of(world)
         self._call = runtime.call
         self.under_way: list[Command] = []
         self._goes_on = asyncio.Event()
@@ -142,8 +143,7 @@ def test_what_nobody_can_give_up_is_given_up_by_the_server(
     """Whoever brings no id is told of none where there is no answer."""
     late, name = Late(servers[0], monkeypatch), f"nobody's/{len(query)}"
     assert acquire(servers[0].client(), name, **query).status_code == 503
-    (store,) = servers[0].server.service.runtime.stores
-    assert store.keeper.flush(LONG)
+    assert store_of(servers[0]).keeper.flush(LONG)
     assert set(late.arrive()) == {Gone()}
 
 
@@ -153,18 +153,16 @@ def test_what_came_for_one_who_has_left_is_never_granted_late(
     """He brought no id and did not wait, and hung up before the answer."""
     world, name = servers[0], "left"
     late, host = Late(world, monkeypatch, "resent, slowly"), world.url.removeprefix("http://")
-    before = world.connections
     with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), LONG) as line:
         head = f"POST /v1/locks/{b64(name)} HTTP/1.1\r\nHost: x\r\n"
         line.sendall(f"{head}Authorization: Bearer {world.admin_key}\r\n\r\n".encode())
         wait_until(lambda: late.under_way, "it is under way")
-    wait_until(lambda: not (world.connections - before), "the server knows that he has left")
+    world.settle()  # then the server knows that he has left
     late.go_on()
-    accounts = world.server.service.accounts
+    accounts = quotas_of(world)
     wait_until(lambda: not accounts.acquiring.busy, "it has been answered")
     world.do(lambda: asyncio.sleep(0))
-    (store,) = world.server.service.runtime.stores
-    assert store.keeper.flush(LONG)
+    assert store_of(world).keeper.flush(LONG)
     assert late.arrive() == [Gone()]
 
 

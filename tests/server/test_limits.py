@@ -15,6 +15,7 @@ import pytest
 from dibs.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
 from dibs.server.limits import Limits
 from dibs.stores.http.names import encoded
+from tests.server.inside import keys_of, quotas_of, runtime_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -140,7 +141,7 @@ def test_so_many_connections_in_all(world: World) -> None:
     try:
         for _ in range(60):
             lines.append(socket.create_connection((host, int(port)), LONG))
-        wait_until(lambda: len(world.connections) >= 60, "all are there")
+        world.settle()  # then all are there
         lines[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         refused = said(lines[-1])
     finally:
@@ -205,17 +206,17 @@ def test_so_many_waiters_for_a_key(world: World) -> None:
     assert acquire(client, "crowded", wait=50).status_code == 429
     assert acquire(client, "crowded").status_code == 409, "trying is not waiting"
     key_id = key.split("_")[1]
-    world.do(lambda: world.server.service.keys.revoke(key_id))
+    world.do(lambda: keys_of(world).revoke(key_id))
     for thread in threads:
         thread.join(LONG)
-    assert world.server.service.accounts.of(key_id).waiters == 0
+    assert quotas_of(world).of(key_id).waiters == 0
 
 
 def test_a_flood_of_acquires_costs_nobody_a_renewal(world: World) -> None:
     """While acquires use up their budget, renewals and releases go on."""
     client = world.client()
     held = acquired(client, "precious")
-    accounts = world.server.service.accounts
+    accounts = quotas_of(world)
 
     def fill() -> None:
         accounts.acquiring.busy += 2
@@ -243,7 +244,7 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
 
             raise BackendUnavailable("it is away")
 
-        runtime = world.server.service.runtime
+        runtime = runtime_of(world)
         runtime.call = away  # type: ignore[assignment]
         answer: httpx2.Response = acquire(client, "x")
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")

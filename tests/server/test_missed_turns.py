@@ -10,6 +10,7 @@ import pytest
 
 from dibs.model import Acquire, Command, Notification
 from dibs.runtime.port import TimedReply
+from tests.server.inside import runtime_of
 from tests.server.test_api_locks import acquire, acquired, waiting
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -22,7 +23,7 @@ class Still:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
-        self._runtime = world.server.service.runtime
+        self._runtime = runtime_of(world)
         self._call, self._acquires, self._moves = self._runtime.call, 0, asyncio.Event()
         monkeypatch.setattr(self._runtime, "call", self.call)
         monkeypatch.setattr(self._runtime.receiver, "deliver", self.lose)

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 import dibs.sync
+from tests.server.inside import quotas_of
 from tests.server.world import LONG, World, b64
 from tests.servers.binaries import ROOT, MissingServer, nginx_program
 from tests.servers.certificates import key_of, self_signed
@@ -163,7 +164,7 @@ def test_strangers_cost_nobody_a_lease(site: Site, attack: object) -> None:
             with client.lock("another", ttl="3s", wait=0):
                 pass
         lease.ensure(needs="1s")
-        assert site.world.server.service.accounts.census().leases >= 1
+        assert quotas_of(site.world).census().leases >= 1
 
 
 def test_what_a_client_is_told(site: Site) -> None:

@@ -25,6 +25,7 @@ from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
 from dibs.stores.http import wire
+from tests.server.inside import drain_of, health_of, keys_of, meters_of, store_of
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -60,7 +61,7 @@ def test_a_server_that_is_well_says_so_to_anybody(anybody: httpx2.Client, path: 
 def test_one_that_is_about_to_stop_lives_and_is_not_ready(
     world: World, anybody: httpx2.Client
 ) -> None:
-    world.do(world.server.service.drain.begin)
+    world.do(drain_of(world).begin)
     answer = anybody.get("/readyz")
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/draining")
     assert answer.headers["retry-after"] == "1"
@@ -112,7 +113,7 @@ def test_one_whose_records_hang_is_ready_and_grants(
     with RedisServer(tmp_path) as redis:
         world = World.over(leases=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
         try:
-            client, keys = world.client(), world.server.service.keys
+            client, keys = world.client(), keys_of(world)
             redis.pause()
             wait_until(lambda: keys.cache.stale_for > 5, "the records are away")
             assert client.get("/readyz").status_code == 200
@@ -130,8 +131,7 @@ def _unready(client: httpx2.Client) -> Any:
 def test_whoever_asks_often_costs_the_store_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, asked = world.server.service, list[Command]()
-    (store,) = service.runtime.ways.named.values()
+    store, asked = store_of(world), list[Command]()
     call = store.call
 
     async def counted(command: Command, wait: float | None = None) -> TimedReply:
@@ -141,7 +141,7 @@ def test_whoever_asks_often_costs_the_store_nothing(
     monkeypatch.setattr(store, "call", counted)
 
     async def ask_all() -> None:
-        await asyncio.gather(*(service.health.check() for _ in range(50)))
+        await asyncio.gather(*(health_of(world).check() for _ in range(50)))
 
     world.do(ask_all)
     assert len(asked) == 1
@@ -283,7 +283,7 @@ def test_where_nothing_is_to_be_measured() -> None:
     try:
         answer = world.client().get("/metrics")
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
-        assert not world.server.service.meters
+        assert not meters_of(world)
     finally:
         world.close()
 
@@ -368,7 +368,7 @@ def test_what_goes_wrong_is_in_the_same_log(
         raise ZeroDivisionError("the disk said so")
 
     try:
-        monkeypatch.setattr(world.server.service.health, "check", fail)
+        monkeypatch.setattr(health_of(world), "check", fail)
         assert world.client().get("/readyz").status_code == 500
     finally:
         world.close()

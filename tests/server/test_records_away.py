@@ -13,6 +13,7 @@ from dibs.errors import BackendUnavailable
 from dibs.server.auth import key_cache
 from dibs.server.auth.api_key import write_key
 from dibs.server.config import Placement
+from tests.server.inside import keys_of, records_of, runtime_of, stores_of
 from tests.server.placing.asking import acquired, lock, until
 from tests.server.world import World
 
@@ -40,7 +41,7 @@ async def hang(*_: object) -> Any:
 
 def cut_off(world: World, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:
     for name in ("revision", "all", "get", "put", "append"):
-        monkeypatch.setattr(world.server.service.records, name, how)
+        monkeypatch.setattr(records_of(world), name, how)
 
 
 @pytest.mark.parametrize("how", [away, hang])
@@ -49,7 +50,7 @@ def test_a_revoked_key_stops_also_where_the_records_cant_be_read(
 ) -> None:
     here, there = worlds
     principal, key = here.do(
-        lambda: here.server.service.keys.create("a", {"acquire", "read"}, [])  # type: ignore[arg-type]
+        lambda: keys_of(here).create("a", {"acquire", "read"}, [])  # type: ignore[arg-type]
     )
     other = here.client("acquire")
     client = there.client(key=key)
@@ -58,7 +59,7 @@ def test_a_revoked_key_stops_also_where_the_records_cant_be_read(
     acquired(bystander, "z")
     with client.stream("GET", "/v1/stream") as stream:
         cut_off(there, monkeypatch, how)
-        here.do(lambda: here.server.service.keys.revoke(principal.key_id))
+        here.do(lambda: keys_of(here).revoke(principal.key_id))
         query = {"id": held["id"], "ttl": 60}
         until(lambda: client.patch(lock("x"), params=query).status_code == 401)
         assert "key ended" in stream.read().decode()
@@ -70,12 +71,12 @@ def test_a_revocation_that_was_written_by_hand_is_passed_on_by_any_server(
 ) -> None:
     here, there = worlds
     principal, key = here.do(
-        lambda: here.server.service.keys.create("a", {"acquire"}, [])  # type: ignore[arg-type]
+        lambda: keys_of(here).create("a", {"acquire"}, [])  # type: ignore[arg-type]
     )
     client = there.client(key=key)
     acquired(client, "x")
     cut_off(there, monkeypatch)
-    keys: Any = here.server.service.keys
+    keys: Any = keys_of(here)
 
     async def by_hand() -> None:
         known = await keys._recorded(principal.key_id)
@@ -90,7 +91,7 @@ def test_a_sign_is_left_when_the_store_is_back_though_the_records_are_away(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = worlds
-    _revoke_while_away(here, there, list(here.server.service.runtime.stores), monkeypatch)
+    _revoke_while_away(here, there, list(stores_of(here)), monkeypatch)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -105,7 +106,7 @@ def test_a_store_that_is_away_keeps_no_sign_from_another(
     here, there = World.over(**urls), World.over(**urls)
     worlds += here, there  # to be closed
     for name in ("call", "call_all"):
-        monkeypatch.setattr(list(here.server.service.runtime.stores)[which], name, away)
+        monkeypatch.setattr(list(stores_of(here))[which], name, away)
     _revoke_while_away(here, there, [], monkeypatch)
 
 
@@ -114,7 +115,7 @@ def _revoke_while_away(
 ) -> None:
     """Revoke two keys while those stores are away; the records are away from then on."""
     keys = [
-        here.do(lambda: here.server.service.keys.create("a", {"read"}, []))  # type: ignore[arg-type]
+        here.do(lambda: keys_of(here).create("a", {"read"}, []))  # type: ignore[arg-type]
         for _ in range(2)
     ]
     clients = [there.client(key=key) for _, key in keys]
@@ -124,7 +125,7 @@ def _revoke_while_away(
         for store in stores:
             now.setattr(store, "call", away)
         for principal, _ in keys:
-            here.do(partial(here.server.service.keys.revoke, principal.key_id))
+            here.do(partial(keys_of(here).revoke, principal.key_id))
         cut_off(here, monkeypatch)
     until(lambda: all(client.get("/v1/limits").status_code == 401 for client in clients))
 
@@ -138,7 +139,7 @@ def test_locks_and_readiness_do_not_wait_for_the_records(
     client, reader = here.client(), here.client("read")
     held = acquired(client, "x")
     cut_off(here, monkeypatch, how)
-    now = here.server.service.now
+    now = runtime_of(here).now
     end = now() + 2 * key_cache.BELIEVED
     while now() < end:
         assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
@@ -154,7 +155,7 @@ def test_without_word_from_records_and_store_nobody_is_let_in(
     client = here.client()
     acquired(client, "x")
     cut_off(here, monkeypatch)
-    for store in here.server.service.runtime.stores:
+    for store in stores_of(here):
         monkeypatch.setattr(store, "call_all", away)
     until(lambda: client.get("/v1/limits").status_code == 503)
     assert client.get("/readyz").status_code == 503

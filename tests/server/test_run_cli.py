@@ -8,6 +8,7 @@ from subprocess import PIPE
 import pytest
 
 from tests.cli.processes import Cli, end, line
+from tests.server.inside import keys_of
 from tests.server.world import World
 from tests.servers.ports import free_port
 
@@ -25,7 +26,7 @@ def test_it_says_why_it_is_not_renewed_at_once_and_again_with_the_loss(
         run = cli.start("run", "x", "--ttl", "3s", "--json", "--", *command, env=env)
         assert line(run) == "held"
         if of == "the key":
-            world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+            world.do(lambda: keys_of(world).revoke(key.split("_")[1]))
         else:
             world.close()
         code, _, err = end(run)

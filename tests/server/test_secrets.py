@@ -15,6 +15,7 @@ from dibs.server.auth import credentials
 from dibs.server.auth.credentials import SHORTEST, ServiceSecret
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.records import records_for
+from tests.server.inside import keys_of
 from tests.server.world import World
 
 
@@ -60,7 +61,7 @@ def test_it_is_replaced_while_servers_run(
         now = time.time()
         monkeypatch.setattr(credentials, "time", lambda: now + 100)
         for server in (here, there):  # what is known by heart ends with its lifetime
-            server.server.service.keys._tokens._verified.clear()
+            keys_of(server)._tokens._verified.clear()
         assert (status(there, after), status(there, before)) == (200, 401)
     finally:
         there.close()

@@ -390,15 +390,3 @@ def test_where_a_request_came_from_behind_a_proxy(tmp_path: Path) -> None:
             assert client.get(f"/v1/locks/{b64('x')}").json()["info"]["ip"] == seen
         finally:
             world.close()
-
-
-def test_types_of_asgi_need_no_framework() -> None:
-    """Starlette is there for who checks types: the extra `server` does not install it."""
-    program = (
-        "import importlib, pkgutil, sys\n"
-        "sys.modules['starlette'] = None\n"
-        "import dibs.server\n"
-        "for each in pkgutil.walk_packages(dibs.server.__path__, 'dibs.server.'):\n"
-        "    importlib.import_module(each.name)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=LONG)

@@ -14,6 +14,7 @@ from dibs.core.names import fingerprint
 from dibs.model import Acquire, Notification, Queued, Release, Renew, Revoke
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
+from tests.server.inside import keys_of, notifications_of, server_id_of
 from tests.server.test_batch import ID, key, post
 from tests.server.world import LONG, World
 from tests.servers.waiting import wait_until
@@ -52,7 +53,7 @@ def test_grants_and_revocations_are_pushed(world: World) -> None:
     with listening(client) as news:
         name, hello = next(news)
         assert name == "hello"
-        assert hello["server"] == world.server.service.server_id
+        assert hello["server"] == server_id_of(world)
         inbox, k = hello["inbox"], key("pushed")
         post(client, Acquire(k, ID + "1", "first", 30.0))
         (queued,) = post(client, Acquire(k, ID + "2", "second", 30.0, queue=True, inbox=inbox))
@@ -101,7 +102,7 @@ def test_a_revoked_keys_stream_ends(world: World) -> None:
     key_text = world.key("read")
     with listening(world.client(key=key_text)) as news:
         next(news)
-        world.do(lambda: world.server.service.keys.revoke(key_text.split("_")[1]))
+        world.do(lambda: keys_of(world).revoke(key_text.split("_")[1]))
         assert list(news) == [("bye", "key ended")]
 
 
@@ -116,7 +117,7 @@ def test_streams_are_told_of_the_end(world: World) -> None:
 def test_a_client_that_does_not_read_is_cut_off(pushes: int) -> None:
     """Because it is behind by too much, or because it has taken nothing for too long."""
     world = World.over(limits=Limits(stream_backlog=1_000, stall_time=0.4))
-    post_office = world.server.service.post
+    post_office = notifications_of(world)
     host, port = world.url.removeprefix("http://").split(":")
     news = Notification(b"lock:x", "a-lease", "", "revoked", detail="x" * 100_000)
 

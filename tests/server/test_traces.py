@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire, Command
 from dibs.stores.http import wire
+from tests.server.inside import health_of, is_traced
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
@@ -191,7 +192,7 @@ def test_a_failure_is_one(
     async def fail() -> None:
         raise ZeroDivisionError(SECRET_NAME)
 
-    monkeypatch.setattr(world.server.service.health, "check", fail)
+    monkeypatch.setattr(health_of(world), "check", fail)
     assert client.get("/readyz").status_code == 500
     span = traces.one("GET /readyz")
     assert (span.status.status_code, about(span)["error.type"]) == (StatusCode.ERROR, "500")
@@ -204,8 +205,7 @@ def test_where_nobody_has_set_it_up_nothing_is_called(monkeypatch: pytest.Monkey
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     world = World.over()
     try:
-        service = world.server.service
-        assert service.spans is None
+        assert not is_traced(world.server)
         called: list[str] = []
 
         def seen(frame: Any, event: str, _: object) -> None:
@@ -229,10 +229,11 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
         "sys.modules['opentelemetry'] = None\n"
         "from dibs.server.config import ServerConfig\n"
         "from dibs.server.serve import Server\n"
+        "from tests.server.inside import is_traced\n"
         "async def main():\n"
         "    server = Server(ServerConfig(listen='127.0.0.1:0', leases='memory://x', records='memory://y'))\n"
         "    await server.start()\n"
-        "    assert server.service.spans is None\n"
+        "    assert not is_traced(server)\n"
         "    server.stop()\n"
         "    await server.run()\n"
         "    print('served')\n"

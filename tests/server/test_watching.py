@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from dibs.stores.http.names import encoded
+from tests.server.inside import quotas_of
 from tests.server.world import World, b64
 
 
@@ -106,8 +107,8 @@ def test_the_longest_line_comes_first(world: World) -> None:
 
 
 def test_walks_through_all_keys_count_as_reads(world: World) -> None:
-    client, reading = world.client(), world.server.service.accounts.reading
-    limit = world.server.service.limits.reads_at_once
+    client, reading = world.client(), quotas_of(world).reading
+    limit = world.config.limits.reads_at_once
     reading.busy += limit
     try:
         answer = client.get("/v1/queues")

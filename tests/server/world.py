@@ -14,9 +14,13 @@ from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.limits import Limits
 from dibs.server.serve import Server
+from tests.server.inside import keys_of
 
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
+
+TURNS = 10
+"""Rounds of the server's loop from an event on a socket to all that follows from it."""
 
 
 def b64(name: str | bytes) -> str:
@@ -80,12 +84,6 @@ class World:
     def url(self) -> str:
         return self.server.url
 
-    @property
-    def connections(self) -> set[Any]:
-        """uvicorn's connections, as they are now."""
-        assert self.server._front is not None
-        return set(self.server._front._uvicorn.server_state.connections)
-
     def do(self, action: Callable[[], Any]) -> Any:
         """Have something done in the server's loop: a coroutine function, or a plain one."""
 
@@ -95,9 +93,18 @@ class World:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(LONG)
 
+    def settle(self) -> None:
+        """Return once the server has seen all that its sockets had received: connections, ends, bytes."""
+
+        async def take_turns() -> None:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+
+        self.do(take_turns)
+
     def key(self, *scopes: str, prefixes: Iterable[bytes] = (), name: str = "a test") -> str:
         """A new API key."""
-        keys = self.server.service.keys
+        keys = keys_of(self)
         wanted = {Scope(scope) for scope in scopes}
         made: str = self.do(lambda: keys.create(name, wanted, prefixes))[1]
         return made

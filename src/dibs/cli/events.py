@@ -11,8 +11,8 @@ from dibs.cli.exits import needing
 from dibs.cli.options import Kind
 from dibs.cli.output import Messages, emit, kind_of, name_shape, printable, shown, span
 from dibs.errors import BackendUnavailable
-from dibs.server.observatory.events import Event
-from dibs.server.observatory.picture import Picture
+from dibs.server.key_state import KeyStates
+from dibs.server.lock_events import LockEvent
 
 if TYPE_CHECKING:
     from dibs.sync import Client
@@ -64,7 +64,7 @@ def _found(
     every: float,
     url: str | None,
     messages: Messages,
-) -> Iterator[Event]:
+) -> Iterator[LockEvent]:
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):
@@ -74,14 +74,16 @@ def _found(
     return polled(options.open_client(url), prefix, kind, every, messages)
 
 
-def _emit(event: Event) -> None:
-    from dibs.server.observatory.events import shape
+def _emit(event: LockEvent) -> None:
+    from dibs.server.lock_events import event_json
 
-    told = {name: value for name, value in shape(event).items() if name not in ("kind", "name")}
+    told = {
+        name: value for name, value in event_json(event).items() if name not in ("kind", "name")
+    }
     emit(name_shape(event.key) | told)
 
 
-def line(event: Event) -> str:
+def line(event: LockEvent) -> str:
     """An event, as people read it."""
     clock = time.strftime("%H:%M:%S", time.localtime(event.at))
     what = click.style(f"{event.what:<8}", fg=_COLOURS.get(event.what))
@@ -104,17 +106,17 @@ def line(event: Event) -> str:
 
 def polled(
     client: "Client", prefix: bytes, kind: Kind | None, every: float, messages: Messages
-) -> Iterator[Event]:
+) -> Iterator[LockEvent]:
     """Yield events without end. Raises `BackendUnavailable` if not even the first look succeeds."""
-    told: list[Event] = []
-    picture = Picture(told.append, time.monotonic, time.time)
+    told: list[LockEvent] = []
+    keys = KeyStates(told.append, time.monotonic, time.time)
     has_looked = False
     while True:
-        begun, walk = time.monotonic(), picture.begin_walk()
+        begun, scan = time.monotonic(), keys.begin_scan()
         try:
             for status in client.list(prefix, kind):
-                picture.looked(status, begun, walk=walk)
-            picture.walked(walk, begun)
+                keys.observe(status, begun, scan=scan)
+            keys.end_scan(scan, begun)
             has_looked = True
         except BackendUnavailable as error:
             if not has_looked:

@@ -17,7 +17,7 @@ from dibs.cli.options import Kind
 from dibs.cli.output import Messages
 from dibs.errors import BackendUnavailable, DibsError, InvalidRequest
 from dibs.model import Status
-from dibs.server.observatory.events import Event, read
+from dibs.server.lock_events import LockEvent, read_event
 from dibs.stores.http import wire
 from dibs.stores.http.errors import (
     broken,
@@ -252,7 +252,7 @@ def _check(answer: HTTPResponse, settings: HttpSettings, key: ApiKey | None) -> 
 
 def followed(
     url: str, prefix: bytes, kind: Kind | None, renewals: bool, messages: Messages
-) -> Iterator[Event]:
+) -> Iterator[LockEvent]:
     """Yield events without end. Raises the error that ends the stream for good."""
     asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
     asked |= {"kind": kind} if kind else {}
@@ -261,7 +261,7 @@ def followed(
         for told in tail:
             match told.kind:
                 case "message":
-                    yield read(told.data)
+                    yield read_event(told.data)
                 case "reset":
                     messages.show("warning", "some events were missed")
                 case _:

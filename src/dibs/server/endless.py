@@ -12,7 +12,7 @@ from msgspec.json import encode
 from dibs.errors import DibsError
 from dibs.server.call import Call
 from dibs.server.drain import End, draining, ends_of
-from dibs.server.observatory.events import Event, shape
+from dibs.server.lock_events import LockEvent, event_json
 from dibs.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def sse(event: str, data: Any, number: str = "") -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), data if type(data) is bytes else encode(data))
 
 
-def sse_of(event: Event, number: str = "") -> bytes:
+def sse_of(event: LockEvent, number: str = "") -> bytes:
     """Something that has happened; it is encoded once for all who are told of it."""
     if not event.json:
-        event.json = encode(shape(event))
+        event.json = encode(event_json(event))
     return sse("", event.json, number)
 
 

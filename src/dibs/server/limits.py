@@ -71,7 +71,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So often something comes in a stream, if only a comment."""
     stream_backlog: int = 4_096
     """A stream of pushes whose client is behind by more is cut off. How many events there may be, for those
-    of `/v1/events`, the ring says (`observatory/observatory.py`).
+    of `/v1/events`, the log says (`lock_events.py`).
     """
 
 

@@ -26,7 +26,6 @@ from dibs.server.config import Placement, ServerConfig
 from dibs.server.front import Front, allow_files, listening_socket, url_of
 from dibs.server.logs import logged
 from dibs.server.metrics import measured
-from dibs.server.observatory.observatory import observing
 from dibs.server.placing.address import is_beside
 from dibs.server.placing.listing import Own, check_each_once
 from dibs.server.placing.markers import Markers
@@ -72,7 +71,12 @@ log = logging.getLogger("dibs.server")
 type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
 """Something that runs beside requests: entered when the service is ready, left at its end."""
 
-PARTS: tuple[Part, ...] = (logged, measured, observing, traced)
+PARTS: tuple[Part, ...] = (
+    logged,
+    measured,
+    lambda server: server.service.activity.polling(),
+    traced,
+)
 
 YOUNG = 5_000
 """So many new objects are there before a look for garbage among them: requests under way are none."""

@@ -2,7 +2,7 @@
 
 Leases lie in stores, keys and restrictions in records; another server of the same service answers just
 as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
-each key has in use, tickets, sessions that were ended, and what the observatory has seen.
+each key has in use, tickets, sessions that were ended, and the activity that it has seen.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from dibs.model import (
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
+from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal
 from dibs.server.drain import Drain, draining
 from dibs.server.limits import Limits
-from dibs.server.observatory.observatory import Observatory, OverheardMail
 from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
@@ -217,7 +217,7 @@ class Service:
     doubts: Doubts = field(init=False)
     post: Post = field(init=False)
     health: Health = field(init=False)
-    observatory: Observatory = field(init=False)
+    activity: Activity = field(init=False)
     tickets: Tickets = field(init=False)
     sessions: Sessions = field(init=False)
     now: Callable[[], float] = field(init=False)
@@ -233,10 +233,11 @@ class Service:
             leases=self.limits.leases_per_key + self.limits.waiters_per_key,
         )
         self.health = Health(self)
-        self.observatory = Observatory(self.runtime)
-        tapped = TappedMail(self.runtime.receiver, self.post)
-        self.runtime.receiver = OverheardMail(tapped, self.observatory.picture)
-        self.observers.append(self.observatory.saw)
+        runtime = self.runtime
+        self.activity = Activity(runtime.now, runtime.connection.scan, runtime.call_all)
+        tapped = TappedMail(runtime.receiver, self.post)
+        runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
+        self.observers.append(self.activity.applied)
         self.tickets = Tickets(self.now)
         self.sessions = Sessions(self.keys, self.records, self.tickets, Origins(self.origins))
 

@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from dibs.server.auth.credentials import derived
-from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal, Scope
 from tests.server.authorization.matrix import (
     DIRECTORIES,
@@ -18,6 +18,7 @@ from tests.server.authorization.matrix import (
     Someone,
     client_of,
 )
+from tests.server.inside import keys_of
 from tests.server.world import World, b64
 
 
@@ -43,7 +44,7 @@ def matrix() -> Iterator[Matrix]:
 
 
 def _headers_of_nobody(world: World) -> dict[str, str | None]:
-    ring: KeyRing = world.server.service.keys
+    ring: KeyService = keys_of(world)
     revoked, revoked_text = world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
     token_of_revoked = ring.token(revoked)
     world.do(lambda: ring.revoke(revoked.key_id))
@@ -67,7 +68,7 @@ def _headers_of_nobody(world: World) -> dict[str, str | None]:
     }
 
 
-def _token(ring: KeyRing, who: Principal | None, seconds: float, secret: bytes = b"") -> str:
+def _token(ring: KeyService, who: Principal | None, seconds: float, secret: bytes = b"") -> str:
     claims = {
         "iss": "dibs",
         "sub": who.key_id if who else "nobody",

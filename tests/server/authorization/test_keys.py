@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_refused
 from tests.server.authorization.matrix import INSIDE, NAME, OWNER, Matrix, Someone, client_of
+from tests.server.inside import keys_of
 from tests.server.world import World, b64
 
 
-def keys_of(who: Someone) -> Iterable[dict[str, Any]]:
+def keys_shown_to(who: Someone) -> Iterable[dict[str, Any]]:
     found: list[dict[str, Any]] = who.client.get("/v1/keys").json()["keys"]
     return found
 
@@ -45,9 +46,9 @@ def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Ma
     key = made.json()
     assert made.headers["location"] == f"/v1/keys/{key['id']}"
     assert key["prefixes"] == ["matrix/in/sub/"]
-    assert key["id"] in {each["id"] for each in keys_of(inside)}
-    assert key["id"] not in {each["id"] for each in keys_of(outside)}
-    assert not any("key" in each or "digest" in each for each in keys_of(inside))
+    assert key["id"] in {each["id"] for each in keys_shown_to(inside)}
+    assert key["id"] not in {each["id"] for each in keys_shown_to(outside)}
+    assert not any("key" in each or "digest" in each for each in keys_shown_to(inside))
     for who, status in ((outside, 404), (inside, 200)):
         assert who.client.delete(f"/v1/keys/{key['id']}").status_code == status
     with client_of(matrix.world) as client:
@@ -57,7 +58,7 @@ def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Ma
 
 def test_a_stream_ends_with_its_key(matrix: Matrix) -> None:
     world = matrix.world
-    ring: KeyRing = world.server.service.keys
+    ring: KeyService = keys_of(world)
     principal, text = world.do(lambda: ring.create("short", {Scope.READ}, []))
     client = world.client(key=text)
     with client.stream("GET", "/v1/stream") as stream:

@@ -9,13 +9,14 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.server.auth.keys import KeyService as KeyRing
+from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Route
 from dibs.server.ui.seal import Seal, new_session
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
+from tests.server.inside import keys_of
 from tests.server.world import World
 
 
@@ -124,7 +125,7 @@ def test_a_session_is_nothing_to_another_page(
 @pytest.fixture(scope="module")
 def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
     """Cookies that let nobody in, by what is wrong with them, and the tokens that go with them."""
-    ring: KeyRing = matrix.world.server.service.keys
+    ring: KeyService = keys_of(matrix.world)
     good = ring.administrator()
     assert good is not None
     revoked, _ = matrix.world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))

@@ -14,6 +14,7 @@ from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, everywhere, somewhere
 from tests.server.authorization.asking import every_route, shown
 from tests.server.authorization.matrix import TRUST, Matrix, Someone
+from tests.server.inside import routes_of, service_of
 
 PUBLIC = {
     "GET /",
@@ -29,10 +30,7 @@ PUBLIC = {
 
 
 def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
-    http = matrix.world.server._front
-    assert http is not None
-    served = http._uvicorn.config.app.router.routes  # type: ignore[union-attr]
-    assert served == tuple(ROUTES)
+    assert routes_of(matrix.world) == tuple(ROUTES)
 
 
 def test_a_route_without_a_class_cant_be_made() -> None:
@@ -106,7 +104,7 @@ def test_a_class_holds_wherever_it_is_used(matrix: Matrix, needs: Needs) -> None
         return empty(204)
 
     route = Route(method="GET", path="/x", needs=needs, handler=handler, summary="")
-    application = Application(matrix.world.server.service, [route])
+    application = Application(service_of(matrix.world), [route])
     for who in matrix.everybody:
         status = matrix.world.do(partial(_status_of, application, who))
         bounded = needs.kind == "everywhere" and bool(who.directories)

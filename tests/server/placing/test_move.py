@@ -19,6 +19,7 @@ from dibs.server.placing import mover
 from dibs.server.placing.documents import PIN, Pin, read_all, write, write_homes
 from dibs.server.placing.home import Home
 from dibs.server.records.port import Conflict
+from tests.server.inside import atlas_of, placements_of, records_of
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import LONG, World, b64
 
@@ -45,13 +46,13 @@ class Pair:
 
     def store(self, server: int, place: str) -> Any:
         """A place's own runtime, behind the router's back."""
-        return self.servers[server].server.service.runtime.ways.named[place]
+        return placements_of(self.servers[server])[place]
 
     def know(self, directory: bytes, phase: str) -> None:
         """Wait until every server has read that a directory is at that step."""
 
         def do() -> bool:
-            tables = [each.server.service.runtime.atlas.table for each in self.servers]
+            tables = [atlas_of(each).table for each in self.servers]
             homes = [each.homes.get(directory) for each in tables]
             return all(each is not None and each.phase == phase for each in homes)
 
@@ -60,7 +61,7 @@ class Pair:
     def freeze(self, directory: bytes, to: str) -> None:
         """Begin a move as a server does that crashes next."""
         world = self.servers[0]
-        records = world.server.service.records
+        records = records_of(world)
 
         async def do() -> None:
             found = await read_all(records)
@@ -214,7 +215,7 @@ def test_what_lives_at_the_new_place_is_not_denied_by_an_old_reading(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = pair.clients
-    records = pair.servers[0].server.service.records
+    records = records_of(pair.servers[0])
 
     async def away(*_: object) -> Any:
         raise BackendUnavailable("the records are away")
@@ -319,7 +320,7 @@ def test_a_rule_that_is_set_while_its_directory_is_frozen_keeps_it(
 
 async def test_a_mover_that_has_not_read_a_new_rule_begins_nothing(pair: Pair) -> None:
     here, _ = pair.clients
-    records = pair.servers[0].server.service.records
+    records = records_of(pair.servers[0])
     found = await read_all(records)
     rule = f"/v1/restrict/locks/{b64('d')}/"
     assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
@@ -330,7 +331,7 @@ async def test_a_mover_that_has_not_read_a_new_rule_begins_nothing(pair: Pair) -
 def test_a_server_that_cant_read_the_records_grants_nothing_and_renews(pair: Pair) -> None:
     here, _ = pair.clients
     held = acquired(here, "d/x")
-    records = pair.servers[0].server.service.records
+    records = records_of(pair.servers[0])
 
     async def away() -> int:
         raise BackendUnavailable("the records are away")

@@ -18,6 +18,7 @@ from dibs.server.placing import atlas, mover
 from dibs.server.placing.documents import read_listing, write_listing
 from dibs.server.placing.table import Table
 from dibs.testing.proxy import FaultProxy
+from tests.server.inside import atlas_of, placements_of, records_of, runtime_of
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
 from tests.servers.ports import HOST
@@ -68,15 +69,15 @@ def away(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
         raise BackendUnavailable("the records are away")
 
     for name in ("revision", "all", "get", "put"):
-        monkeypatch.setattr(of.server.service.records, name, fail)
+        monkeypatch.setattr(records_of(of), name, fail)
 
 
 def places(of: World) -> Any:
-    return of.server.service.runtime.ways.named
+    return placements_of(of)
 
 
 def table(of: World) -> Table:
-    return of.server.service.runtime.atlas.table
+    return atlas_of(of).table
 
 
 def test_a_name_that_means_another_store_is_refused_and_the_others_go_on(fleet: Fleet) -> None:
@@ -178,13 +179,13 @@ def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
 
 def stale(of: World) -> bool:
     """It has read that there is one store when the records were away already."""
-    atlas = of.server.service.runtime.atlas
+    atlas = atlas_of(of)
     return atlas._revision is None and atlas.is_lone()
 
 
 def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads nothing by itself any more, only when it has to."""
-    reading = of.server.service.runtime.atlas
+    reading = atlas_of(of)
 
     async def read() -> None:
         if not reading.is_fresh:
@@ -200,7 +201,7 @@ def test_a_service_with_one_store_needs_no_records_for_its_locks(
     client = fleet.client(lone)
     held = acquired(client, "d/held")
     away(lone, monkeypatch)
-    runtime = lone.server.service.runtime
+    runtime = runtime_of(lone)
     end = runtime.now() + 3 * ALONE
     while runtime.now() < end:
         lease = client.post(lock("d/x"), params={"ttl": 60})
@@ -216,7 +217,7 @@ def test_a_service_with_one_store_needs_no_records_for_its_locks(
 def test_a_lone_server_that_was_stopped_for_long_reads_before_it_grants(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.one)
     client = fleet.client(lone)
-    reading = lone.server.service.runtime.atlas
+    reading = atlas_of(lone)
 
     def age() -> None:
         reading.table = reading.table.aged(float("-inf"))
@@ -254,7 +255,7 @@ def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None
     move(here, "d", "b")
     until(lambda: moved(here, "d", "b"))
     held = acquired(here, "d/x")
-    records = world.server.service.records
+    records = records_of(world)
 
     async def lose() -> None:
         listing, version = await read_listing(records)
@@ -274,7 +275,7 @@ KEY = b"lock:d/x"
 
 def told(of: World, *commands: Any) -> list[Any]:
     """What comes of these, which travel together."""
-    answers = of.do(lambda: of.server.service.runtime.call_all(commands))
+    answers = of.do(lambda: runtime_of(of).call_all(commands))
     return [getattr(each, "reply", each) for each in answers]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dibs.core.names import fingerprint
 from dibs.server.routing import Route
+from tests.server.inside import meters_of, ticket_of
 from tests.server.ui.visits import Visit
 from tests.server.world import World, b64
 
@@ -125,12 +126,12 @@ def test_nothing_comes_of_it(
     def meter(route: Route | None, status: int, _: float) -> None:
         heard.append((f"{route.method} {route.path}" if route else "", status))
 
-    world.server.service.meters.append(meter)
+    meters_of(world).append(meter)
     other = visit.page.context.new_page()
     other.goto(f"http://{host}:{elsewhere.server_port}/")
     other.wait_for_function("window.outcome")
     outcome = other.evaluate("window.outcome")
-    world.server.service.meters.remove(meter)
+    meters_of(world).remove(meter)
     assert len(outcome) > 25
     told = {status for what, status in heard if what.startswith(("POST /v1", "GET /v1"))}
     assert told == {refused}, heard
@@ -181,10 +182,7 @@ def test_the_key_is_kept_nowhere(world: World, visit: Visit) -> None:
 
 
 def test_a_ticket_signs_in_once(world: World, visit: Visit) -> None:
-    service = world.server.service
-    administrator = service.keys.administrator()
-    assert administrator is not None
-    ticket = world.do(lambda: service.tickets.issue(administrator.key_id))
+    ticket = world.do(lambda: ticket_of(world))
     visit.page.goto(f"/#ticket={ticket}")
     visit.page.wait_for_selector("nav a")
     assert ticket not in visit.page.url, "nor is it left in the address"

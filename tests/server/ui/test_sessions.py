@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
 from dibs.server.ui.seal import Seal, Session, new_session
+from tests.server.inside import events_of, secret_of, sessions_of
 from tests.server.test_records_away import cut_off
 from tests.server.ui.profiles import TRUST, Profile, type_of
 from tests.server.world import World, b64
@@ -60,7 +61,7 @@ def test_a_session_of_another_service(world: World, enter: Callable[..., Profile
 
 def test_a_session_that_is_over(world: World, enter: Callable[..., Profile]) -> None:
     profile = enter("read")
-    seal = Seal(world.server.service.keys.secrets.newest)
+    seal = Seal(secret_of(world))
     key_id = profile.sealed.partition(".")[0]
     now = int(time.time())
     for expires_at, status in ((now - 1, 401), (now + 100, 200)):
@@ -166,15 +167,15 @@ def test_streams_end_when_somebody_signs_out(
 
 def test_nothing_is_told_after_its_end(world: World, enter: Callable[..., Profile]) -> None:
     """Not even what happens at the same moment."""
-    profile, service = enter("read"), world.server.service
-    session = Seal(service.keys.secrets.newest).opened(profile.sealed)
+    profile = enter("read")
+    session = Seal(secret_of(world)).opened(profile.sealed)
     assert session is not None
 
     async def happen() -> None:
-        service.observatory.ring.add(Event("granted", b"lock:secret", time.time()))
+        events_of(world).log.add(LockEvent("granted", b"lock:secret", time.time()))
 
     async def sign_out() -> None:
-        await asyncio.gather(service.sessions.end(session), happen())
+        await asyncio.gather(sessions_of(world).end(session), happen())
 
     with profile.client.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
@@ -208,7 +209,7 @@ def test_whoever_signs_out_waits_no_more(world: World, enter: Callable[..., Prof
 
 def test_a_stream_ends_with_its_session(world: World, enter: Callable[..., Profile]) -> None:
     profile = enter("read")
-    seal = Seal(world.server.service.keys.secrets.newest)
+    seal = Seal(secret_of(world))
     short = seal.sealed(new_session(profile.sealed.partition(".")[0], int(time.time()) + 2))
     profile.client.cookies.clear()
     headers = {"cookie": f"dibs_session={short}"}

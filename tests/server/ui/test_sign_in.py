@@ -7,6 +7,7 @@ import pytest
 
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
+from tests.server.inside import keys_of
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World, b64
 
@@ -63,7 +64,7 @@ def test_a_token_is_no_key(world: World, profile: Profile) -> None:
 
 
 def test_a_key_that_has_ended(world: World, profile: Profile) -> None:
-    ring = world.server.service.keys
+    ring = keys_of(world)
     who, revoked = world.do(lambda: ring.create("old", {Scope.READ}, []))
     world.do(lambda: ring.revoke(who.key_id))
     _, expired = world.do(lambda: ring.create("old", {Scope.READ}, [], expires_in=1e-6))
@@ -119,7 +120,7 @@ def test_only_the_dashboard_signs_in(
 
 
 def test_a_key_that_ends_soon_bounds_its_session(world: World, profile: Profile) -> None:
-    ring = world.server.service.keys
+    ring = keys_of(world)
     _, key = world.do(lambda: ring.create("short", {Scope.READ}, [], expires_in=100))
     answer = profile.sign_in(key)
     assert answer.json()["expires_at"] <= time.time() + 100

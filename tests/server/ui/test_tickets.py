@@ -8,6 +8,7 @@ from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
 from dibs.server.ui.tickets import LIFETIME, MOST, Tickets
+from tests.server.inside import audit_of, keys_of
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World
 
@@ -65,7 +66,7 @@ def test_a_sign_in_that_fails_uses_no_ticket_up(
         raise BackendUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.server.service.audit._records, "append", append)
+        patch.setattr(audit_of(world)._records, "append", append)
         assert profile.sign_in(ticket=ticket).status_code == 503
     assert profile.sign_in(ticket=ticket).status_code == 200
     assert profile.sign_in(ticket=ticket).status_code == 401
@@ -87,8 +88,8 @@ def test_a_ticket_outlasts_a_crowd(tmp_path: Path) -> None:
 def test_a_ticket_for_nobody(tmp_path: Path) -> None:
     """There are keys, but none for everything: whoever starts the server gets no more than they have."""
     world = World.over(tmp_path)
-    ring = world.server.service.keys
-    first = world.server.service.keys.list()[0].id
+    ring = keys_of(world)
+    first = keys_of(world).list()[0].id
     world.do(lambda: ring.create("part", {Scope.ADMIN}, [b"x/"]))
     ticket = ticket_of(world)
     world.do(lambda: ring.revoke(first))

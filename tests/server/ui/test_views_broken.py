@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dibs.server.config import ServerConfig
+from tests.server.inside import keys_of, quotas_of, ticket_of
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World
@@ -57,7 +58,7 @@ def test_a_revoked_key_signs_out(world: World, browser: Browser) -> None:
         visit.sign_in(key)
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         key_id = key.split("_")[1]
-        world.do(lambda: world.server.service.keys.revoke(key_id))
+        world.do(lambda: keys_of(world).revoke(key_id))
         expect(page.get_by_label("API key")).to_be_focused()
         expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
     assert visit.complaints == []
@@ -104,14 +105,6 @@ def test_nothing_held_says_what_to_do(browser: Browser) -> None:
         world.close()
 
 
-def ticket_of(world: World) -> str:
-    service = world.server.service
-    administrator = service.keys.administrator()
-    assert administrator is not None
-    ticket: str = world.do(lambda: service.tickets.issue(administrator.key_id))
-    return ticket
-
-
 def problem(status: int, detail: str) -> Callable[[Route], None]:
     """Somebody between who answers, instead of the service."""
     return lambda route: route.fulfill(status=status, json={"detail": detail})
@@ -131,7 +124,7 @@ def test_a_ticket_is_good_once_the_service_is_back(
     page = visit.page
     page.clock.install()
     page.route("**/ui/session", instead)
-    page.goto(f"/#ticket={ticket_of(world)}")
+    page.goto(f"/#ticket={world.do(lambda: ticket_of(world))}")
     expect(page.get_by_text(told)).to_be_visible()
     page.unroute("**/ui/session")
     page.clock.run_for(2_000)
@@ -141,7 +134,7 @@ def test_a_ticket_is_good_once_the_service_is_back(
 def test_only_a_ticket_that_is_no_good_is_said_to_be_used(world: World, visit: Visit) -> None:
     page = visit.page
     page.route("**/ui/session", problem(429, "this key has signed in too often"))
-    page.goto(f"/#ticket={ticket_of(world)}")
+    page.goto(f"/#ticket={world.do(lambda: ticket_of(world))}")
     expect(page.get_by_role("alert")).to_have_text("this key has signed in too often")
     page.unroute("**/ui/session")
     page.goto("/#ticket=another")
@@ -162,7 +155,7 @@ HIDE = """is => {
 
 def test_a_page_that_nobody_looks_at_lets_go_of_its_stream(world: World, browser: Browser) -> None:
     key = world.key("read")
-    account = world.server.service.accounts.of(key.split("_")[1])
+    account = quotas_of(world).of(key.split("_")[1])
     with Visit.of(browser, world) as visit:
         page = visit.page
         page.clock.install()

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from dibs.model import Acquire
 from dibs.server.auth.policy import Principal
+from tests.server.inside import ask_all
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World
@@ -27,13 +28,13 @@ def world() -> Iterator[World]:
     """A server with all those locks; all were taken through it, so it knows of them."""
     world = World.over()
 
-    service, somebody = world.server.service, Principal("", "", frozenset(), ())
+    somebody = Principal("", "", frozenset(), ())
     for begin in range(0, MANY, AT_ONCE):
         taken = [
             Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
             for each in range(begin, begin + AT_ONCE)
         ]
-        world.do(partial(service.ask_all, somebody, taken))  # each has its own time
+        world.do(partial(ask_all, world, somebody, taken))  # each has its own time
     yield world
     world.close()
 

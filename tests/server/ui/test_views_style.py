@@ -10,7 +10,7 @@ import pytest
 
 from dibs.core.names import KINDS
 from dibs.model import MANY
-from dibs.server.observatory.events import What
+from dibs.server.lock_events import EventType
 from dibs.server.ui import sessions, tickets
 from tests.servers.binaries import ROOT
 
@@ -74,7 +74,7 @@ def _all(folder: Traversable) -> Iterator[Traversable]:
         yield from _all(each) if each.is_dir() else [each]
 
 
-WHATS = set(get_args(What.__value__))
+WHATS = set(get_args(EventType.__value__))
 
 
 def script(name: str) -> str:

@@ -9,10 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dibs.clock import Clock
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.post import TappedMail
 from dibs.session import session_for
-from tests.server.alone import alone
+from tests.server.inside import Stores, alone, at_the_end, serve_from
 from tests.server.world import World
 from tests.servers.certificates import key_of
 
@@ -38,23 +36,22 @@ class Served:
         trust = f"?cafile={quote(str(self._certificate))}" if self._certificate else ""
         return f"{scheme}://{key}@{place}{trust}"
 
-    def put(self, url: str, clock: Clock | None) -> PlacedRuntime:
+    def put(self, url: str, clock: Clock | None) -> Stores:
         """Keep leases elsewhere from now on."""
 
-        async def put() -> PlacedRuntime:
+        async def put() -> Stores:
             session = session_for(url, clock=clock)
-            self.world.server._stack.push_async_callback(session.close_loop)
+            at_the_end(self.world, session.close_loop)
             runtime = alone(session.loop_runtime())
             await runtime.ready()
-            runtime.receiver = TappedMail(runtime.receiver, self.world.server.service.post)
             self.again(runtime)
             return runtime
 
         return self.world.do(put)  # type: ignore[no-any-return]
 
-    def again(self, runtime: PlacedRuntime) -> None:
+    def again(self, runtime: Stores) -> None:
         """Keep leases there again."""
-        self.world.server.service.runtime = runtime
+        serve_from(self.world, runtime)
 
     def close(self) -> None:
         """End it, as a signal would."""

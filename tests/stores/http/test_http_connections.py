@@ -17,6 +17,7 @@ from dibs.server.auth.policy import Scope
 from dibs.stores.registry import store_for
 from dibs.testing.conformance.world import step
 from tests.connections import connection_to
+from tests.server.inside import keys_of
 from tests.stores.http.serving import Served
 from tests.stores.redis.both_worlds import Side, acquire, granted, release
 
@@ -135,7 +136,7 @@ def test_a_wrong_key(served: Served, side: Side) -> None:
 
 def test_a_revoked_key_ends_its_stream(served: Served, side: Side) -> None:
     async def case() -> None:
-        keys = served.world.server.service.keys
+        keys = keys_of(served.world)
         who, secret = served.world.do(lambda: keys.create("gone soon", {Scope.ACQUIRE}, ()))
         backend = await side.open(store_for(served.url_with(secret)))
         served.world.do(lambda: keys.revoke(who.key_id))

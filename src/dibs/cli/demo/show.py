@@ -15,7 +15,7 @@ from dibs.cli.output import counted, shown, span
 from dibs.model import Holder, Inspect, Status
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
-from dibs.server.observatory.events import Event
+from dibs.server.lock_events import LockEvent
 from dibs.server.serve import Server
 
 KILLED_EVERY = 15.0
@@ -134,11 +134,11 @@ class Show:
 
     async def _play(self, url: str) -> None:
         """Report what happens, kill, and start again what was killed."""
-        loop, ring = asyncio.get_running_loop(), self._server.service.observatory.ring
+        loop, log = asyncio.get_running_loop(), self._server.service.activity.log
         kill_at, sum_up_at = loop.time() + KILLED_EVERY / 2, loop.time() + SUMMED_UP_EVERY
-        victims, read = cycle(VICTIMS), ring.last
+        victims, read = cycle(VICTIMS), log.last
         while not self._stopping.is_set():
-            events = ring.after(read, 1000)
+            events = log.after(read, 1000)
             read += len(events)
             for event in events:
                 if line := self._line(event):
@@ -186,7 +186,7 @@ class Show:
                 return killed
         return []
 
-    def _line(self, event: Event) -> str:
+    def _line(self, event: LockEvent) -> str:
         """The line about an event; empty for most."""
         name, who = shown(event.key), _who(event)
         if event.what == "expired" and event.lease not in self._ended:
@@ -218,6 +218,6 @@ def processes(number: int) -> Iterable[list[str]]:
         yield shared
 
 
-def _who(holder: Holder | Event) -> str:
+def _who(holder: Holder | LockEvent) -> str:
     """The worker's name in the owner, `host/pid/name`."""
     return holder.owner.rpartition("/")[2]

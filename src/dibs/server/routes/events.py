@@ -12,8 +12,7 @@ from dibs.core.names import Kind
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
-from dibs.server.observatory.events import Event
-from dibs.server.observatory.observatory import AT_ONCE, MOST
+from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent
 from dibs.server.reach import heads_of, names_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
@@ -32,7 +31,9 @@ class EventsQuery(Strict, frozen=True):
     renewals: Annotated[bool, Meta(description="Tell of renewals too")] = False
     recent: Annotated[
         int,
-        Meta(ge=0, le=MOST, description="Begin with what has come of so many of the last events"),
+        Meta(
+            ge=0, le=LOG_SIZE, description="Begin with what has come of so many of the last events"
+        ),
     ] = 0
 
 
@@ -45,12 +46,12 @@ async def events(call: Call) -> "ASGIApp":
 @contextmanager
 def _opened(call: Call, prefix: bytes, asked: EventsQuery) -> Generator[Feed]:
     feed = _Tail(call, prefix, asked)
-    with call.service.observatory.watched(feed.news, renewals=asked.renewals):
+    with call.service.activity.following(feed.news, renewals=asked.renewals):
         yield feed
 
 
 class _Tail:
-    """See `Feed`. Where it is in the ring is all that it keeps, so a slow caller costs nothing."""
+    """See `Feed`. Where it is in the log is all that it keeps, so a slow caller costs nothing."""
 
     def __init__(self, call: Call, prefix: bytes, asked: EventsQuery) -> None:
         self.news = asyncio.Event()
@@ -58,8 +59,8 @@ class _Tail:
         self._call = call
         self._begins = tuple(head + prefix for head in heads_of(asked.kind))
         self._renewals = asked.renewals
-        self._ring = call.service.observatory.ring
-        self._at = max(self._ring.last - asked.recent, self._ring.forgotten)
+        self._log = call.service.activity.log
+        self._at = max(self._log.last - asked.recent, self._log.dropped)
         """The number of the last event that was looked at."""
 
     async def begin(self) -> bytes:
@@ -67,10 +68,10 @@ class _Tail:
         service = self._call.service
         server, _, number = said.rpartition("-")
         resumes = server == service.server_id and _is_number(number)
-        resumes = resumes and self._ring.has_after(int(number))
+        resumes = resumes and self._log.has_after(int(number))
         if resumes:
             self._at = int(number)
-        if self._at < self._ring.last:
+        if self._at < self._log.last:
             self.news.set()
         hello = {
             "server": service.server_id,
@@ -92,11 +93,11 @@ class _Tail:
         }
 
     async def take(self) -> bytes:
-        if not self._ring.has_after(self._at):
+        if not self._log.has_after(self._at):
             self.behind = True
             return b""
-        found = self._ring.after(self._at, AT_ONCE)
-        if len(found) == AT_ONCE:
+        found = self._log.after(self._at, EVENTS_AT_ONCE)
+        if len(found) == EVENTS_AT_ONCE:
             self.news.set()
         parts: list[bytes] = []
         for event in found:
@@ -105,7 +106,7 @@ class _Tail:
                 parts.append(sse_of(event, self._id))
         return b"".join(parts)
 
-    def _is_wanted(self, event: Event) -> bool:
+    def _is_wanted(self, event: LockEvent) -> bool:
         if not event.key.startswith(self._begins):
             return False
         if event.what == "renewed" and not self._renewals:

@@ -7,10 +7,10 @@ from msgspec import Meta, Struct
 
 from dibs.model import Inspect, Status
 from dibs.runtime.port import TimedReply
+from dibs.server.activity import in_steps
 from dibs.server.answers import Answer, json
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.observatory.observatory import in_steps
 from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
@@ -55,7 +55,7 @@ async def _lines(call: Call, names: bytes) -> Sequence[bytes]:
     """Where somebody waits, the longest line first, as far as the caller may see it."""
     found: list[bytes] = []
     who = call.principal
-    async for some in in_steps(await call.service.observatory.survey.lines()):
+    async for some in in_steps(await call.service.activity.queues.longest_first()):
         found += [
             key
             for _, key in some

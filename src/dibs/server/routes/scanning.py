@@ -75,7 +75,7 @@ def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
 def _observed(call: Call, items: Iterable[Status]) -> dict[str, Observed]:
     found: dict[str, Observed] = {}
     for status in items:
-        seen = call.service.observatory.picture.of(status.key)
+        seen = call.service.activity.keys.get(status.key)
         if seen is not None:
             for lease, hold in seen.holds.items():
                 found[lease] = Observed(hold.renewals, hold.ttl or None)

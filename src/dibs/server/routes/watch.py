@@ -9,7 +9,7 @@ from dibs.model import Inspect, Status
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
-from dibs.server.observatory.observatory import AT_ONCE
+from dibs.server.lock_events import EVENTS_AT_ONCE
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
 from dibs.stores.http.wire import to_wire
@@ -33,7 +33,7 @@ async def watch(call: Call) -> "ASGIApp":
 @contextmanager
 def _opened(call: Call, key: bytes) -> Generator[Feed]:
     feed = _Changes(call, key)
-    with call.service.observatory.watched(feed.news, key):
+    with call.service.activity.following(feed.news, key):
         yield feed
 
 
@@ -46,8 +46,8 @@ class _Changes:
         self.news = asyncio.Event()
         self._call = call
         self._key = key
-        self._ring = call.service.observatory.ring
-        self._at = self._ring.last
+        self._log = call.service.activity.log
+        self._at = self._log.last
         self._looked_at = 0.0
 
     async def begin(self) -> bytes:
@@ -65,12 +65,12 @@ class _Changes:
 
     def _told(self) -> bytes | None:
         """What has happened to it; None for nothing."""
-        ring = self._ring
-        if not ring.has_after(self._at):  # it can't be told any more what it was
-            self._at = ring.last
+        log = self._log
+        if not log.has_after(self._at):  # it can't be told any more what it was
+            self._at = log.last
             return b""
-        found = ring.after(self._at, AT_ONCE)
-        if len(found) == AT_ONCE:
+        found = log.after(self._at, EVENTS_AT_ONCE)
+        if len(found) == EVENTS_AT_ONCE:
             self.news.set()
         self._at += len(found)
         mine = [event for event in found if event.key == self._key]
@@ -83,7 +83,7 @@ class _Changes:
         self._looked_at = service.now()
         if not isinstance(answer.reply, Status):
             return b""
-        service.observatory.looked(answer.reply, answer.sent)
+        service.activity.keys.observe(answer.reply, answer.sent)
         return sse("status", to_wire(answer.reply))
 
     def alive(self) -> bytes:

@@ -40,7 +40,7 @@ function add(found, status, hold) {
   }
 }
 
-/** Events of more units have no slot numbers: `MOST_SLOTS` in observatory/seen.py. */
+/** Events of more units have no slot numbers: `MAX_SLOTS` in key_state.py. */
 function slotsOf(event) {
   return event.kind === "semaphore" && event.slots.length && event.slots.length <= 16 ? event.slots : [null];
 }

@@ -1,4 +1,4 @@
-"""The picture: what commands and looks tell of leases, each thing once."""
+"""The state of keys: which events commands and looks make of leases, each one once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,8 +22,8 @@ from dibs.model import (
     Revoke,
     Status,
 )
-from dibs.server.observatory.events import Event, shape
-from dibs.server.observatory.picture import Picture
+from dibs.server.key_state import KeyStates
+from dibs.server.lock_events import LockEvent, event_json
 
 KEY = b"lock:jobs/1"
 WALL = 1_700_000_000.0
@@ -31,14 +31,14 @@ WALL = 1_700_000_000.0
 
 @dataclass
 class Watched:
-    """A real ledger of one key, and a picture of it."""
+    """A real ledger of one key, and what is known of it."""
 
     now: float = 1000.0
-    told: list[Event] = field(default_factory=list)
+    told: list[LockEvent] = field(default_factory=list)
     books: dict[bytes, MemoryBook] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.picture = Picture(self.told.append, lambda: self.now, lambda: WALL + self.now)
+        self.keys = KeyStates(self.told.append, lambda: self.now, lambda: WALL + self.now)
 
     def elsewhere(self, command: Command) -> Reply:
         """A command that does not pass through this server."""
@@ -49,7 +49,7 @@ class Watched:
     def here(self, command: Command) -> Reply:
         """One that does."""
         reply = self.elsewhere(command)
-        self.picture.saw(command, reply)
+        self.keys.applied(command, reply)
         return reply
 
     def pushed_first(self, command: Command) -> Reply:
@@ -57,8 +57,8 @@ class Watched:
         book = self.books.setdefault(command.key, MemoryBook())
         reply, notifications = apply(book, command, self.now, int((WALL + self.now) * 1e6))
         for each in notifications:
-            self.picture.heard(each)
-        self.picture.saw(command, reply)
+            self.keys.notified(each)
+        self.keys.applied(command, reply)
         return reply
 
     def status(self, key: bytes = KEY) -> Status:
@@ -69,12 +69,12 @@ class Watched:
     def walk(self) -> None:
         """A walk through the store, a little later."""
         self.now += 0.001
-        begun, walk = self.now, self.picture.begin_walk()
+        begun, scan = self.now, self.keys.begin_scan()
         for key in self.books:
             status = self.status(key)
             if status.holders or status.waiting:
-                self.picture.looked(status, begun, walk=walk)
-        self.picture.walked(walk, begun)
+                self.keys.observe(status, begun, scan=scan)
+        self.keys.end_scan(scan, begun)
 
     def take(self) -> list[str]:
         """What was told since."""
@@ -122,7 +122,7 @@ def test_commands_tell_exactly_what_happens(seen: Watched) -> None:
     seen.here(release("c"))
     seen.here(release("b"))
     assert seen.take() == ["queued c", "left c", "released b"]
-    assert len(seen.picture) == 0
+    assert len(seen.keys) == 0
 
 
 def test_a_lost_lease_is_told_with_the_reason(seen: Watched) -> None:
@@ -145,7 +145,7 @@ def test_what_is_freed_by_force_is_held_no_more(seen: Watched) -> None:
     seen.here(acquire("a"))
     seen.here(Revoke(KEY, None, "a test", now=True))
     assert seen.take() == ["granted a", "freed a"]
-    assert len(seen.picture) == 0
+    assert len(seen.keys) == 0
 
 
 def test_a_resize_is_told(seen: Watched) -> None:
@@ -179,7 +179,7 @@ def test_looks_find_what_others_do(seen: Watched) -> None:
     seen.now += 11
     seen.walk()
     assert seen.take() == ["expired b"]
-    assert len(seen.picture) == 0
+    assert len(seen.keys) == 0
 
 
 def test_a_place_that_was_given_up_elsewhere_has_left(seen: Watched) -> None:
@@ -199,13 +199,13 @@ def test_a_look_that_took_long_is_no_renewal(seen: Watched) -> None:
     assert seen.take() == ["granted a"]
     asked, status = seen.now, seen.status()
     seen.now += 5
-    seen.picture.looked(status, asked)
+    seen.keys.observe(status, asked)
     assert seen.take() == []
     seen.elsewhere(renew("a"))
     seen.elsewhere(renew("a", 40))
     asked, status = seen.now, seen.status()
     seen.now += 2
-    seen.picture.looked(status, asked)
+    seen.keys.observe(status, asked)
     assert seen.take() == ["renewed a"]
 
 
@@ -216,11 +216,11 @@ def test_places_that_no_look_names_are_not_kept_for_ever(seen: Watched) -> None:
     status = seen.status()
     seen.take()
     seen.now += 0.01
-    seen.picture.looked(replace(status, waiters=status.waiters[:1]), seen.now)
+    seen.keys.observe(replace(status, waiters=status.waiters[:1]), seen.now)
     assert seen.take() == []
-    known = seen.picture.of(KEY)
+    known = seen.keys.get(KEY)
     assert known is not None
-    assert [place.owner for place in known.places.values()] == ["b", "d"]
+    assert [place.owner for place in known.waiters.values()] == ["b", "d"]
 
 
 def test_what_was_so_before_is_no_news(seen: Watched) -> None:
@@ -240,13 +240,13 @@ def test_what_one_source_has_told_the_other_does_not_tell_again(seen: Watched) -
     command = acquire("a")
     reply = seen.elsewhere(command)
     seen.walk()
-    seen.picture.saw(command, reply)
+    seen.keys.applied(command, reply)
     seen.here(acquire("b"))
     seen.walk()
     assert [each for each in seen.take() if "renewed" not in each] == ["granted a", "queued b"]
     reply = seen.elsewhere(release("a"))
     seen.walk()
-    seen.picture.saw(release("a"), reply)
+    seen.keys.applied(release("a"), reply)
     assert seen.take()[0] == "released a"
     assert "released a" not in seen.take()
 
@@ -257,10 +257,55 @@ def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) 
     seen.here(acquire("a"))
     seen.take()
     seen.now += 0.1
-    seen.picture.looked(before, begun)
-    seen.picture.walked(1, begun)
+    seen.keys.observe(before, begun)
+    seen.keys.end_scan(1, begun)
     assert seen.take() == []
-    assert len(seen.picture) == 1
+    assert len(seen.keys) == 1
+
+
+def test_a_look_that_began_before_the_last_end_is_not_believed(seen: Watched) -> None:
+    seen.here(acquire("a"))
+    asked, status = seen.now, seen.status()
+    seen.now += 0.5
+    seen.here(release("a"))
+    assert (seen.take(), len(seen.keys)) == (["granted a", "released a"], 0)
+    seen.keys.observe(status, asked)
+    assert (seen.take(), len(seen.keys)) == ([], 0)
+    seen.now += 0.5
+    seen.elsewhere(acquire("b"))
+    seen.keys.observe(seen.status(), seen.now)
+    assert seen.take() == ["granted b"]
+
+
+def test_of_two_looks_the_one_that_began_later_is_believed(seen: Watched) -> None:
+    seen.elsewhere(acquire("a"))
+    seen.keys.begin_scan()
+    asked, status = seen.now, seen.status()
+    seen.keys.observe(status, asked)
+    seen.now += 1.0
+    seen.elsewhere(release("a"))
+    seen.keys.observe(seen.status(), seen.now)
+    seen.keys.observe(status, asked + 0.5)
+    assert seen.take() == ["granted a", "released a"]
+
+
+def test_whoever_was_granted_units_that_another_held_shows_that_it_held_no_more(
+    seen: Watched,
+) -> None:
+    """A writer waits for a reader, is granted by a notification, and released at another server."""
+
+    def wish(who: str, units: int) -> Acquire:
+        return replace(acquire(who), units=units, capacity=MANY)
+
+    seen.elsewhere(wish("reader", 1))
+    seen.here(wish("writer", MANY))
+    seen.here(wish("later", 1))
+    seen.elsewhere(release("reader"))
+    seen.here(renew("writer"))
+    seen.elsewhere(release("writer"))
+    seen.take()
+    seen.here(renew("later"))
+    assert seen.take() == ["released writer", "granted later"]
 
 
 def test_units_kept_by_nobody_are_no_lease(seen: Watched) -> None:
@@ -276,7 +321,7 @@ def test_an_event_never_tells_an_id(seen: Watched) -> None:
         seen.here(act())
         seen.now += 1
     assert len(seen.told) > 5
-    assert "id-of" not in str([shape(event) for event in seen.told])
+    assert "id-of" not in str([event_json(event) for event in seen.told])
 
 
 def _everything() -> list[Callable[[], Command]]:
@@ -293,7 +338,7 @@ def _everything() -> list[Callable[[], Command]]:
 
 def test_a_grant_without_a_ledgers_word_is_taken_as_it_is(seen: Watched) -> None:
     """Of a long poll only the end passes by."""
-    seen.picture.saw(acquire("a"), Granted(7, (0,), 30.0))
+    seen.keys.applied(acquire("a"), Granted(7, (0,), 30.0))
     assert seen.told[0].token == 7
 
 
@@ -321,9 +366,9 @@ def test_no_slot_is_shown_with_two_holders(capacity: int, seed: int) -> None:
     check_no_overlap(seen.told)
 
 
-def check_no_overlap(told: list[Event]) -> None:
+def check_no_overlap(told: list[LockEvent]) -> None:
     """Each hold of a slot ends, in the order of the events and by their times, before the next begins."""
-    holds: dict[str, Event] = {}
+    holds: dict[str, LockEvent] = {}
     for event in told:
         if event.what in ("granted", "resized"):
             begun = holds.pop(event.lease, None) if event.what == "resized" else None
@@ -360,7 +405,7 @@ def test_a_reader_that_upgrades_holds_all_along_and_alone(seen: Watched, here: b
 def test_many_slots_are_not_remembered(seen: Watched) -> None:
     wish = Acquire(b"semaphore:x", "id-of-a", "a", 30.0, units=1024, capacity=1024)
     seen.here(wish)
-    known = seen.picture.of(wish.key)
+    known = seen.keys.get(wish.key)
     assert known is not None
     assert [known.slots, *(each.slots for each in known.holds.values())] == [{}, ()]
     seen.here(Release(wish.key, wish.id))

@@ -1,30 +1,29 @@
-"""The ring of events, and their shape."""
+"""The log of events, and their JSON."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.server.observatory.events import Event, shape
-from dibs.server.observatory.observatory import Ring
+from dibs.server.lock_events import EventLog, LockEvent, event_json
 
 
-def event(name: bytes = b"x") -> Event:
-    return Event("granted", b"lock:" + name, 1.0)
+def event(name: bytes = b"x") -> LockEvent:
+    return LockEvent("granted", b"lock:" + name, 1.0)
 
 
 @given(total=st.integers(0, 30), at=st.integers(-5, 40), most=st.integers(1, 12))
 def test_whoever_was_away_goes_on_or_learns_that_it_cant(total: int, at: int, most: int) -> None:
-    ring = Ring(10)
+    log = EventLog(10)
     for number in range(1, total + 1):
-        ring.add(event(b"%d" % number))
-    assert ring.last == total
-    assert ring.has_after(at) == (max(total - 10, 0) <= at <= total)
-    if ring.has_after(at):
-        numbers = [int(each.name) for each in ring.after(at, most)]
+        log.add(event(b"%d" % number))
+    assert log.last == total
+    assert log.has_after(at) == (max(total - 10, 0) <= at <= total)
+    if log.has_after(at):
+        numbers = [int(each.name) for each in log.after(at, most)]
         assert numbers == list(range(at + 1, total + 1))[:most]
 
 
 def test_an_events_shape() -> None:
-    told = shape(Event("left", b"lock:\xff", 1.23456, owner="me", waited=2.0))
+    told = event_json(LockEvent("left", b"lock:\xff", 1.23456, owner="me", waited=2.0))
     assert told == {
         "at": 1.235,
         "what": "left",

@@ -1,0 +1,208 @@
+"""What tests reach inside a running server: no other file of the tests names its parts."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+from uuid import uuid4
+
+from dibs.model import Command
+from dibs.runtime.aio import AsyncRuntime
+from dibs.runtime.port import CallResult
+from dibs.server.accounts import Accounts
+from dibs.server.activity import Activity
+from dibs.server.audit import Audit
+from dibs.server.auth.keys import KeyService
+from dibs.server.auth.policy import Principal
+from dibs.server.drain import Drain
+from dibs.server.placing.atlas import Atlas
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placing.table import Table
+from dibs.server.placing.ways import Ways
+from dibs.server.post import Post, TappedMail
+from dibs.server.records import records_for
+from dibs.server.records.port import Records
+from dibs.server.routing import Route
+from dibs.server.serve import Server
+from dibs.server.service import Health, Meter, Observer, Service
+from dibs.server.ui.sessions import Sessions
+
+type Stores = PlacedRuntime
+"""What leads commands to one store or several."""
+
+
+class Running(Protocol):
+    """Anything with a server that has started."""
+
+    @property
+    def server(self) -> Server: ...
+
+
+def service_of(world: Running) -> Service:
+    """What requests are answered from."""
+    return world.server.service
+
+
+def server_id_of(world: Running) -> str:
+    """The id that its answers carry."""
+    return service_of(world).server_id
+
+
+def routes_of(world: Running) -> tuple[Route, ...]:
+    """The routes that it serves."""
+    front = world.server._front
+    assert front is not None
+    app: Any = front._uvicorn.config.app
+    routes: tuple[Route, ...] = app.router.routes
+    return routes
+
+
+# -- keys and records -------------------------------------------------------------------------------
+
+
+def keys_of(world: Running) -> KeyService:
+    """Its API keys."""
+    return service_of(world).keys
+
+
+def sessions_of(world: Running) -> Sessions:
+    """Its browser sessions."""
+    return service_of(world).sessions
+
+
+def secret_of(world: Running) -> bytes:
+    """What it signs browser sessions with."""
+    return keys_of(world).secrets.newest
+
+
+def ticket_of(world: Running) -> str:
+    """A new ticket that signs an administrator in, as the first start prints one."""
+    administrator = keys_of(world).administrator()
+    assert administrator is not None
+    return service_of(world).tickets.issue(administrator.key_id)
+
+
+def records_of(world: Running) -> Records:
+    """Where keys, sessions, audit lines and placements are recorded."""
+    return service_of(world).records
+
+
+def audit_of(world: Running) -> Audit:
+    """Its audit log."""
+    return service_of(world).audit
+
+
+# -- stores -----------------------------------------------------------------------------------------
+
+
+def runtime_of(world: Running) -> Stores:
+    """The way of all commands to the stores; a test can replace its `call` and `call_all`."""
+    return service_of(world).runtime
+
+
+def serve_from(world: Running, runtime: Stores) -> None:
+    """Have it keep leases there from now on, and pass notifications on to its clients."""
+    if not isinstance(runtime.receiver, TappedMail):
+        runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
+    service_of(world).runtime = runtime
+
+
+def at_the_end(world: Running, close: Callable[[], Awaitable[None]]) -> None:
+    """Have an asynchronous function called when the server ends."""
+    world.server._stack.push_async_callback(close)
+
+
+def stores_of(world: Running) -> list[AsyncRuntime]:
+    """The runtime of each store, behind the router's back."""
+    return list(runtime_of(world).stores)
+
+
+def store_of(world: Running) -> AsyncRuntime:
+    """The runtime of its only store."""
+    (store,) = stores_of(world)
+    return store
+
+
+def placements_of(world: Running) -> Any:
+    """The runtimes of its stores by the names of their placements."""
+    return runtime_of(world).ways.named
+
+
+def atlas_of(world: Running) -> Atlas:
+    """What it knows of where directories live."""
+    return runtime_of(world).atlas
+
+
+async def ask_all(
+    world: Running, who: Principal, commands: Sequence[Command]
+) -> Sequence[CallResult]:
+    """Have commands applied for a key, as a batch has."""
+    return await service_of(world).ask_all(who, commands)
+
+
+def alone(store: AsyncRuntime) -> Stores:
+    """One store behind what a server has for several, without a server.
+
+    It is the only one, now and always: the table never ages, whatever the store's clock does.
+    """
+    listing = Listing((Listed("only", ("here",)),), "only", 3.0)
+    records = records_for(f"memory://{uuid4()}")  # nobody reads them
+    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0, store)
+    return PlacedRuntime(store, Ways({"here": store}, listing), atlas)
+
+
+# -- requests ---------------------------------------------------------------------------------------
+
+
+def quotas_of(world: Running) -> Accounts:
+    """What each key has in use, and the turns of requests."""
+    return service_of(world).accounts
+
+
+def observers_of(world: Running) -> list[Observer]:
+    """Functions that are called with each command that was applied."""
+    return service_of(world).observers
+
+
+def meters_of(world: Running) -> list[Meter]:
+    """Functions that are called with each request that was answered."""
+    return service_of(world).meters
+
+
+def notifications_of(world: Running) -> Post:
+    """The streams of notifications to clients."""
+    return service_of(world).post
+
+
+def events_of(world: Running) -> Activity:
+    """Its events: the latest ones, the known state of keys, the looks at the store."""
+    return service_of(world).activity
+
+
+def is_watched(world: Running) -> bool:
+    """Whether anybody follows its events or watches a key."""
+    return events_of(world).poller.has_followers
+
+
+def followers_of(world: Running) -> int:
+    """How many follow all of its events."""
+    return events_of(world).poller.followers
+
+
+def has_looked(world: Running) -> bool:
+    """Whether it has read all keys of the store once."""
+    return events_of(world).keys._scans > 0
+
+
+def is_traced(server: Server) -> bool:
+    """Whether requests become spans."""
+    return server.service.spans is not None
+
+
+def drain_of(world: Running) -> Drain:
+    """What ends its long answers."""
+    return service_of(world).drain
+
+
+def health_of(world: Running) -> Health:
+    """Whether its store answers."""
+    return service_of(world).health
