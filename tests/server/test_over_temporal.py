@@ -25,7 +25,7 @@ def store(temporal_server: TemporalServer) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def world(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     records: Path = tmp_path_factory.mktemp("service") / "records.db"
-    world = World.over(store=store, records=f"sqlite:///{records}")
+    world = World.over(leases=store, records=f"sqlite:///{records}")
     yield world
     world.close()
 

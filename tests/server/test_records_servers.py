@@ -174,7 +174,7 @@ async def test_a_redis_that_forgets_is_told_before_and_after(
 ) -> None:
     with RedisServer(tmp_path, extra=["maxmemory 64mb", "maxmemory-policy allkeys-lru"]) as server:
         store = f"memory://{tmp_path.name}"
-        world = await asyncio.to_thread(World.over, store=store, records=server.url)
+        world = await asyncio.to_thread(World.over, leases=store, records=server.url)
         try:
             told = [each.getMessage() for each in caplog.records]
             assert any("appendonly yes" in each and "loses all API keys" in each for each in told)
