@@ -46,7 +46,10 @@ def holding(holder: Holder) -> str:
         return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
-    return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
+    age = (
+        f" for {span(holder.held_for)}" if holder.held_for else ""
+    )  # another elector need not tell
+    return f"held by {printable(holder.owner)}{note}{age}{revoked}"
 
 
 def holders(status: Status) -> str:

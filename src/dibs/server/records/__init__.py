@@ -30,9 +30,9 @@ def records_for(url: str) -> Records:
     place = PLACES.get(scheme)
     if not colon or place is None:
         raise NotConfigured(
-            f"{redacted(url)!r} can hold leases, perhaps, but no records (keys, restrictions, the "
-            'audit): name a place for those, such as records = "sqlite:///records.db"; '
-            f"it may be any of {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
+            f"a service cannot keep its records (API keys, restrictions, audit log) in {redacted(url)!r}: "
+            'set records = "sqlite:///records.db", or DIBS_SERVER_RECORDS; the leases stay in the store. '
+            f"Records can be in {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
         )
     module, _, name = place.partition(":")
     with needing_extras(scheme):
