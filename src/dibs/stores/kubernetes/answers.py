@@ -11,7 +11,8 @@ _decode = msgspec.json.Decoder().decode
 
 def is_refusal(told: str) -> bool:
     """Whether a 403 is about the object, not about rights: a quota, a policy, or a namespace that ends."""
-    return ("is forbidden: " in told and " cannot " not in told) or "denied the request" in told
+    lacks_right = 'User "' in told and " cannot " in told
+    return not lacks_right and ("is forbidden: " in told or "denied the request" in told)
 
 
 def message_of(answer: Response) -> str:
