@@ -181,7 +181,10 @@ def _open_implicit() -> StoreSession:
     url = implicit_url()
     how = "Set DIBS_URL to a shared store, such as redis://host or postgresql://host/db."
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        raise NotConfigured(f"No store is set. A file only excludes processes in this pod. {how}")
+        raise NotConfigured(
+            f"No store is set. A file only excludes processes in this pod. {how} Without any other server: "
+            "kubernetes://, which needs the rights in deploy/kubernetes-rbac.yaml."
+        )
     required = os.environ.get("DIBS_REQUIRE")
     if required not in (None, "", "cluster"):
         raise NotConfigured(f"DIBS_REQUIRE is {required!r}: the only allowed value is cluster")

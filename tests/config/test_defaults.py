@@ -67,7 +67,7 @@ print(implicit_url())
 def test_in_kubernetes_it_is_an_error_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(
-        NotConfigured, match=r"only excludes processes in this pod\. Set DIBS_URL to a shared store"
+        NotConfigured, match=r"only excludes processes in this pod\. Set DIBS_URL .* kubernetes://"
     ):
         dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())

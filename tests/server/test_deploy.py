@@ -258,6 +258,31 @@ def test_kubectl_knows_every_field_of_the_deployment(manifest: Manifest, tmp_pat
     assert _lacks(found, manifest.deployment) == ["/spec/template/spec/containers/0/image"]
 
 
+@pytest.mark.once
+@kubectl
+def test_the_cron_job_runs_as_the_account_that_has_the_rights(tmp_path: Path) -> None:
+    """And each of its fields is one of Kubernetes."""
+    yaml: Any = import_module("yaml")
+    job = yaml.safe_load((DEPLOY / "kubernetes-cronjob.yaml").read_text("utf-8"))
+    rights = yaml.safe_load_all((DEPLOY / "kubernetes-rbac.yaml").read_text("utf-8"))
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    accounts = [each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"]
+    assert accounts == [pod["serviceAccountName"]]
+    assert ",kubernetes]" in (DEPLOY / "Dockerfile").read_text("utf-8")
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job), "utf-8")
+    done = _run("kubectl", "set", "image", "--local", "-f", str(file), "nightly=new", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    at = "/spec/jobTemplate/spec/template/spec/containers/0/image"
+    assert _lacks(json.loads(done.stdout), job) == [at]
+    (container,) = pod["containers"]
+    env = {**os.environ, "DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "dibs", *container["args"][:-1], "0"], env=env, check=False
+    )
+    assert ran.returncode == 0
+
+
 def _lacks(found: Any, wanted: Any, path: str = "") -> list[str]:
     """Where something differs from what is wanted, or is not there."""
     if isinstance(wanted, dict) and isinstance(found, dict):

@@ -21,6 +21,7 @@ from dibs.cli.serve import _tell, _tell_json
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.config import CannotListen, ServerConfig, read_config
+from dibs.server.records import records_for
 from dibs.server.serve import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
@@ -117,7 +118,7 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         (["--config", "missing.toml"], 64, "missing.toml can't be read"),
         (["--config", "bad.toml"], 64, "bad.toml"),
         (["--config", "typo.toml"], 64, "stoer"),
-        (["--records", "temporal://localhost/x"], 64, "no records"),
+        (["--records", "temporal://localhost/x"], 64, "a service cannot keep its records"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
@@ -215,6 +216,16 @@ def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     with pytest.raises(NotConfigured):
         read_config(None, settings, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["etcd://host", "kubernetes://", "nats://user:secret@host", "s3://b"]
+)
+def test_records_that_a_store_cannot_keep(url: str) -> None:
+    with pytest.raises(NotConfigured, match="cannot keep its records") as refusal:
+        records_for(url)
+    assert 'set records = "sqlite:///records.db"' in str(refusal.value)
+    assert "secret" not in str(refusal.value)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def _heard() -> Iterator[None]:
 
 
 def new_thread() -> LoopThread[None]:
-    return LoopThread("dibs-test", lambda: None, lambda: None)
+    return LoopThread("dibs-test", "test://", lambda: None, lambda: None)
 
 
 def at_every_bytecode(action: Callable[[], object], then: Callable[[], None]) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -312,12 +313,24 @@ def test_the_doctor(nats_url: str) -> None:
     connection.open(10)
     found = {finding.about: finding for finding in connection.examine()}
     connection.close()
-    assert found["server"].told.startswith("NATS ")
+    assert re.fullmatch(r"NATS \d+\.\d+\.\d+\S*", found["server"].told)
+    assert found["encryption"].told == "none needed: the server is on this machine"
     assert (found["replicas"].level, found["disk"].level, found["dates"].level) == (
         "note",
         "note",
         "ok",
     )
+
+
+def test_the_doctor_tells_that_replicas_are_for_a_new_bucket(nats_url: str) -> None:
+    use(nats_url)
+    connection = store_for(f"{nats_url}&replicas=3").blocking_connection()
+    connection.open(10)
+    found = {finding.about: finding for finding in connection.examine()}["replicas"]
+    connection.close()
+    assert found.level == "warning"
+    assert "replicas=3 in the URL has no effect" in found.told
+    assert "--replicas 3" in found.advice
 
 
 def test_a_lone_try_gets_a_dead_holders_lease(nats_url: str) -> None:

@@ -131,7 +131,8 @@ def holding(holder: Holder) -> str:
         return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
-    return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
+    age = f" for {span(holder.held_for)}" if holder.held_for else ""  # unknown of another elector
+    return f"held by {printable(holder.owner)}{note}{age}{revoked}"
 
 
 def holders(status: Status) -> str:

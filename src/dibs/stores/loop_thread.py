@@ -31,9 +31,14 @@ CLOSE_TIMEOUT = 3.0
 class LoopThread[Shared]:
     """A thread with an event loop. It begins with the first connection and ends with the last."""
 
-    def __init__(self, name: str, make: Callable[[], Shared], at_end: Callable[[], object]) -> None:
-        """`make` makes what all connections in the loop share; `at_end` is called when the loop is closed."""
+    def __init__(
+        self, name: str, store: str, make: Callable[[], Shared], at_end: Callable[[], object]
+    ) -> None:
+        """`store` is its URL, for errors. `make` makes what all connections in the loop share; `at_end` is
+        called when the loop is closed.
+        """
         self._name = name
+        self._store = store
         self._make = make
         self._at_end = at_end
         self._lock = FreshLock()
@@ -95,8 +100,11 @@ class LoopThread[Shared]:
             work.close()
             raise RuntimeError("no connection has entered")
         if ended is None:
-            return loop.run_until_complete(asyncio.wait_for(work, timeout))
-        job = _Job(work)
+            try:
+                return loop.run_until_complete(asyncio.wait_for(work, timeout))
+            except TimeoutError:
+                raise _no_answer(self._store, timeout or 0.0) from None
+        job = _Job(work, self._store)
         try:
             loop.call_soon_threadsafe(job.begin)
             return job.result(ended, timeout)
@@ -138,8 +146,9 @@ class _Job[T]:
     would wait for ever.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], store: str) -> None:
         self._work = work
+        self._store = store
         self._done = Gate()
         self._task: asyncio.Task[T] | None = None
 
@@ -152,13 +161,17 @@ class _Job[T]:
         """Wait for the result. Raises what the coroutine raised."""
         pause = CHECK_INTERVAL if timeout is None else timeout
         while not self._done.wait(pause):
-            if timeout is not None or ended.wait(0):
-                raise BackendUnavailable("the store's own thread did not answer")
+            if timeout is not None:
+                raise _no_answer(self._store, timeout)
+            if ended.wait(0):
+                raise BackendUnavailable(f"{self._store}: the connection was closed meanwhile")
         assert self._task is not None
         try:
             return self._task.result()
         except asyncio.CancelledError:
-            raise BackendUnavailable("the connection was closed meanwhile") from None
+            raise BackendUnavailable(
+                f"{self._store}: the connection was closed meanwhile"
+            ) from None
 
     def give_up(self, loop: asyncio.AbstractEventLoop) -> None:
         """Nobody waits for it any more."""
@@ -172,6 +185,12 @@ class _Job[T]:
             self._work.close()
         else:
             self._task.cancel()
+
+
+def _no_answer(store: str, timeout: float) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"{store} did not answer within {timeout:.3g} s; check the store and the network"
+    )
 
 
 def keep_for_ever(*things: Any) -> None:

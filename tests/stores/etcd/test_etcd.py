@@ -223,9 +223,10 @@ def _put(server: EtcdServer, key: str, value: str) -> None:
 def test_what_is_no_book_grants_nothing(
     etcd_url: str, etcd_server: EtcdServer, value: str, error: type[Exception]
 ) -> None:
-    _put(etcd_server, f"{etcd_url.rpartition('/')[2]}/keys/lock:a", value)
+    key = f"{etcd_url.rpartition('/')[2]}/keys/lock:a"
+    _put(etcd_server, key, value)
     with connect(etcd_url) as client:
-        with pytest.raises(error, match="lock:a"):
+        with pytest.raises(error, match=f"in etcd under the key {key} "):
             client.lock("a").acquire(wait=0)
         with client.lock("b"):
             """Other keys are well."""
@@ -438,6 +439,20 @@ def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:
     with EtcdServer(tmp_path, extra=["--enable-grpc-gateway=false"]) as server:
         with pytest.raises(NotConfigured, match="--enable-grpc-gateway"):
             try_once(f"etcd{server.url[4:]}")
+
+
+async def test_a_server_that_is_no_etcd_is_not_told_of_roles() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Who\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Forbidden, match="This is no answer of etcd") as refusal:
+            async with dibs.connect(f"etcd://127.0.0.1:{port}"):
+                pass
+    assert "role" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

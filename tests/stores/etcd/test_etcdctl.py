@@ -126,11 +126,14 @@ def test_garbage_over_a_held_key_lets_nobody_in_until_it_is_deleted(
             lease.renew,
         ):
             with pytest.raises(
-                Corrupt, match=r"'lock:a' .* nobody holds it any more, then delete it"
+                Corrupt, match=r"/keys/lock:a .* nobody holds it any more, then delete it"
             ):
                 ask()
         assert lease.wait_lost(5)
         assert lease.reason == "expired"
+        with pytest.raises(LeaseLost, match="nobody is granted this lock") as loss:
+            lease.ensure()
+        assert "another holder" not in str(loss.value)
         with pytest.raises(Corrupt):
             other.lock("a").acquire(wait=0)
         etcd_server.ctl("del", key)

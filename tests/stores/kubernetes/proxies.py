@@ -22,6 +22,8 @@ class HttpProxy:
         """Of the requests that came as whole URLs, and `CONNECT`."""
         self.answers: list[bytes] = []
         """What is answered instead of the next requests."""
+        self.always: dict[str, bytes] = {}
+        """What is answered to each request whose line contains a text. Nothing (`b""`): it hangs."""
         self.logins: list[str] = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -70,6 +72,12 @@ class HttpProxy:
                 body = rest + self._read_body(client, head, len(rest))
                 if self.answers:
                     client.sendall(self.answers.pop(0))
+                    continue
+                always = [
+                    each for text, each in self.always.items() if text in f"{method} {target}"
+                ]
+                if always:
+                    client.sendall(always[0])
                     continue
                 url = urlsplit(target)
                 if server is None:

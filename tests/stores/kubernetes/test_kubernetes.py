@@ -8,6 +8,8 @@ import time
 import urllib.request
 from base64 import b64decode, b64encode
 from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +25,7 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
-from dibs.model import Acquire, Granted, Inspect, Lost, Refused, Renew
+from dibs.model import Acquire, Finding, Granted, Inspect, Lost, Refused, Renew
 from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import ApiServer, find_access
@@ -235,7 +237,7 @@ def test_what_is_no_book_grants_nothing(
         if value is None:
             del found["metadata"]["annotations"][annotation]
         assert cluster.put(found).status == HTTPStatus.OK
-        with pytest.raises(error):
+        with pytest.raises(error, match="the Lease dibs-lock"):
             client.lock("a").acquire(wait=0)
         with client.lock("b"):  # other keys are well
             assert [each.key for each in client.list()] == [b"lock:b"]
@@ -472,26 +474,129 @@ def test_users_without_rights(cluster: Cluster, token: str, said: str) -> None:
     assert "secret9" not in str(refusal.value)
 
 
-def test_doctor_knows_the_server_and_what_is_lacking(cluster: Cluster) -> None:
-    async def examine(url: str) -> dict[str, Any]:
+def examine(url: str) -> dict[str, Finding]:
+    async def ask() -> dict[str, Finding]:
         connection = store_for(url).async_connection()
         try:
             return {each.about: each for each in await connection.examine()}
         finally:
             await connection.close()
 
-    found = asyncio.run(examine(cluster.url))
-    assert {each.level for each in found.values()} == {"ok", "note"}, found
+    return asyncio.run(ask())
+
+
+def refused(code: int, message: str, kind: str = "leases") -> bytes:
+    """An answer of an API server."""
+    said = {"kind": "Status", "code": code, "message": message, "details": {"kind": kind}}
+    body = json.dumps(said).encode()
+    return b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%b" % (code, len(body), body)
+
+
+def test_doctor_knows_the_server_and_what_is_lacking(cluster: Cluster) -> None:
+    found = examine(cluster.url)
+    assert {each.level for each in found.values()} == {"ok"}, found
     assert "is Kubernetes v" in found["server"].told
-    assert found["encryption"].level == "note"
+    assert found["encryption"].told == "none needed: the API server is on this machine"
     assert "dates its answers" in found["dates"].told
     assert not cluster.server.request("GET", cluster.leases).body["items"], "it has left nothing"
-    rights = asyncio.run(examine(cluster.url_for(cluster.server, user={"token": READER})))["rights"]
+    rights = examine(cluster.url_for(cluster.server, user={"token": READER}))["rights"]
     assert rights.level == "problem"
     assert "no create, update, delete on Leases" in rights.told
 
 
+def test_a_namespace_that_does_not_exist(cluster: Cluster) -> None:
+    """A server finds that when a Lease is to be made."""
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        proxy.always = {"POST": refused(404, 'namespaces "x" not found', "namespaces")}
+        found = examine(url)
+        with connect(url) as client:
+            with pytest.raises(NotConfigured, match=r'"x" not found: check that the namespace'):
+                client.lock("a").acquire(wait=0)
+    assert (found["namespace"].level, found["rights"].level) == ("problem", "ok")
+    assert found["namespace"].told == 'namespaces "x" not found'
+    assert "kubectl create namespace" in found["namespace"].advice
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "exceeded quota: q, requested: count/leases.coordination.k8s.io=1, used: 9, limited: 9",
+        "unable to create new content in namespace x because it is being terminated",
+    ],
+)
+def test_a_quota_or_a_namespace_that_ends_is_no_lack_of_rights(cluster: Cluster, why: str) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        proxy.always = {"POST": refused(403, f'leases.coordination.k8s.io "a" is forbidden: {why}')}
+        found = examine(url)
+        with connect(url) as client:
+            with pytest.raises(Forbidden, match=re.escape(why)) as refusal:
+                client.lock("a").acquire(wait=0)
+    assert "kubernetes-rbac.yaml" not in str(refusal.value)
+    assert found["rights"].level == "ok"
+    assert found["create"].level == "problem"
+    assert why in found["create"].told
+
+
+def test_doctor_behind_a_proxy_that_buffers_watches(cluster: Cluster) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        proxy.always = {"watch=1": b""}
+        found = examine(url)
+    assert found["rights"].told.startswith("get, list, create, update, delete")
+    assert "watch" not in found["rights"].told
+    assert found["watch"].level == "warning"
+    assert "a proxy may buffer it" in found["watch"].told
+
+
+def test_a_server_that_stays_busy_is_told(cluster: Cluster) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        with connect(url) as client:
+            client.lock("a").acquire().release()
+            proxy.always = {
+                "/leases": b"HTTP/1.1 429 Busy\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+            }
+            with pytest.raises((BackendUnavailable, AcquireTimeout), match=r"throttles .*\(429\)"):
+                client.lock("a").acquire(wait=4)
+
+
+def test_a_server_that_hangs_is_named(cluster: Cluster) -> None:
+    with HttpProxy() as proxy:
+        url = cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
+        proxy.always = {"/leases": b""}
+        connection = store_for(url).blocking_connection()
+        said = f"{url} did not answer within 0.5 s; check the store and the network"
+        try:
+            with pytest.raises(BackendUnavailable, match=re.escape(said)):
+                connection.open(0.5)
+        finally:
+            connection.close()
+
+
 # -- other electors, in small ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("time", "age"),
+    [
+        (lambda: datetime.now(UTC) - timedelta(seconds=90), 90),
+        (lambda: None, 0),
+        (lambda: datetime.now(UTC) + timedelta(days=1), 0),
+    ],
+)
+def test_the_age_of_another_elector(
+    cluster: Cluster, time: Callable[[], datetime | None], age: float
+) -> None:
+    at = time()
+    spec: dict[str, Any] = {"holderIdentity": "other", "leaseDurationSeconds": 30}
+    if at is not None:
+        spec["acquireTime"] = at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    cluster.server.request("POST", cluster.leases, {"metadata": {"name": "web"}, "spec": spec})
+    with connect(cluster.url) as client:
+        (holder,) = LeaderElection("web", client=client).status().holders
+    assert holder.held_for == pytest.approx(age, abs=20 if age else 0)
 
 
 def test_who_was_overruled_is_lost_and_its_id_is_never_granted_again(cluster: Cluster) -> None:

@@ -29,10 +29,10 @@ def records_for(url: str) -> Records:
     scheme = SPELLINGS.get(scheme, scheme)
     place = PLACES.get(scheme)
     if not colon or place is None:
-        schemes = ", ".join(f"{name}://" for name in PLACES if name != "memory")
         raise NotConfigured(
-            f"no records (API keys, restrictions, the audit log) can be at {redacted(url)!r}: set "
-            f'another place for them, such as records = "sqlite:///records.db"; supported are {schemes}'
+            f"a service cannot keep its records (API keys, restrictions, audit log) in {redacted(url)!r}: "
+            'set records = "sqlite:///records.db", or DIBS_SERVER_RECORDS; the leases stay in the store. '
+            f"Records can be in {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
         )
     module, _, name = place.partition(":")
     with needing_extras(scheme):

@@ -17,6 +17,8 @@ class Cell(NamedTuple):
     """Whatever the store compares. None: the key does not exist."""
     state: State | None
     """The book; None if the key does not exist."""
+    where: str = ""
+    """What an operator has to delete if the book can't be read, such as `in the Lease dibs-lock.a`."""
 
 
 class Change(NamedTuple):

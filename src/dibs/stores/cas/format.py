@@ -23,16 +23,17 @@ def write_state(state: State) -> bytes:
         return _encode_any(said).encode("utf-8", "surrogatepass")
 
 
-def read_state(key: bytes, text: bytes) -> State:
-    """The book in a text. Raises `IncompatibleVersion` or `Corrupt`."""
+def read_state(key: bytes, text: bytes, where: str = "") -> State:
+    """The book in a text. Raises `IncompatibleVersion` or `Corrupt`, which name `where` it lies."""
+    where = where or f"under {key!r}"
     try:
         state = json.loads(text.decode("utf-8", "surrogatepass"))
         found = state.pop("format")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise unreadable(f"under {key!r}", error) from error
+        raise unreadable(where, error) from error
     if found != FORMAT:
         raise IncompatibleVersion(
-            f"what lies under {key!r} has format {found}, and this release of dibs reads {FORMAT}: "
+            f"what lies {where} has format {found}, and this release of dibs reads {FORMAT}: "
             "install the release that wrote it, or a newer one"
         )
     return dict(state)

@@ -576,7 +576,7 @@ def _book_of(name: bytes, cell: Cell, sightings: Sightings, time: Time) -> Memor
     try:
         return load(_state_of(cell), QUEUE_LIMIT, sightings.view(time))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(f"under {name!r}", error) from error
+        raise unreadable(cell.where or f"under {name!r}", error) from error
 
 
 def _pause(number: int) -> float:

@@ -48,7 +48,9 @@ class EtcdCells:
     def _cell(self, key: bytes, found: Sequence[Any]) -> Cell:
         if not found:
             return Cell(None, None)
-        return Cell(found[0]["mod_revision"], read_state(key, b64decode(found[0].get("value", ""))))
+        where = f"in etcd under the key {(self._keys + key).decode(errors='backslashreplace')}"
+        state = read_state(key, b64decode(found[0].get("value", "")), where)
+        return Cell(found[0]["mod_revision"], state, where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         at = as_text(self._keys + key)

@@ -166,7 +166,12 @@ class EtcdGateway:
                 f"{shown}: {told}. With auth on, the gateway takes no user from a client certificate: "
                 "give user and password in the URL, or a certificate without a CommonName"
             )
-        if answer.status in (401, 403) or code in (UNAUTHENTICATED, PERMISSION_DENIED):
+        if answer.status in (401, 403) and not code:
+            raise Forbidden(
+                f"{shown}: {told}. This is no answer of etcd: check the host and the port, and any "
+                "proxy before etcd"
+            )
+        if code in (UNAUTHENTICATED, PERMISSION_DENIED):
             keys = self.settings.prefix.decode(errors="replace")
             raise Forbidden(
                 f"{shown}: {told}. The user needs a role with readwrite on the prefix {keys}/"

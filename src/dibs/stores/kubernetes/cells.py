@@ -22,6 +22,7 @@ from dibs.model import Finding
 from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import Access
+from dibs.stores.kubernetes.answers import details_of, is_refusal, message_of
 from dibs.stores.kubernetes.health import examine
 from dibs.stores.kubernetes.objects import (
     INBOX,
@@ -47,6 +48,9 @@ LISTED = 250
 
 RETRY_AFTER = 1.0
 """Seconds after which a busy server is asked again, if it does not tell."""
+
+BUSY = 1.0
+"""Seconds without any answer but 429 after which requests fail."""
 
 RBAC = "allow get, create, update, delete, list and watch on leases: deploy/kubernetes-rbac.yaml"
 
@@ -74,6 +78,8 @@ class KubernetesCells:
         self._clock = clock
         self._now = now
         self._watches: set[LeaseWatch] = set()
+        self._busy_since: float | None = None
+        """When the first 429 came after which there was no other answer."""
         group = f"{access.prefix}/apis/coordination.k8s.io/v1"
         self.leases = f"{group}/namespaces/{quote(access.namespace)}/leases"
 
@@ -101,7 +107,7 @@ class KubernetesCells:
     async def request(self, method: str, path: str, body: object = None) -> Response:
         """Send a request, again if the server is busy, and once more with new credentials after a 401.
 
-        Raises `BackendUnavailable` if there is no answer.
+        Raises `BackendUnavailable` if there is no answer, or if the server is still busy.
         """
         said = b"" if body is None else _encode(body)
         is_new, may_repeat = False, method == "GET"
@@ -117,7 +123,11 @@ class KubernetesCells:
                     raise self._hung_up(error) from error
                 may_repeat = False
                 continue
+            if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
+                self._busy_since = None
             if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                if self._is_busy_for_long():
+                    raise self._busy(answer)
                 await asyncio.sleep(_retry_after(answer) * random.uniform(1, 1.5))  # noqa: S311
             elif (
                 answer.status == HTTPStatus.UNAUTHORIZED
@@ -145,15 +155,29 @@ class KubernetesCells:
             told += f"; if it always does, check the client certificate of {self.access.source}"
         return BackendUnavailable(told)
 
+    def _is_busy_for_long(self) -> bool:
+        """Whether it has answered nothing but 429 for a while: then callers are told, and try again."""
+        now = asyncio.get_running_loop().time()
+        self._busy_since = self._busy_since or now
+        return now - self._busy_since >= BUSY
+
+    def _busy(self, answer: Response) -> DibsError:
+        return BackendUnavailable(
+            f"{self.shown}: the API server {self.access.server.netloc} is busy and throttles requests (429): "
+            f"{message_of(answer)}. Use Dibs less often, or raise the server's limits"
+        )
+
     def problem(self, answer: Response, wanted: str) -> DibsError:
         """The error that an answer tells of."""
-        told, shown, access = _message(answer), self.shown, self.access
+        told, shown, access = message_of(answer), self.shown, self.access
         if answer.status == HTTPStatus.UNAUTHORIZED:
             return Forbidden(
                 f"{shown}: the API server does not know who we are: {told}. Check {access.source}, which "
                 f"gives {access.credentials.shown}"
             )
         if answer.status == HTTPStatus.FORBIDDEN:
+            if is_refusal(told):
+                return Forbidden(f"{shown}: the API server refuses to {wanted} a Lease: {told}")
             return Forbidden(
                 f"{shown}: no right to {wanted} Leases in the namespace {access.namespace!r}: {told}. "
                 f"A Role must {RBAC}"
@@ -180,7 +204,7 @@ class KubernetesCells:
         answer = await self.request("GET", f"{self.leases}/{lease_name(key)}")
         if answer.status == HTTPStatus.OK:
             return read_lease(key, self.read(answer))
-        if answer.status == HTTPStatus.NOT_FOUND and _details(answer).get("kind") == "leases":
+        if answer.status == HTTPStatus.NOT_FOUND and details_of(answer).get("kind") == "leases":
             return Cell(None, None)
         raise self.problem(answer, "get")
 
@@ -206,7 +230,7 @@ class KubernetesCells:
         if answer.status == HTTPStatus.CONFLICT or (version and answer.status == 404):
             raise SwapConflict
         if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            raise TooLarge(_message(answer))
+            raise TooLarge(message_of(answer))
         raise self.problem(answer, "create" if version is None else "update")
 
     async def _delete(self, key: bytes, version: Any) -> None:
@@ -314,20 +338,3 @@ def _retry_after(answer: Response) -> float:
         return max(float(answer.headers.get("retry-after", RETRY_AFTER)), 0.0)
     except ValueError:
         return RETRY_AFTER
-
-
-def _message(answer: Response) -> str:
-    """What an answer says went wrong."""
-    try:
-        return str(_decode(answer.body)["message"])
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError):
-        text = answer.body[:200].decode("utf-8", "replace").strip()
-        return f"status {answer.status}{': ' if text else ''}{text}"
-
-
-def _details(answer: Response) -> dict[str, Any]:
-    """What an API `Status` is about; nothing if the answer is none."""
-    try:
-        return dict(_decode(answer.body)["details"])
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError):
-        return {}

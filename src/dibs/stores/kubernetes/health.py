@@ -8,11 +8,13 @@ from typing import Any, Protocol
 import msgspec
 
 from dibs.core.names import PROBE
-from dibs.errors import DibsError
+from dibs.errors import DibsError, Forbidden
 from dibs.model import Finding
 from dibs.stores.cas.cells import Receive
 from dibs.stores.kubernetes.access import Access
+from dibs.stores.kubernetes.answers import details_of, is_refusal, message_of
 from dibs.stores.kubernetes.objects import lease_name
+from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import Response
 
 VERBS = ("get", "list", "create", "update", "delete", "watch")
@@ -43,15 +45,18 @@ async def examine(cluster: Cluster) -> Sequence[Finding]:
     who = f"{access.credentials.shown}, by {access.source}"
     return [
         Finding("server", "ok", where),
-        Finding("namespace", "ok", f"Leases are in {access.namespace!r}"),
         Finding("identity", "ok", who),
-        await _rights(cluster),
+        *await _rights(cluster),
         _encryption(access),
     ]
 
 
-async def _rights(cluster: Cluster) -> Finding:
-    """Try each verb in a dry run: the server looks at rights before all else, whatever grants them."""
+async def _rights(cluster: Cluster) -> list[Finding]:
+    """Try each verb in a dry run: the server looks at rights before all else, whatever grants them.
+
+    Also finds that the namespace does not exist, or takes no Leases, and that watches do not begin.
+    """
+    namespace = cluster.access.namespace
     name = lease_name(PROBE)
     one = f"{cluster.leases}/{name}"
     probe = {"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 1}}
@@ -62,18 +67,34 @@ async def _rights(cluster: Cluster) -> Finding:
         "update": ("PUT", f"{one}?dryRun=All", probe),
         "delete": ("DELETE", f"{one}?dryRun=All", None),
     }
-    missing = []
+    place = Finding("namespace", "ok", f"Leases are in {namespace!r}")
+    missing, found, tried = [], [], [*VERBS]
     for verb, (method, path, body) in requests.items():
         answer = await cluster.request(method, path, body)
-        if answer.status == HTTPStatus.FORBIDDEN:
+        told = message_of(answer) if answer.status >= HTTPStatus.BAD_REQUEST else ""
+        if answer.status == HTTPStatus.NOT_FOUND and details_of(answer).get("kind") == "namespaces":
+            advice = f"kubectl create namespace {namespace}, or name another one in the URL"
+            place = Finding("namespace", "problem", told, advice)
+        elif answer.status == HTTPStatus.FORBIDDEN and is_refusal(told):
+            advice = "see `kubectl describe quota`, and what else the message names"
+            found.append(Finding(verb, "problem", f"the server refuses it: {told}", advice))
+        elif answer.status == HTTPStatus.FORBIDDEN:
             missing.append(verb)
     try:
         (await cluster.subscribe(token_hex(8), lambda _: None))()
-    except DibsError:
+    except Forbidden:
         missing.append("watch")
-    where = f"on Leases in {cluster.access.namespace!r}"
+    except DibsError as error:
+        tried.remove("watch")
+        advice = "let the proxy pass on answers as they come: until then waiters are woken late"
+        told = f"it did not begin in time, and a proxy may buffer it: {error}"
+        found.append(Finding("watch", "warning", told, advice))
+    return [place, _verbs(tried, missing, f"on Leases in {namespace!r}"), *found]
+
+
+def _verbs(tried: Sequence[str], missing: Sequence[str], where: str) -> Finding:
     if not missing:
-        return Finding("rights", "ok", f"{', '.join(VERBS)} {where}")
+        return Finding("rights", "ok", f"{', '.join(tried)} {where}")
     told = f"no {', '.join(missing)} {where}"
     advice = "apply deploy/kubernetes-rbac.yaml"
     if set(missing) <= MAKES_SLOWER.keys():
@@ -83,6 +104,9 @@ async def _rights(cluster: Cluster) -> Finding:
 
 
 def _encryption(access: Access) -> Finding:
+    if access.server.scheme == "http" and is_here(access.server.hostname or ""):
+        told = "none needed: the API server is on this machine"
+        return Finding("encryption", "ok", told)
     if access.server.scheme == "http":
         told = "none: anyone on the network path can read and change the traffic"
         return Finding("encryption", "note", told, "use an https:// server in the kubeconfig")

@@ -48,6 +48,8 @@ KIND, MANAGED_BY, INBOX = "dibs/kind", "app.kubernetes.io/managed-by", "inbox.di
 WRITERS = 4
 """Holders, and waiters, of a contended key that watch it."""
 
+NO_TIME = 1 << 62
+
 FOREIGN = "foreign:"
 """What the ids of holds begin with that another elector has."""
 
@@ -152,14 +154,15 @@ def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
             "use another name"
         )
     text = annotations.pop(BOOK, None)
-    state = dict(_EMPTY) if text is None else read_state(key, text.encode())
+    where = f"in the Lease {name}"
+    state = dict(_EMPTY) if text is None else read_state(key, text.encode(), where)
     try:
         if annotations.get(SPEC) != _text(spec):
             state = _overruled(state, spec)
         shown = _shown(state["entries"])
     except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(f"in the Lease {name}", error) from error
-    return Cell(LeaseVersion(metadata, spec, shown), state)
+        raise unreadable(where, error) from error
+    return Cell(LeaseVersion(metadata, spec, shown), state, where)
 
 
 _EMPTY: State = {"last": 0, "capacity": 0, "arrivals": 0, "doubt": 0, "entries": []}
@@ -206,6 +209,7 @@ def _overruled(state: State, spec: Mapping[str, Any]) -> State:
                 "ttl": float(spec.get("leaseDurationSeconds") or 1),
                 "expires": UNDATED,
                 "beat": int.from_bytes(record[:6]),
+                "since": _microseconds(spec.get("acquireTime")),
             }
         )
     capacity = state["capacity"] or 1
@@ -215,6 +219,17 @@ def _overruled(state: State, spec: Mapping[str, Any]) -> State:
         "arrivals": arrivals,
         "entries": entries,
     }
+
+
+def _microseconds(time: object) -> int:
+    """A time that another elector wrote, in microseconds since 1970. One far ahead if it can't be read: such
+    a hold has the age 0.
+    """
+    try:
+        read = datetime.fromisoformat(str(time))
+        return int(read.timestamp() * 1e6) if read.tzinfo is not None else NO_TIME
+    except (ValueError, OverflowError, OSError):
+        return NO_TIME
 
 
 def _tombstone(lease_id: str, beat: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge,
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.loop_thread import keep_for_ever
+from dibs.stores.web.endpoint import is_here
 
 DATED_FOR = 30.0
 """Seconds after which the server is asked for its time again."""
@@ -61,7 +62,7 @@ class NatsCells:
         self,
         shown: str,
         bucket: str,
-        replicas: int,
+        replicas: int | None,
         connect: Callable[..., Awaitable[None]],
         clock: StoreClock,
         now: Callable[[], float],
@@ -139,7 +140,7 @@ class NatsCells:
                 "name": f"KV_{self._bucket}",
                 "subjects": [f"$KV.{self._bucket}.>"],
                 "max_msgs_per_subject": 1,
-                "num_replicas": self._replicas,
+                "num_replicas": self._replicas or 1,
                 "storage": "file",
                 "discard": "new",
                 "allow_rollup_hdrs": True,
@@ -311,7 +312,9 @@ class NatsCells:
                 raise
             return Cell(None, None)
         value = b64decode(found["message"].get("data", ""))
-        return Cell(found["message"]["seq"], read_state(key, value) if value else None)
+        where = f"in the bucket {self._bucket!r} under the key {_escape(key)}"
+        state = read_state(key, value, where) if value else None
+        return Cell(found["message"]["seq"], state, where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         await self._date()
@@ -407,9 +410,16 @@ class NatsCells:
     async def examine(self) -> Sequence[Finding]:
         client = await self._connected()
         config, cluster = (found := await self._info())["config"], found.get("cluster") or {}
-        findings = [Finding("server", "ok", f"NATS {client.connected_server_version}")]
+        findings = [Finding("server", "ok", f"NATS {_version(client)}")]
         replicas = config["num_replicas"]
-        if replicas == 1:
+        if self._replicas not in (None, replicas):
+            told = (
+                f"the bucket {self._bucket!r} has {replicas}: replicas={self._replicas} in the URL has no "
+                "effect, as it is for a new bucket"
+            )
+            advice = f"nats stream edit KV_{self._bucket} --replicas {self._replicas}"
+            findings.append(Finding("replicas", "warning", told, advice))
+        elif replicas == 1:
             told = "the bucket is on one server: leases are out of reach while it is down"
             findings.append(Finding("replicas", "note", told, "three survive the loss of one"))
         else:
@@ -419,7 +429,7 @@ class NatsCells:
         told = "NATS forces writes to disk every two minutes only, by default"
         advice = "set sync_interval: always, if a power loss must not take grants back"
         findings.append(Finding("disk", "note", told, advice))
-        return findings
+        return [*findings, _encryption(client)]
 
 
 class _Refused(BackendUnavailable):
@@ -428,6 +438,20 @@ class _Refused(BackendUnavailable):
     def __init__(self, shown: str, code: int, text: str) -> None:
         super().__init__(f"{shown}: {text} (JetStream error {code})")
         self.code = code
+
+
+def _version(client: Client) -> str:
+    return str(client.connected_server_version).removeprefix("<nats server v").rstrip(">")
+
+
+def _encryption(client: Client) -> Finding:
+    url = client.connected_url
+    if client.options.get("tls") is not None or client._server_info.get("tls_required"):
+        return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
+    if url is not None and is_here(url.hostname or ""):
+        return Finding("encryption", "ok", "none needed: the server is on this machine")
+    told = "none: anyone on the network path can read and change the traffic"
+    return Finding("encryption", "note", told, "add tls=on to the URL if the server has TLS")
 
 
 def _limits(config: Mapping[str, Any]) -> bool:

@@ -69,7 +69,7 @@ class NatsStore(CasStore):
             self._bucket = options.get("bucket", "dibs")
             if not re.fullmatch(r"[\w-]+", self._bucket, re.ASCII):
                 raise ValueError(f"bucket={self._bucket}: letters, digits, - and _ only")
-            self._replicas = int(options.get("replicas", "1"))
+            self._replicas = int(options["replicas"]) if "replicas" in options else None
             self.skew = seconds(options.get("skew", SKEW), "skew")
             if options.get("tls", "on") != "on":
                 raise ValueError("tls= can only be on")

@@ -77,7 +77,7 @@ class TemporalStore(Store):
         self._clock = clock
         self._listings = Listings()
         self._ears: WeakValueDictionary[str, Ear] = WeakValueDictionary()
-        self._thread = LoopThread("dibs-temporal", self._new_caller, let_go)
+        self._thread = LoopThread("dibs-temporal", self.url, self._new_caller, let_go)
 
     def _new_caller(self) -> Caller:
         return Caller(self._connection, self._clock)
