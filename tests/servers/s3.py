@@ -4,6 +4,7 @@ import json
 import secrets
 from pathlib import Path
 from types import TracebackType
+from urllib.request import urlopen
 
 from tests.servers.binaries import Program, seaweedfs_program
 from tests.servers.ports import HOST
@@ -76,5 +77,15 @@ class S3Server(Server):
         return ServerProcess(command, log=self._log)
 
     def _answers(self) -> bool:
-        """Return whether it has logged that all parts are ready and the bucket exists."""
-        return b"components are running and ready" in self._log.read_bytes()[self._logged :]
+        """Return whether it has logged that all parts are ready, and takes objects.
+
+        After a restart the master sometimes waits 20 s for its volumes, and all writes with it.
+        """
+        if b"components are running and ready" not in self._log.read_bytes()[self._logged :]:
+            return False
+        master = f"http://{HOST}:{self.port + PARTS.index('master')}"
+        try:
+            with urlopen(f"{master}/dir/assign?collection={self.bucket}", timeout=5):
+                return True
+        except OSError:
+            return False
