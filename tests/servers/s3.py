@@ -73,14 +73,14 @@ class S3Server(Server):
         command += [f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-bucket={self.bucket}"]
         command += [f"-s3.config={configuration}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         command += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false"]
+        command += [
+            "-master.resumeState=false"
+        ]  # or it may take no writes for 20 s after a restart
         self._logged = self._log.stat().st_size if self._log.exists() else 0
         return ServerProcess(command, log=self._log)
 
     def _answers(self) -> bool:
-        """Return whether it has logged that all parts are ready, and takes objects.
-
-        After a restart the master sometimes waits 20 s for its volumes, and all writes with it.
-        """
+        """Return whether it has logged that all parts are ready, and its master gives room to objects."""
         if b"components are running and ready" not in self._log.read_bytes()[self._logged :]:
             return False
         master = f"http://{HOST}:{self.port + PARTS.index('master')}"
