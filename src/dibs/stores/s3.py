@@ -277,7 +277,8 @@ class S3Cells:
         found = await self._call("get_object", _object(key), but=("NoSuchKey",))
         if found is None:
             return Cell(None, None)
-        return Cell(found["ETag"], read_state(key, found["Body"]))
+        where = f"in the object {self._prefix}/{_object(key)} of {self._bucket}"
+        return Cell(found["ETag"], read_state(key, found["Body"], where), where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         """An ETag may be the hash of the value: whoever has the same one has seen the same book."""
