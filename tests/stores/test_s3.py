@@ -182,7 +182,7 @@ def test_what_else_lies_there_is_told(moto_url: str, moto: MotoServer) -> None:
     client = boto3.client("s3", endpoint_url=moto.url, region_name="us-east-1")
     client.put_object(Bucket="tests", Key=f"{prefix}/keys/lock:a", Body=b"what?")
     client.close()
-    with pytest.raises(Corrupt, match="in the object .*/keys/lock:a of tests"):
+    with pytest.raises(Corrupt, match=r"in the object .*/keys/lock:a of tests"):
         use(moto_url)
     with connect(moto_url) as store, store.lock("b").acquire():
         assert [each.name for each in store.list()] == [b"b"]
