@@ -16,9 +16,10 @@ from unittest.mock import patch
 
 from dibs.model import Acquire, Command, Gone, Granted, Lost, Refused, Release, Renew, Reply
 from dibs.stores.cas import clock as cas_clock
+from dibs.stores.cas.calls import KeyCalls
 from dibs.stores.cas.cells import Cell
 from dibs.stores.cas.clock import StoreClock
-from dibs.stores.cas.ledger import EMPTY, CasLedger, _Key
+from dibs.stores.cas.ledger import EMPTY, CasLedger
 
 KEY = b"lock:k"
 OWN = (0, 5_000_000)
@@ -161,7 +162,7 @@ class DatedSteps:
     def _attempt(
         self, process: Process, cell: Stored, call: Call, at: int
     ) -> tuple[str | None, Reply, Seen, Seen]:
-        store_clock, present, key = StoreClock(self.world.skew), Present(), _Key()
+        store_clock, present, key = StoreClock(self.world.skew), Present(), KeyCalls()
         _restore(store_clock, process.bounds)
         present.at = at
         key.sightings._seen = dict(process.seen)

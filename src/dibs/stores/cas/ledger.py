@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple
 
 from dibs.clock import Clock
 from dibs.core import ledger
@@ -20,28 +20,22 @@ from dibs.core.book import MemoryBook
 from dibs.errors import (
     BackendUnavailable,
     Corrupt,
-    DibsError,
-    Forbidden,
-    IncompatibleVersion,
-    InvalidRequest,
-    NotConfigured,
 )
 from dibs.model import (
     Acquire,
     Command,
-    Failed,
     Granted,
     Inspect,
     Notification,
     Page,
     Queued,
     Refused,
-    Release,
     Renewed,
     Reply,
     Status,
 )
 from dibs.stores.aio import resolve
+from dibs.stores.cas.calls import KeyBatch, KeyCall, KeyCalls, is_release
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
 from dibs.stores.cas.format import unreadable
@@ -100,104 +94,6 @@ class _Attempt(NamedTuple):
     """An id was added to the cell."""
 
 
-class _Call:
-    """Commands of one batch for one key, and who is to be told of their replies."""
-
-    __slots__ = ("commands", "key", "tell")
-
-    def __init__(self, key: "_Key", commands: Sequence[Command], tell: Done) -> None:
-        self.key = key
-        self.commands = commands
-        self.tell: Done | None = tell
-        """None: nobody waits for it, or all is told."""
-
-    def end(self, outcome: Sequence[Reply] | DibsError) -> None:
-        """Tell what came of it, once."""
-        tell, self.tell = self.tell, None
-        if tell is not None:
-            tell(outcome)
-
-    def give_up(self) -> None:
-        """Nobody waits for it any more. What is under way ends with the last who does."""
-        if self.tell is not None:
-            self.tell = None
-            self.key.end_if_unwanted()
-
-
-def _is_release(call: _Call) -> bool:
-    return any(isinstance(command, Release) for command in call.commands)
-
-
-class _Batch:
-    """A batch for several keys: what came of each, until the last has ended."""
-
-    def __init__(self, size: int, keys: int, done: Done) -> None:
-        self._replies: list[Reply | None] = [None] * size
-        self._left = keys
-        self._done = done
-        self._error: DibsError | None = None
-        self._has_replies = False
-
-    def end(self, numbers: Sequence[int], outcome: Sequence[Reply] | DibsError) -> None:
-        """The commands of these numbers have ended."""
-        if isinstance(outcome, DibsError):
-            self._error = self._error or outcome
-            outcome = [_failed(outcome)] * len(numbers)
-        else:
-            self._has_replies = True
-        for number, reply in zip(numbers, outcome, strict=True):
-            self._replies[number] = reply
-        self._left -= 1
-        if not self._left:
-            if self._error is not None and not self._has_replies:
-                self._done(self._error)
-            else:
-                self._done(cast(list[Reply], self._replies))
-
-
-class _Key:
-    """One key in this event loop: what waits, what is under way, and what was seen of its entries."""
-
-    __slots__ = ("given_up", "hurry", "running", "sightings", "taken", "task", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: list[_Call] = []
-        """The next swap takes all of them along."""
-        self.taken: list[_Call] = []
-        """Those of the swap that is under way."""
-        self.hurry: asyncio.Future[None] | None = None
-        """Set to end the pause after conflicts early."""
-        self.running = False
-        self.task: asyncio.Task[None] | None = None
-        self.given_up = False
-        """Nobody waits for what is under way any more."""
-        self.sightings = Sightings()
-
-    def take(self) -> list[Command]:
-        """Take along all who wait, and return their commands."""
-        more = [call for call in self.waiting if call.tell is not None]
-        self.waiting = []
-        self.taken += more
-        return [command for call in more for command in call.commands]
-
-    async def back_off(self, seconds: float) -> bool:
-        """Pause after conflicts, until a release comes: others wait for that. Returns whether it did."""
-        if any(_is_release(call) for call in self.waiting):
-            return False
-        self.hurry = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait((self.hurry,), timeout=seconds)
-        finally:
-            self.hurry = None
-        return True
-
-    def end_if_unwanted(self) -> None:
-        """Cancel what is under way, if nobody waits for it."""
-        if self.task is not None and self.taken and all(each.tell is None for each in self.taken):
-            self.given_up = True
-            self.task.cancel()
-
-
 class CasLedger:
     """The keys of a store, for one event loop."""
 
@@ -214,7 +110,7 @@ class CasLedger:
         self._clock = clock
         self._store_clock = store_clock
         self._known = known
-        self._keys: OrderedDict[bytes, _Key] = OrderedDict()
+        self._keys: OrderedDict[bytes, KeyCalls] = OrderedDict()
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._until_sweep = SWEEP_EVERY
         self._swept_to: bytes | None = None
@@ -232,7 +128,7 @@ class CasLedger:
         numbers: dict[bytes, list[int]] = {}
         for number, command in enumerate(commands):
             numbers.setdefault(command.key, []).append(number)
-        batch = _Batch(len(commands), len(numbers), done)
+        batch = KeyBatch(len(commands), len(numbers), done)
         calls = [
             self._add(key, [commands[number] for number in of_key], partial(batch.end, of_key))
             for key, of_key in numbers.items()
@@ -258,15 +154,15 @@ class CasLedger:
 
     # -- one key ------------------------------------------------------------------------------------
 
-    def _add(self, name: bytes, commands: Sequence[Command], tell: Done) -> _Call:
+    def _add(self, name: bytes, commands: Sequence[Command], tell: Done) -> KeyCall:
         """Have commands applied. While one swap is under way, those of all callers gather for the next.
 
         The task starts at once: commands leave a turn earlier, and a loop that is closed now finds it begun.
         """
         key = self._key(name)
-        call = _Call(key, commands, tell)
+        call = KeyCall(key, commands, tell)
         key.waiting.append(call)
-        if key.hurry is not None and not key.hurry.done() and _is_release(call):
+        if key.hurry is not None and not key.hurry.done() and is_release(call):
             key.hurry.set_result(None)
         if not key.running:
             loop = asyncio.get_running_loop()
@@ -274,7 +170,7 @@ class CasLedger:
             key.task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
         return call
 
-    async def _run(self, name: bytes, key: _Key) -> None:
+    async def _run(self, name: bytes, key: KeyCalls) -> None:
         """Apply what waits, in one swap each time, until nothing waits."""
         key.running = True
         try:
@@ -292,7 +188,7 @@ class CasLedger:
             key.running = False
             key.taken, key.waiting = [], []
 
-    async def _apply_taken(self, name: bytes, key: _Key, commands: list[Command]) -> None:
+    async def _apply_taken(self, name: bytes, key: KeyCalls, commands: list[Command]) -> None:
         """Apply the commands of all callers in one swap, and tell each."""
         try:
             replies = await self._apply_until_swapped(name, key, commands, key.take)
@@ -314,7 +210,7 @@ class CasLedger:
     async def _apply_until_swapped(
         self,
         name: bytes,
-        key: _Key,
+        key: KeyCalls,
         commands: list[Command],
         more: Callable[[], list[Command]],
         *,
@@ -369,7 +265,7 @@ class CasLedger:
                 return attempt.replies
 
     async def _undated(
-        self, name: bytes, key: _Key, commands: Sequence[Command], wrong: _Attempt
+        self, name: bytes, key: KeyCalls, commands: Sequence[Command], wrong: _Attempt
     ) -> list[Reply]:
         """The entries that were written end too early by their date: our own clock stood still meanwhile.
 
@@ -407,7 +303,7 @@ class CasLedger:
     def _attempt(
         self,
         name: bytes,
-        key: _Key,
+        key: KeyCalls,
         cell: Cell,
         commands: Sequence[Command],
         *,
@@ -464,12 +360,12 @@ class CasLedger:
             if receive is not None:
                 receive([notification])
 
-    def _key(self, name: bytes) -> _Key:
+    def _key(self, name: bytes) -> KeyCalls:
         key = self._keys.get(name)
         if key is None:
             if len(self._keys) >= MAX_KEYS:
                 self._forget_some()
-            key = self._keys[name] = _Key()
+            key = self._keys[name] = KeyCalls()
         else:
             self._keys.move_to_end(name)
         return key
@@ -495,7 +391,7 @@ class CasLedger:
             found, cursor = await self._cells.page(prefix, cursor, limit)
         items = []
         for name, cell in found:
-            key = self._keys.get(name) or _Key()
+            key = self._keys.get(name) or KeyCalls()
             try:
                 attempt = self._attempt(name, key, cell, [Inspect(name)], is_full=False)
             except Corrupt as error:
@@ -548,23 +444,6 @@ class CasLedger:
 
 EMPTY = dump(MemoryBook())
 """The state of a key that does not exist."""
-
-
-def _failed(error: DibsError) -> Failed:
-    """The reply to a command of a batch whose key has an error of its own."""
-    for kind, reason in _REASONS:
-        if isinstance(error, kind):
-            return Failed(reason, str(error))
-    return Failed("away", str(error))
-
-
-_REASONS: tuple[tuple[type[DibsError], Literal["forbidden", "invalid", "corrupt"]], ...] = (
-    (Forbidden, "forbidden"),
-    (InvalidRequest, "invalid"),
-    (Corrupt, "corrupt"),
-    (IncompatibleVersion, "corrupt"),
-    (NotConfigured, "corrupt"),
-)
 
 
 def _state_of(cell: Cell) -> State:

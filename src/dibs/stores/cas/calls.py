@@ -1,0 +1,133 @@
+"""The commands that wait for the next swap of a key, and who is told what came of them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from dibs.errors import (
+    Corrupt,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    InvalidRequest,
+    NotConfigured,
+)
+from dibs.model import Command, Failed, Release, Reply
+from dibs.stores.cas.clock import Sightings
+from dibs.stores.port import Done
+
+
+class KeyCall:
+    """Commands of one batch for one key, and who is to be told of their replies."""
+
+    __slots__ = ("commands", "key", "tell")
+
+    def __init__(self, key: "KeyCalls", commands: Sequence[Command], tell: Done) -> None:
+        self.key = key
+        self.commands = commands
+        self.tell: Done | None = tell
+        """None: nobody waits for it, or all is told."""
+
+    def end(self, outcome: Sequence[Reply] | DibsError) -> None:
+        """Tell what came of it, once."""
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell(outcome)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. What is under way ends with the last who does."""
+        if self.tell is not None:
+            self.tell = None
+            self.key.end_if_unwanted()
+
+
+def is_release(call: KeyCall) -> bool:
+    """Whether others wait for it."""
+    return any(isinstance(command, Release) for command in call.commands)
+
+
+class KeyBatch:
+    """A batch for several keys: what came of each, until the last has ended."""
+
+    def __init__(self, size: int, keys: int, done: Done) -> None:
+        self._replies: list[Reply | None] = [None] * size
+        self._left = keys
+        self._done = done
+        self._error: DibsError | None = None
+        self._has_replies = False
+
+    def end(self, numbers: Sequence[int], outcome: Sequence[Reply] | DibsError) -> None:
+        """The commands of these numbers have ended."""
+        if isinstance(outcome, DibsError):
+            self._error = self._error or outcome
+            outcome = [_failed(outcome)] * len(numbers)
+        else:
+            self._has_replies = True
+        for number, reply in zip(numbers, outcome, strict=True):
+            self._replies[number] = reply
+        self._left -= 1
+        if not self._left:
+            if self._error is not None and not self._has_replies:
+                self._done(self._error)
+            else:
+                self._done(cast(list[Reply], self._replies))
+
+
+class KeyCalls:
+    """One key in this event loop: what waits, what is under way, and what was seen of its entries."""
+
+    __slots__ = ("given_up", "hurry", "running", "sightings", "taken", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[KeyCall] = []
+        """The next swap takes all of them along."""
+        self.taken: list[KeyCall] = []
+        """Those of the swap that is under way."""
+        self.hurry: asyncio.Future[None] | None = None
+        """Set to end the pause after conflicts early."""
+        self.running = False
+        self.task: asyncio.Task[None] | None = None
+        self.given_up = False
+        """Nobody waits for what is under way any more."""
+        self.sightings = Sightings()
+
+    def take(self) -> list[Command]:
+        """Take along all who wait, and return their commands."""
+        more = [call for call in self.waiting if call.tell is not None]
+        self.waiting = []
+        self.taken += more
+        return [command for call in more for command in call.commands]
+
+    async def back_off(self, seconds: float) -> bool:
+        """Pause after conflicts, until a release comes: others wait for that. Returns whether it did."""
+        if any(is_release(call) for call in self.waiting):
+            return False
+        self.hurry = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self.hurry,), timeout=seconds)
+        finally:
+            self.hurry = None
+        return True
+
+    def end_if_unwanted(self) -> None:
+        """Cancel what is under way, if nobody waits for it."""
+        if self.task is not None and self.taken and all(each.tell is None for each in self.taken):
+            self.given_up = True
+            self.task.cancel()
+
+
+def _failed(error: DibsError) -> Failed:
+    """The reply to a command of a batch whose key has an error of its own."""
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return Failed(reason, str(error))
+    return Failed("away", str(error))
+
+
+_REASONS: tuple[tuple[type[DibsError], Literal["forbidden", "invalid", "corrupt"]], ...] = (
+    (Forbidden, "forbidden"),
+    (InvalidRequest, "invalid"),
+    (Corrupt, "corrupt"),
+    (IncompatibleVersion, "corrupt"),
+    (NotConfigured, "corrupt"),
+)
