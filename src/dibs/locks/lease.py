@@ -13,7 +13,14 @@ from typing import Any, Protocol, Self
 
 from dibs.config import Duration, optional_seconds, safe_ttl, seconds
 from dibs.core.timing import MIN_TTL, renew_after, tombstone_ttl, trusted
-from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
+from dibs.errors import (
+    BackendUnavailable,
+    Corrupt,
+    DibsError,
+    IncompatibleVersion,
+    LeaseLost,
+    NotHeld,
+)
 from dibs.locks import hooks
 from dibs.locks.messages import (
     FORGOTTEN,
@@ -82,6 +89,7 @@ class LeaseBase:
         "_given_up",
         "_hold_until",
         "_id",
+        "_is_readable",
         "_me",
         "_options",
         "_renew_at",
@@ -134,6 +142,8 @@ class LeaseBase:
         """How many times its holder has acquired it, if it is reentrant."""
         self._detail = ""
         self._trouble: str | None = None
+        self._is_readable = True
+        """The latest renewal did not find unreadable data in the store."""
         self._end_signals: list[EndSignal] | None = None
         self._seen: hooks.LeaseHook | None = None
         self._generation = generation.number
@@ -240,7 +250,14 @@ class LeaseBase:
     def _loss(self, reason: LossReason | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
         detail = self._detail or (self._trouble or "" if why == "expired" else "")
-        return loss_of(self.key, self.token, why, detail, renews=self._options.auto_renew)
+        return loss_of(
+            self.key,
+            self.token,
+            why,
+            detail,
+            renews=self._options.auto_renew,
+            is_readable=self._is_readable,
+        )
 
     @property
     def _stands(self) -> bool:
@@ -481,7 +498,7 @@ class LeaseBase:
 
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
-        self._trouble = None
+        self._trouble, self._is_readable = None, True
         self._claim_by = None
         acquired_at = self._uncommitted_at  # read once, as the keeper may be here too
         if acquired_at is not None and sent > acquired_at:
@@ -506,6 +523,7 @@ class LeaseBase:
         if self._end is None:
             now = self._rt.now()
             self._trouble = str(error) or type(error).__name__
+            self._is_readable = not isinstance(error, Corrupt | IncompatibleVersion)
             log.info("a renewal of %s failed, trying again: %s", format_key(self.key), error)
             ttl = self._options.ttl
             # while its transaction is open the question keeps others waiting, and tells nothing new

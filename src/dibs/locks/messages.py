@@ -84,16 +84,24 @@ _NOT_RENEWED = "it was not renewed in time (auto_renew is off)"
 FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
 """Detail of a loss that the store reports before the deadline."""
 
-NOBODY_GETS_IT = "nobody is granted this lock"
-"""In the detail of a loss: what lies in the store can't be read."""
-
 NEVER_WAS = "the transaction that it was acquired in did not commit"
 """Detail of a loss that the store reports at the first renewal of such a lease."""
 
 
-def loss_of(key: bytes, token: int, reason: LossReason, detail: str, *, renews: bool) -> LeaseLost:
-    """The error for a lease that was lost; `detail` adds to the reason, or is empty."""
-    since = "" if NOBODY_GETS_IT in detail else _SINCE[reason]
+def loss_of(
+    key: bytes,
+    token: int,
+    reason: LossReason,
+    detail: str,
+    *,
+    renews: bool,
+    is_readable: bool = True,
+) -> LeaseLost:
+    """The error for a lease that was lost; `detail` adds to the reason, or is empty.
+
+    While the store's data is not readable, nobody else gets the lock either.
+    """
+    since = _SINCE[reason] if is_readable else ""
     return LeaseLost(
         f"the lease on {format_key(key)} (token {token}) was lost: "
         f"{_cause(reason, detail, renews)}{since}",
