@@ -59,7 +59,7 @@ class MemoryCells:
 
     def _cell(self, key: bytes) -> Cell:
         version, text = self._server.cells.get(key, (None, b""))
-        return Cell(version, None if version is None else read_state(key, text))
+        return Cell(version, None if version is None else read_state(text, f"under {key!r}"))
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         await asyncio.sleep(0)

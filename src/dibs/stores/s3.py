@@ -278,7 +278,7 @@ class S3Cells:
         if found is None:
             return Cell(None, None)
         where = f"in the object {self._prefix}/{_object(key)} of {self._bucket}"
-        return Cell(found["ETag"], read_state(key, found["Body"], where), where)
+        return Cell(found["ETag"], read_state(found["Body"], where), where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         """An ETag may be the hash of the value: whoever has the same one has seen the same book."""

@@ -1,4 +1,4 @@
-"""The commands that wait for the next swap of a key, and who is told what came of them."""
+"""The commands that wait for the next swap of a key, and who gets their replies."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from dibs.stores.port import Done
 
 
 class KeyCall:
-    """Commands of one batch for one key, and who is to be told of their replies."""
+    """Commands of one batch for one key, and who gets their replies."""
 
-    __slots__ = ("commands", "key", "tell")
+    __slots__ = ("commands", "done", "key")
 
-    def __init__(self, key: "KeyCalls", commands: Sequence[Command], tell: Done) -> None:
+    def __init__(self, key: "KeyCalls", commands: Sequence[Command], done: Done) -> None:
         self.key = key
         self.commands = commands
-        self.tell: Done | None = tell
-        """None: nobody waits for it, or all is told."""
+        self.done: Done | None = done
+        """None: it has ended, or nobody waits for it."""
 
     def end(self, outcome: Sequence[Reply] | DibsError) -> None:
-        """Tell what came of it, once."""
-        tell, self.tell = self.tell, None
-        if tell is not None:
-            tell(outcome)
+        """Pass the outcome on, once."""
+        done, self.done = self.done, None
+        if done is not None:
+            done(outcome)
 
     def give_up(self) -> None:
         """Nobody waits for it any more. What is under way ends with the last who does."""
-        if self.tell is not None:
-            self.tell = None
+        if self.done is not None:
+            self.done = None
             self.key.end_if_unwanted()
 
 
@@ -93,7 +93,7 @@ class KeyCalls:
 
     def take(self) -> list[Command]:
         """Take along all who wait, and return their commands."""
-        more = [call for call in self.waiting if call.tell is not None]
+        more = [call for call in self.waiting if call.done is not None]
         self.waiting = []
         self.taken += more
         return [command for call in more for command in call.commands]
@@ -111,7 +111,7 @@ class KeyCalls:
 
     def end_if_unwanted(self) -> None:
         """Cancel what is under way, if nobody waits for it."""
-        if self.task is not None and self.taken and all(each.tell is None for each in self.taken):
+        if self.task is not None and self.taken and all(each.done is None for each in self.taken):
             self.given_up = True
             self.task.cancel()
 

@@ -23,9 +23,8 @@ def write_state(state: State) -> bytes:
         return _encode_any(said).encode("utf-8", "surrogatepass")
 
 
-def read_state(key: bytes, text: bytes, where: str = "") -> State:
+def read_state(text: bytes, where: str) -> State:
     """The book in a text. Raises `IncompatibleVersion` or `Corrupt`, which name `where` it lies."""
-    where = where or f"under {key!r}"
     try:
         state = json.loads(text.decode("utf-8", "surrogatepass"))
         found = state.pop("format")

@@ -154,13 +154,13 @@ class CasLedger:
 
     # -- one key ------------------------------------------------------------------------------------
 
-    def _add(self, name: bytes, commands: Sequence[Command], tell: Done) -> KeyCall:
+    def _add(self, name: bytes, commands: Sequence[Command], done: Done) -> KeyCall:
         """Have commands applied. While one swap is under way, those of all callers gather for the next.
 
         The task starts at once: commands leave a turn earlier, and a loop that is closed now finds it begun.
         """
         key = self._key(name)
-        call = KeyCall(key, commands, tell)
+        call = KeyCall(key, commands, done)
         key.waiting.append(call)
         if key.hurry is not None and not key.hurry.done() and is_release(call):
             key.hurry.set_result(None)

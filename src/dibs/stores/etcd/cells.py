@@ -49,7 +49,7 @@ class EtcdCells:
         if not found:
             return Cell(None, None)
         where = f"in etcd under the key {(self._keys + key).decode(errors='backslashreplace')}"
-        state = read_state(key, b64decode(found[0].get("value", "")), where)
+        state = read_state(b64decode(found[0].get("value", "")), where)
         return Cell(found[0]["mod_revision"], state, where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:

@@ -49,6 +49,7 @@ WRITERS = 4
 """Holders, and waiters, of a contended key that watch it."""
 
 NO_TIME = 1 << 62
+"""Microseconds: a moment far ahead, so that a hold of unknown age has the age 0."""
 
 FOREIGN = "foreign:"
 """What the ids of holds begin with that another elector has."""
@@ -155,7 +156,7 @@ def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
         )
     text = annotations.pop(BOOK, None)
     where = f"in the Lease {name}"
-    state = dict(_EMPTY) if text is None else read_state(key, text.encode(), where)
+    state = dict(_EMPTY) if text is None else read_state(text.encode(), where)
     try:
         if annotations.get(SPEC) != _text(spec):
             state = _overruled(state, spec)
@@ -222,9 +223,7 @@ def _overruled(state: State, spec: Mapping[str, Any]) -> State:
 
 
 def _microseconds(time: object) -> int:
-    """A time that another elector wrote, in microseconds since 1970. One far ahead if it can't be read: such
-    a hold has the age 0.
-    """
+    """A time that another elector wrote, in microseconds since 1970; `NO_TIME` if it can't be read."""
     try:
         read = datetime.fromisoformat(str(time))
         return int(read.timestamp() * 1e6) if read.tzinfo is not None else NO_TIME

@@ -313,7 +313,7 @@ class NatsCells:
             return Cell(None, None)
         value = b64decode(found["message"].get("data", ""))
         where = f"in the bucket {self._bucket!r} under the key {_escape(key)}"
-        state = read_state(key, value, where) if value else None
+        state = read_state(value, where) if value else None
         return Cell(found["message"]["seq"], state, where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
