@@ -9,6 +9,7 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity
+from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal
@@ -21,7 +22,6 @@ from dibs.server.placing.ways import Ways
 from dibs.server.post import Post, TappedMail
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
-from dibs.server.routing import Route
 from dibs.server.serve import Server
 from dibs.server.service import Health, Meter, Observer, Service
 from dibs.server.ui.sessions import Sessions
@@ -47,13 +47,18 @@ def server_id_of(world: Running) -> str:
     return service_of(world).server_id
 
 
-def routes_of(world: Running) -> tuple[Route, ...]:
-    """The routes that it serves."""
+def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
+    """The paths of its Starlette routes, as the table has them, and what each method there needs."""
     front = world.server._front
     assert front is not None
     app: Any = front._uvicorn.config.app
-    routes: tuple[Route, ...] = app.router.routes
-    return routes
+    return [
+        (
+            route.path.replace("{rest:path}", "{rest}"),
+            {method: each.operation.needs for method, each in route.endpoint.methods.items()},
+        )
+        for route in app.router.routes
+    ]
 
 
 # -- keys and records -------------------------------------------------------------------------------

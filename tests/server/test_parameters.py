@@ -2,8 +2,8 @@
 
 import pytest
 
-from dibs.server.call import read_parameters
-from dibs.server.problems import Problem
+from dibs.server.api.parameters import read_query
+from dibs.server.api.problems import Problem
 from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
 
 
@@ -25,7 +25,7 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
 )
 def test_what_is_wrong_is_told(query: str, told: str) -> None:
     with pytest.raises(Problem) as caught:
-        read_parameters(query.encode(), AcquireQuery)
+        read_query(query.encode(), AcquireQuery)
     assert told in str(caught.value.detail)
     assert "regex" not in str(caught.value.detail)
 
@@ -35,24 +35,22 @@ def test_what_is_wrong_is_told(query: str, told: str) -> None:
 )
 def test_null_is_no_value(query: str) -> None:
     with pytest.raises(Problem):
-        read_parameters(query.encode(), AcquireQuery)
-    assert read_parameters(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
+        read_query(query.encode(), AcquireQuery)
+    assert read_query(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
 
 
 def test_true_or_false() -> None:
     with pytest.raises(Problem) as caught:
-        read_parameters(b"force=perhaps", ReleaseQuery)
+        read_query(b"force=perhaps", ReleaseQuery)
     assert caught.value.detail == "`force` must be true or false"
 
 
 def test_what_has_to_be_there_is_named() -> None:
     with pytest.raises(Problem) as caught:
-        read_parameters(b"ttl=3", RenewQuery)
+        read_query(b"ttl=3", RenewQuery)
     assert caught.value.detail == "missing parameter `id`"
 
 
 def test_what_is_right_is_read() -> None:
-    assert (
-        read_parameters(b"ttl=2.5&kind=lock&client-id=a+b%20c", AcquireQuery).client_id == "a b c"
-    )
-    assert read_parameters(b"&ttl=2.5&&", AcquireQuery).ttl == 2.5
+    assert read_query(b"ttl=2.5&kind=lock&client-id=a+b%20c", AcquireQuery).client_id == "a b c"
+    assert read_query(b"&ttl=2.5&&", AcquireQuery).ttl == 2.5

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dibs.model import Acquire, Release
+from dibs.server.api.problems import Problem
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
-from dibs.server.problems import Problem
 
 CENSUS_EVERY = 5.0
 """Seconds between two counts of all leases, where they are many: anybody may ask for their number."""

@@ -1,9 +1,13 @@
-"""The ASGI application: finds a request's route, sees who asks, and tells what went wrong."""
+"""The ASGI application: routes requests, sees who asks, and answers errors as problems."""
 
 import logging
 import traceback
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
 
 from dibs.errors import (
     AcquireTimeout,
@@ -13,20 +17,25 @@ from dibs.errors import (
     InvalidRequest,
     UnsafeTiming,
 )
-from dibs.server.answers import Answer
+from dibs.server.api.parameters import check_no_body
+from dibs.server.api.problems import Problem, forbidden, unauthenticated
+from dibs.server.api.routing import (
+    BoundOperation,
+    Methods,
+    Needs,
+    Operation,
+    no_such_method,
+    no_such_route,
+    starlette_routes,
+)
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
-from dibs.server.call import Call, Gone
+from dibs.server.call import Call, handler_of
 from dibs.server.placing.runtime import Moving
-from dibs.server.problems import Problem, forbidden, unauthenticated
 from dibs.server.routes import ROUTES
-from dibs.server.routing import Needs, Route, Router
 from dibs.server.service import Service
 from dibs.server.ui.files import POLICY
 from dibs.stores.http.wire import holders_to_wire
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger("dibs.server")
 
@@ -34,86 +43,123 @@ MESSAGE = 1_000
 """Characters of an unexpected error's message that are logged."""
 
 HUNG_UP = 499
-"""What stands for the status of a request whose client has left before its answer."""
+"""The status that is counted for a request whose client has left before its answer."""
 
 
 class Application:
-    """All routes over one service."""
+    """All operations over one service. `parts` have the handlers that are methods."""
 
-    def __init__(self, service: Service, routes: Iterable[Route] = ROUTES) -> None:
+    def __init__(
+        self,
+        service: Service,
+        operations: Iterable[Operation] = ROUTES,
+        parts: Iterable[object] = (),
+    ) -> None:
         self.service = service
-        self.router = Router(routes)
+        owners = {type(part): part for part in parts}
+        bound = [
+            BoundOperation(
+                each, handler_of(each, owners[each.owner]) if each.owner else each.handler
+            )
+            for each in operations
+        ]
+        self.router = Router(
+            starlette_routes(bound, self._respond),
+            redirect_slashes=False,
+            default=self._respond_nowhere,
+        )
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return await _refuse(scope, receive, send)
-        if not (self.service.meters or self.service.spans):
-            try:
-                answer, _ = await self._answer(scope, receive, send)
-                return await answer(scope, receive, send)
-            except Gone:
-                return None
-        return await self._metered(scope, receive, send)
+        if b"%" in scope["raw_path"] and _has_hidden_end(scope["raw_path"]):
+            return await self._respond_nowhere(scope, receive, send)
+        return await self.router(scope, receive, send)
 
-    async def _metered(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """The same, told to those who measure and trace."""
-        now, status, route = self.service.now, 0, None
+    async def _respond_nowhere(self, scope: Connection, receive: Receive, send: Send) -> None:
+        await self._respond({}, scope, receive, send)
+
+    async def _respond(
+        self, methods: Methods, scope: Connection, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request for a path that has these methods."""
+        bound = methods.get(scope["method"])
+        if self.service.meters or self.service.spans:
+            return await self._respond_observed(methods, bound, scope, receive, send)
+        request = Request(scope, receive, send)
+        try:
+            response = await self._response(methods, bound, request)
+            return await response(scope, receive, send)
+        except ClientDisconnect:
+            return None
+
+    async def _respond_observed(
+        self,
+        methods: Methods,
+        bound: BoundOperation | None,
+        scope: Connection,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """The same, with metrics and a span."""
+        now, status = self.service.now, 0
+        operation = None if bound is None else bound.operation
         begun = now()
         span = None if self.service.spans is None else self.service.spans.begin(scope)
         try:
-            answer, route = await self._answer(scope, receive, send)
-            status = getattr(answer, "status", 200)
+            response = await self._response(methods, bound, Request(scope, receive, send))
+            status = getattr(response, "status_code", 200)
             if span is not None:
-                span.answered(route, status)
-            await answer(scope, receive, send)
-        except Gone as gone:
-            route = route or gone.route
+                span.answered(operation, status)
+            await response(scope, receive, send)
+        except ClientDisconnect:
             status = HUNG_UP
             if span is not None:
-                span.hung_up(route)
+                span.hung_up(operation)
         finally:
             for meter in self.service.meters:
-                meter(route, status, now() - begun)
+                meter(operation, status, now() - begun)
             if span is not None:
                 span.end()
 
-    async def _answer(
-        self, scope: "Scope", receive: "Receive", send: "Send"
-    ) -> "tuple[ASGIApp, Route | None]":
-        route = call = None
+    async def _response(
+        self, methods: Methods, bound: BoundOperation | None, request: Request
+    ) -> ASGIApp:
+        """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
+        call = None
         try:
-            route, params = self.router.match(scope["method"], scope["raw_path"])
-            call = Call(self.service, scope, receive, send, route, params)
-            if route.needs.kind != "public":
-                call.principal = await self._principal(call, route.needs)
-                _check(call, route.needs)
-            if route.body is None and not route.ignores_body:
-                call.check_no_body()
-            return await route.handler(call), route
+            if bound is None:
+                raise no_such_method(methods) if methods else no_such_route()
+            operation = bound.operation
+            call = Call(self.service, request, operation)
+            if operation.needs.kind != "public":
+                call.principal = await self._principal(call, operation.needs)
+                _check(call, operation.needs)
+            if operation.body is None and not operation.ignores_body:
+                check_no_body(call)
+            return await bound.handle(call)
         except Problem as problem:
-            if problem.kind == "forbidden" and route is not None and call is not None:
-                tried = f"{route.method} {route.path}"
+            if problem.kind == "forbidden" and call is not None:
+                tried = f"{call.route.method} {call.route.path}"
                 self.service.audit.deny(call.principal, tried, call.name)
-            return _guarded(problem.answer(), scope["raw_path"]), route
+            return _guarded(problem, request)
         except DibsError as error:
-            return _guarded(self._told(error).answer(), scope["raw_path"]), route
-        except Gone as gone:
-            gone.route = route
+            return _guarded(_problem_of(error), request)
+        except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
             log.error(
                 "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
-                route.path if route else "a request",
+                bound.operation.path if bound else "a request",
                 type(error).__name__,
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            bug = Problem("bug", "unexpected error; see the server log")
-            return _guarded(bug.answer(), scope["raw_path"]), route
+            return _guarded(Problem("bug", "unexpected error; see the server log"), request)
 
     async def _principal(self, call: Call, needs: Needs) -> Principal:
-        """Who asks."""
+        """Who asks. Raises `Problem`: 401, or 403 for a session that another site's page uses."""
         raw = call.headers.get(b"authorization")
         if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
             if raw is not None:
@@ -129,23 +175,33 @@ class Application:
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
 
-    def _told(self, error: DibsError) -> Problem:
-        """A problem for what the library raises."""
-        if isinstance(error, AcquireTimeout):
-            return Problem(
-                "held",
-                str(error),
-                retry_after=1 if error.retry_after is None else error.retry_after,
-                holders=holders_to_wire(error.holders),
-                position=error.position,
-            )
-        if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
-            return Problem("malformed", str(error))
-        if isinstance(error, Moving):
-            return Problem("moving", str(error), retry_after=2)
-        if not isinstance(error, BackendUnavailable):
-            log.error("the store refuses: %s", error)
-        return Problem("unavailable", str(error), retry_after=1)
+
+def _problem_of(error: DibsError) -> Problem:
+    """A problem for what the library raises."""
+    if isinstance(error, AcquireTimeout):
+        return Problem(
+            "held",
+            str(error),
+            retry_after=1 if error.retry_after is None else error.retry_after,
+            holders=holders_to_wire(error.holders),
+            position=error.position,
+        )
+    if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
+        return Problem("malformed", str(error))
+    if isinstance(error, Moving):
+        return Problem("moving", str(error), retry_after=2)
+    if not isinstance(error, BackendUnavailable):
+        log.error("the store refuses: %s", error)
+    return Problem("unavailable", str(error), retry_after=1)
+
+
+def _has_hidden_end(raw_path: bytes) -> bool:
+    """Whether a segment ends within an escape: Starlette matches paths in which escapes are undone.
+
+    It would take an escaped slash for a slash, and overlook a line feed at the end of a path.
+    """
+    lower = raw_path.lower()
+    return b"%2f" in lower or b"%0a" in lower
 
 
 def _check(call: Call, needs: Needs) -> None:
@@ -172,15 +228,16 @@ def _is_forced(call: Call) -> bool:
     return kind is not None and bool(getattr(call.query(kind), "force", False))
 
 
-def _guarded(answer: Answer, raw_path: bytes) -> Answer:
-    """What a browser is told with all that lies beside its page."""
-    if raw_path == b"/" or raw_path.startswith(b"/ui/"):
-        answer.headers += POLICY
-    return answer
+def _guarded(problem: Problem, request: Request) -> ASGIApp:
+    """A problem as a response; beside the dashboard's page, with the policy that browsers get there."""
+    response, path = problem.response(), request.scope["raw_path"]
+    if path == b"/" or path.startswith(b"/ui/"):
+        response.raw_headers += POLICY
+    return response
 
 
-async def _refuse(scope: "Scope", receive: "Receive", send: "Send") -> None:
-    """There are no web sockets here; a server's start and end are `serve`'s."""
+async def _refuse(scope: Connection, receive: Receive, send: Send) -> None:
+    """There are no web sockets here; `serve` starts and ends the server."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1003})

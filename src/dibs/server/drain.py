@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Literal
 
-from dibs.server.call import Call, hung_up
-from dibs.server.problems import Problem
+from dibs.server.api.problems import Problem
+from dibs.server.call import Call
 
 type Told = Callable[[], None]
 
@@ -61,7 +61,7 @@ def ends_of(call: Call, tell: Callable[[End], None]) -> Generator[None]:
     def is_gone(_: object) -> None:
         tell("gone")
 
-    gone = asyncio.get_running_loop().create_task(hung_up(call))
+    gone = asyncio.get_running_loop().create_task(call.hung_up())
     gone.add_done_callback(is_gone)
     with ExitStack() as leave:
         leave.callback(gone.cancel)

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from dibs.server.problems import Problem
+from dibs.server.api.problems import Problem
 
 PATIENCE = 5.0
 """Seconds that work may wait for its turn."""

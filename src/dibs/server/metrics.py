@@ -23,8 +23,8 @@ from prometheus_client.metrics_core import (
 
 from dibs.core.names import KINDS, WAIT, split_key
 from dibs.model import Command, Reply
+from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
-from dibs.server.routing import Route
 
 if TYPE_CHECKING:
     from dibs.server.serve import Server
@@ -77,7 +77,7 @@ class Metrics:
 
     # -- counting -----------------------------------------------------------------------------------
 
-    def request(self, route: Route | None, status: int, seconds: float) -> None:
+    def request(self, route: Operation | None, status: int, seconds: float) -> None:
         """One has ended."""
         if route is None:
             self._requests["", "", status] += 1

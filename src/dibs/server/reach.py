@@ -6,13 +6,14 @@ from itertools import compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+from starlette.responses import Response
 
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.answers import JSON, Answer, encode
+from dibs.server.api.problems import Problem
+from dibs.server.api.responses import bytes_response, encode
 from dibs.server.auth.policy import Principal, Scope, reduced
-from dibs.server.problems import Problem
 from dibs.stores.http.names import MARK, decoded
 
 if TYPE_CHECKING:
@@ -79,14 +80,14 @@ def _bytes_of(told: CallResult) -> int:
 
 async def page_json[T](
     name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
-) -> Answer:
+) -> Response:
     """An object with `items` as `name` and the fields of `rest`. Others have their turn meanwhile."""
     parts: list[bytes] = []
     for at in range(0, len(items), AT_ONCE):
         parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
         await asyncio.sleep(0)
     head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
-    return Answer(200, head + encode(rest)[1:], [JSON])
+    return bytes_response(head + encode(rest)[1:], "application/json")
 
 
 class Found(NamedTuple):

@@ -34,6 +34,9 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity, ObservingReceiver
+from dibs.server.api.parameters import BodyReader
+from dibs.server.api.problems import Problem
+from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal
@@ -42,9 +45,7 @@ from dibs.server.limits import Limits
 from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
-from dibs.server.problems import Problem
 from dibs.server.records.port import Records
-from dibs.server.routing import Route
 from dibs.server.ui.origin import Origins
 from dibs.server.ui.sessions import Sessions
 from dibs.server.ui.tickets import Tickets
@@ -184,7 +185,7 @@ PATIENCE = 30.0
 type Observer = Callable[[Principal, Command, Reply], None]
 """Is told of each command that was applied for somebody, and of what came of it."""
 
-type Meter = Callable[[Route | None, int, float], None]
+type Meter = Callable[[Operation | None, int, float], None]
 """Is told of each request that has ended: its route, the status of its answer, and how long it took."""
 
 
@@ -214,6 +215,7 @@ class Service:
     """Which of several servers this is; new with each start."""
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(init=False)
+    bodies: BodyReader = field(init=False)
     doubts: Doubts = field(init=False)
     post: Post = field(init=False)
     health: Health = field(init=False)
@@ -226,6 +228,8 @@ class Service:
     def __post_init__(self) -> None:
         self.now = self.runtime.now
         self.accounts = Accounts(self.limits, self.now)
+        accounts = self.accounts
+        self.bodies = BodyReader(accounts.small_bodies, accounts.bodies, self.limits.request_time)
         self.doubts = Doubts(self.runtime.call_timeout)
         self.post = Post(
             self.server_id,

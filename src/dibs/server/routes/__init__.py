@@ -1,5 +1,6 @@
 """What the service answers to: one module for each resource, and the table of them all."""
 
+from dibs.server.api.routing import Operation
 from dibs.server.routes import (
     about,
     audit,
@@ -18,9 +19,8 @@ from dibs.server.routes import (
     stream,
     watch,
 )
-from dibs.server.routing import Route
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[Operation, ...] = (
     *locks.ROUTES,
     *listing.ROUTES,
     *identity.ROUTES,

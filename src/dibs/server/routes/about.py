@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import KINDS, Problem
+from dibs.server.api.responses import bytes_response, json_response
+from dibs.server.api.routing import PUBLIC, SIGNED_IN, Operation
 from dibs.server.call import Call
 from dibs.server.limits import Limits
-from dibs.server.problems import KINDS, Problem
-from dibs.server.routing import PUBLIC, SIGNED_IN, Route
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import About, Promises
 
@@ -28,7 +29,7 @@ class ProblemKind(Struct, frozen=True):
     advice: str
 
 
-async def about(call: Call) -> Answer:
+async def about(call: Call) -> Response:
     """What the service is, and who asks."""
     service, who = call.service, call.principal
     promised = service.runtime.capabilities
@@ -40,7 +41,7 @@ async def about(call: Call) -> Answer:
         promised.notifies,
         tuple(sorted(promised.survives)),
     )
-    return json(
+    return json_response(
         About(
             service.server_id,
             RELEASE,
@@ -53,23 +54,23 @@ async def about(call: Call) -> Answer:
     )
 
 
-async def limits(call: Call) -> Answer:
+async def limits(call: Call) -> Response:
     """How much there may be of anything."""
-    return json(call.service.limits)
+    return json_response(call.service.limits)
 
 
-async def problem(call: Call) -> Answer:
+async def problem(call: Call) -> Response:
     """What a problem's type means."""
     word = call.params["word"]
     kind = KINDS.get(word)
     if kind is None:
         raise Problem("no-such-route", "unknown problem type")
-    return json(ProblemKind(f"/problems/{word}", kind.title, kind.status, kind.advice))
+    return json_response(ProblemKind(f"/problems/{word}", kind.title, kind.status, kind.advice))
 
 
-async def description(_: Call) -> Answer:
+async def description(_: Call) -> Response:
     """All of the service, as OpenAPI 3.1."""
-    return Answer(200, _written(), [(b"content-type", b"application/json")])
+    return bytes_response(_written(), "application/json")
 
 
 @cache
@@ -81,7 +82,7 @@ def _written() -> bytes:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/about",
         needs=SIGNED_IN,
@@ -89,7 +90,7 @@ ROUTES = (
         summary="What this service is and promises, and whose key this is",
         answers={200: About},
     ),
-    Route(
+    Operation(
         method="GET",
         path="/v1/limits",
         needs=SIGNED_IN,
@@ -97,7 +98,7 @@ ROUTES = (
         summary="All limits, in total and per API key",
         answers={200: Limits},
     ),
-    Route(
+    Operation(
         method="GET",
         path="/v1/openapi.json",
         needs=PUBLIC,
@@ -105,7 +106,7 @@ ROUTES = (
         summary="This description",
         answers={200: dict[str, Any]},
     ),
-    Route(
+    Operation(
         method="GET",
         path="/problems/{word}",
         needs=PUBLIC,

@@ -4,18 +4,20 @@ import asyncio
 from contextlib import AsyncExitStack, nullcontext
 from typing import NamedTuple
 
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
 from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
 from dibs.runtime.port import Runtime, TimedReply
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import Problem, unauthenticated
+from dibs.server.api.responses import json_response
 from dibs.server.call import Call
-from dibs.server.call import Gone as HungUp
 from dibs.server.drain import End, draining, ends_of
 from dibs.server.limits import MAX_OWNER
-from dibs.server.problems import Problem, unauthenticated
 from dibs.server.routes.shapes import AcquireQuery, Held
 from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
 from dibs.stores.http.wire import holders_to_wire
@@ -87,8 +89,8 @@ async def acquire_in_line(
 
     A caller who hangs up leaves the queue, unless the id is his own: the same request may be at another
     server by now, and he may hold. Such an id is given up by its caller only.
-    Raises `AcquireTimeout`, `HungUp` when the caller hangs up, and `Problem` when the server is about
-    to stop or the caller's key or session ends.
+    Raises `AcquireTimeout`, `ClientDisconnect` when the caller hangs up, and `Problem` when the server is
+    about to stop or the caller's key or session ends.
     """
     service, key_id = call.service, call.principal.key_id
     with service.accounts.one_more(key_id, "waiters"):
@@ -162,7 +164,7 @@ def _said(why: End) -> Exception:
         case "session":
             return unauthenticated("the session ended while the request waited")
         case "gone":
-            return HungUp()
+            return ClientDisconnect()
 
 
 async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
@@ -175,7 +177,7 @@ async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
     raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)
 
 
-async def acquire(call: Call) -> Answer:
+async def acquire(call: Call) -> Response:
     """Take it, or wait in line for it."""
     asked = call.query(AcquireQuery)
     service, command = call.service, _command(call, asked)
@@ -187,7 +189,7 @@ async def acquire(call: Call) -> Answer:
         had = await _try(call, command, brought=brought)
     if not brought and call.has_hung_up():  # or nobody would have it until its ttl is over
         service.give_up(command.key, had.id)
-        raise HungUp
+        raise ClientDisconnect
     return _held(call, had, command)
 
 
@@ -279,7 +281,7 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     return Had(command.id, reply.token, reply.slots, left)
 
 
-def _held(call: Call, had: Had, command: Acquire) -> Answer:
+def _held(call: Call, had: Had, command: Acquire) -> Response:
     remaining = max(had.remaining, 0.0)
     kind = command.key.partition(b":")[0]
     held = Held(
@@ -292,7 +294,9 @@ def _held(call: Call, had: Had, command: Acquire) -> Answer:
         command.units if command.units < MANY else 1,
         had.slots,
     )
-    return json(held, 200, (b"location", b"%b?kind=%b" % (call.scope["raw_path"], kind)))
+    return json_response(
+        held, 200, (b"location", b"%b?kind=%b" % (call.request.scope["raw_path"], kind))
+    )
 
 
 def not_acquired(reply: Reply, key: bytes) -> Problem:

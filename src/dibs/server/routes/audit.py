@@ -3,14 +3,15 @@
 from typing import Annotated
 
 from msgspec import Meta
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import Operation, somewhere
 from dibs.server.audit import Page
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.records.port import MAX_PAGE
 from dibs.server.routes.shapes import Strict
-from dibs.server.routing import Route, somewhere
 
 
 class AuditQuery(Strict, frozen=True):
@@ -21,14 +22,14 @@ class AuditQuery(Strict, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
-async def page(call: Call) -> Answer:
+async def page(call: Call) -> Response:
     """The newest lines; of a directory's administrator, those about that."""
     asked = call.query(AuditQuery)
-    return json(await call.service.audit.page(call.principal, asked.before, asked.limit))
+    return json_response(await call.service.audit.page(call.principal, asked.before, asked.limit))
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/audit",
         needs=somewhere(Scope.ADMIN),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import msgspec
+from starlette.responses import Response
 
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
@@ -27,12 +28,12 @@ from dibs.model import (
 )
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
-from dibs.server.answers import Answer
+from dibs.server.api.problems import Problem, too_often
+from dibs.server.api.responses import bytes_response
+from dibs.server.api.routing import EACH_COMMAND, Operation
 from dibs.server.call import Call
 from dibs.server.fairness import FairQueue
-from dibs.server.problems import Problem, too_often
 from dibs.server.reach import ask_in_parts, bounded
-from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -55,7 +56,7 @@ _encoders: dict[bytes, Callable[[object], bytes]] = {
 }
 
 
-async def batch(call: Call) -> Answer:
+async def batch(call: Call) -> Response:
     """Have all of them applied; they travel together."""
     ops = await _ops(call)
     accounts, key_id, kinds = call.service.accounts, call.principal.key_id, set(map(type, ops))
@@ -80,7 +81,7 @@ def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
     return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
 
 
-async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Answer:
+async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Response:
     """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
@@ -106,7 +107,7 @@ async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Answ
 
 async def _apply_vetted(
     call: Call, ops: Sequence[Command | Failed], vetted: list[Command | Reply]
-) -> Answer:
+) -> Response:
     service = call.service
     for n in [n for n, each in enumerate(vetted) if type(each) is Revoke][MAX_REVOKES:]:
         vetted[n] = Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
@@ -253,10 +254,10 @@ def _said(call: Call, command: Command, told: CallResult) -> Reply:
     return reply
 
 
-def _answer(call: Call, replies: Sequence[Reply]) -> Answer:
+def _answer(call: Call, replies: Sequence[Reply]) -> Response:
     wanted = MSGPACK if MSGPACK in call.headers.get(b"accept", b"") else JSON
     body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
-    return Answer(200, body, [(b"content-type", wanted)])
+    return bytes_response(body, wanted.decode())
 
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
@@ -266,7 +267,7 @@ _PUT_OFF = frozenset({Acquire, Resize, Inspect, Revoke})
 _ENDS = frozenset({Released, Unknown, Lost, Gone})
 
 ROUTES = (
-    Route(
+    Operation(
         method="POST",
         path="/v1/batch",
         needs=EACH_COMMAND,

@@ -1,12 +1,13 @@
 """`/v1/token` and `/identity/token`: a key against a token that lives for a minute."""
 
 from msgspec import Struct
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json, text
+from dibs.server.api.problems import Problem
+from dibs.server.api.responses import json_response, text_response
+from dibs.server.api.routing import SIGNED_IN, Operation
 from dibs.server.auth.credentials import PREFIX
 from dibs.server.call import Call
-from dibs.server.problems import Problem
-from dibs.server.routing import SIGNED_IN, Route
 
 MAX_BODY = 4096
 """Bytes of a body that means nothing."""
@@ -20,19 +21,19 @@ class TokenShape(Struct, frozen=True):
     subdomain: str
 
 
-async def token(call: Call) -> Answer:
+async def token(call: Call) -> Response:
     """Exchange a key for a token: as text, or as JSON where that is asked for."""
     await call.body(MAX_BODY)
     if b" " + PREFIX.encode() not in call.headers.get(b"authorization", b""):
         raise Problem("forbidden", "a token cannot be exchanged for another: send the API key")
     issued = call.service.keys.token(call.principal)
     if "application/json" in call.header(b"accept"):
-        return json(TokenShape(issued, call.principal.key_id, call.principal.name))
-    return text(issued)
+        return json_response(TokenShape(issued, call.principal.key_id, call.principal.name))
+    return text_response(issued)
 
 
 ROUTES = tuple(
-    Route(
+    Operation(
         method="POST",
         path=path,
         needs=SIGNED_IN,

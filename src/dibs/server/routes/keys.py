@@ -3,15 +3,16 @@
 from typing import Annotated
 
 from msgspec import Meta
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import Problem, forbidden
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import Operation, somewhere
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
 from dibs.server.auth.keys import KeyAdmin, KeyRefused, UnknownKey
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.problems import Problem, forbidden
 from dibs.server.routes.shapes import Nothing, Strict
-from dibs.server.routing import Route, somewhere
 
 MAX_BODY = 64 << 10
 
@@ -27,7 +28,7 @@ class ListQuery(Strict, frozen=True):
     """Also those that were revoked or have expired lately."""
 
 
-async def create(call: Call) -> Answer:
+async def create(call: Call) -> Response:
     """Make a key; the answer is the only one that tells it."""
     call.query(Nothing)
     new: NewKey = call.decoded(await call.body(MAX_BODY), NewKey)
@@ -38,18 +39,18 @@ async def create(call: Call) -> Answer:
         raise Problem("malformed", str(error)) from None
     except KeyRefused as refusal:
         raise _refused(refusal) from None
-    return json(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
+    return json_response(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
 
 
-async def listing(call: Call) -> Answer:
+async def listing(call: Call) -> Response:
     """All keys that the caller may see."""
     asked, now = call.query(ListQuery), call.service.keys.now()
     keys = await _admin(call).list(call.principal)
     told = (key_shown(key, now) for key in keys if asked.ended or not key.ended(now))
-    return json(KeyList(tuple(told)))
+    return json_response(KeyList(tuple(told)))
 
 
-async def revoke(call: Call) -> Answer:
+async def revoke(call: Call) -> Response:
     """End a key, and with it its tokens and streams."""
     call.query(Nothing)
     try:
@@ -57,7 +58,7 @@ async def revoke(call: Call) -> Answer:
             key = await _admin(call).revoke(call.principal, call.params["word"])
     except UnknownKey:
         raise Problem("no-such-key", "no API key has this id, or you may not see it") from None
-    return json(key_shown(key, call.service.keys.now()))
+    return json_response(key_shown(key, call.service.keys.now()))
 
 
 def _admin(call: Call) -> KeyAdmin:
@@ -71,7 +72,7 @@ def _refused(refusal: KeyRefused) -> Problem:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/keys",
         needs=_ADMIN,
@@ -80,7 +81,7 @@ ROUTES = (
         query=ListQuery,
         answers={200: KeyList},
     ),
-    Route(
+    Operation(
         method="POST",
         path="/v1/keys",
         needs=_ADMIN,
@@ -90,7 +91,7 @@ ROUTES = (
         body=NewKey,
         answers={201: KeyMade},
     ),
-    Route(
+    Operation(
         method="DELETE",
         path="/v1/keys/{word}",
         needs=_ADMIN,

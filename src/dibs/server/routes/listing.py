@@ -4,24 +4,24 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
+from starlette.responses import Response
 
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
-from dibs.server.answers import Answer
+from dibs.server.api.problems import Problem
+from dibs.server.api.routing import SEEING, SIGNED_IN, Operation
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.problems import Problem
 from dibs.server.reach import Found, heads_of, page_json, read
 from dibs.server.routes.shapes import ListQuery, LockPage
 from dibs.server.routes.telling import lock_shown
-from dibs.server.routing import SEEING, SIGNED_IN, Route
 from dibs.stores.http.names import MARK, decoded, encoded
 
 USUAL = 100
 """Locks on a page, unless `limit` says otherwise."""
 
 
-async def listing(call: Call) -> Answer:
+async def listing(call: Call) -> Response:
     """A page of what is held and may be seen."""
     asked = call.query(ListQuery)
     limit = asked.limit or USUAL
@@ -74,7 +74,7 @@ def _start(text: str, kind: bytes) -> bytes:
 _ANSWERS = {200: LockPage}
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/locks",
         needs=SIGNED_IN,
@@ -83,7 +83,7 @@ ROUTES = (
         query=ListQuery,
         answers=_ANSWERS,
     ),
-    Route(
+    Operation(
         method="GET",
         path="/v1/locks/",
         needs=SIGNED_IN,
@@ -92,7 +92,7 @@ ROUTES = (
         query=ListQuery,
         answers=_ANSWERS,
     ),
-    Route(
+    Operation(
         method="GET",
         path="/v1/locks/{dir}/",
         needs=SEEING,

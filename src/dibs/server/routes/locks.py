@@ -1,5 +1,7 @@
 """`/v1/locks/base64:{name}`: acquire, renew, release, look."""
 
+from starlette.responses import Response
+
 from dibs.core.names import fingerprint
 from dibs.model import (
     Failed,
@@ -16,10 +18,11 @@ from dibs.model import (
     Revoked,
     Status,
 )
-from dibs.server.answers import Answer, empty, json
+from dibs.server.api.problems import Problem, too_often
+from dibs.server.api.responses import empty_response, json_response
+from dibs.server.api.routing import SEEING, Operation, on_path
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.problems import Problem, too_often
 from dibs.server.routes.acquiring import acquire
 from dibs.server.routes.seaplane_compat import done, is_seaplane_sdk
 from dibs.server.routes.shapes import (
@@ -43,10 +46,9 @@ from dibs.server.routes.telling import (
     no_such_lease,
     not_held,
 )
-from dibs.server.routing import SEEING, Route, on_path
 
 
-async def release(call: Call) -> Answer:
+async def release(call: Call) -> Response:
     """Give it up; or end other people's leases."""
     asked = call.query(ReleaseQuery)
     if asked.force:
@@ -74,7 +76,7 @@ async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
     return (await service.ask(call.principal, command)).reply
 
 
-async def _force(call: Call, asked: ReleaseQuery) -> Answer:
+async def _force(call: Call, asked: ReleaseQuery) -> Response:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
         raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
@@ -100,7 +102,9 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
         raise failure(reply)
     if not reply.count:
         raise not_held(asked.kind)
-    return json(Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply)))
+    return json_response(
+        Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply))
+    )
 
 
 def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
@@ -115,7 +119,7 @@ def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
     )
 
 
-async def renew(call: Call) -> Answer:
+async def renew(call: Call) -> Response:
     """Keep it for longer."""
     asked = call.query(RenewQuery)
     service = call.service
@@ -129,7 +133,7 @@ async def renew(call: Call) -> Answer:
     left = service.left(reply.ttl, answer.sent)
     if is_seaplane_sdk(call):
         return done(call)
-    return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
+    return json_response(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 
 def _not_renewed(reply: Reply, kind: str) -> Problem:
@@ -145,7 +149,7 @@ def _not_renewed(reply: Reply, kind: str) -> Problem:
             return failure(reply)
 
 
-async def look(call: Call) -> Answer:
+async def look(call: Call) -> Response:
     """Who holds it."""
     asked, service = call.query(LookQuery), call.service
     status = Status(b"", 1)
@@ -160,8 +164,8 @@ async def look(call: Call) -> Answer:
         raise not_held(asked.kind)
     tag = _tag(status)
     if _has_it(call, tag):
-        return empty(304, (b"etag", tag))
-    return json(lock_shown(call, status), 200, (b"etag", tag))
+        return empty_response(304, (b"etag", tag))
+    return json_response(lock_shown(call, status), 200, (b"etag", tag))
 
 
 def _tag(status: Status) -> bytes:
@@ -182,7 +186,7 @@ def _has_it(call: Call, tag: bytes) -> bool:
 _PATH = "/v1/locks/{name}"
 
 ROUTES = (
-    Route(
+    Operation(
         method="POST",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE),
@@ -192,7 +196,7 @@ ROUTES = (
         answers={200: Held},
         problems=(409, 410, 429),
     ),
-    Route(
+    Operation(
         method="PATCH",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE),
@@ -202,7 +206,7 @@ ROUTES = (
         answers={200: Extended},
         problems=(409, 410),
     ),
-    Route(
+    Operation(
         method="DELETE",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE, forced=Scope.FORCE),
@@ -212,7 +216,7 @@ ROUTES = (
         answers={200: (Done, Forced)},
         problems=(404, 410),
     ),
-    Route(
+    Operation(
         method="GET",
         path=_PATH,
         needs=SEEING,

@@ -3,15 +3,16 @@
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import Operation, everywhere, on_path, somewhere
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.placing.desk import Progress
 from dibs.server.routes.placing import desk_of, refusals
 from dibs.server.routes.shapes import Done, Nothing
 from dibs.server.routes.telling import DONE
-from dibs.server.routing import Route, everywhere, on_path, somewhere
 
 MAX_BODY = 4096
 
@@ -36,14 +37,14 @@ class PlacementList(Struct, frozen=True):
     placements: tuple[PlacementShown, ...]
 
 
-async def placements(call: Call) -> Answer:
+async def placements(call: Call) -> Response:
     """The stores that there are."""
     call.query(Nothing)
     found = (PlacementShown(each.name, each.provider, each.region) for each in desk_of(call).places)
-    return json(PlacementList(tuple(found)))
+    return json_response(PlacementList(tuple(found)))
 
 
-async def move(call: Call) -> Answer:
+async def move(call: Call) -> Response:
     """Have it move; what is held goes on, and no lock is ever held twice."""
     call.query(Nothing)
     asked: Destination = call.decoded(await call.body(MAX_BODY), Destination)
@@ -52,14 +53,14 @@ async def move(call: Call) -> Answer:
     return DONE
 
 
-async def progress(call: Call) -> Answer:
+async def progress(call: Call) -> Response:
     """Where it lives, and what still stands at the place that it leaves."""
     call.query(Nothing)
-    return json(await desk_of(call).progress(call.name))
+    return json_response(await desk_of(call).progress(call.name))
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/placements",
         needs=somewhere(Scope.ADMIN),
@@ -69,7 +70,7 @@ ROUTES = (
         answers={200: PlacementList},
     ),
     *(
-        Route(
+        Operation(
             method="PUT",
             path=path,
             needs=needs,
@@ -86,7 +87,7 @@ ROUTES = (
         )
     ),
     *(
-        Route(
+        Operation(
             method="GET",
             path=path,
             needs=needs,

@@ -1,13 +1,14 @@
 """What those ask who look after servers: does it live, may requests be sent to it, what does it measure."""
 
 from msgspec import Struct
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import Problem
+from dibs.server.api.responses import bytes_response, json_response
+from dibs.server.api.routing import PUBLIC, Operation
 from dibs.server.call import Call
-from dibs.server.problems import Problem
-from dibs.server.routing import PUBLIC, Route
 
-TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' own."""
 
 
@@ -17,27 +18,27 @@ class Well(Struct, frozen=True):
     status: str = "ok"
 
 
-async def live(_: Call) -> Answer:
+async def live(_: Call) -> Response:
     """The loop turns; a server that does not answer this is to be started anew."""
-    return json(Well())
+    return json_response(Well())
 
 
-async def ready(call: Call) -> Answer:
+async def ready(call: Call) -> Response:
     """Its store and its records answer, and it is not about to stop."""
     await call.service.health.check()
-    return json(Well())
+    return json_response(Well())
 
 
-async def metrics(call: Call) -> Answer:
+async def metrics(call: Call) -> Response:
     """All that is counted and measured."""
     found = call.service.metrics
     if found is None:
         raise Problem("no-such-route", "metrics are off: set metrics = true")
-    return Answer(200, found.shown(), [(b"content-type", TEXT_FORMAT)])
+    return bytes_response(found.shown(), TEXT_FORMAT)
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/livez",
         needs=PUBLIC,
@@ -45,7 +46,7 @@ ROUTES = (
         summary="Whether the server lives: restart one that does not answer",
         answers={200: Well},
     ),
-    Route(
+    Operation(
         method="GET",
         path="/readyz",
         needs=PUBLIC,
@@ -53,7 +54,7 @@ ROUTES = (
         summary="Whether requests should be sent here: not while its store is away, or it is about to stop",
         answers={200: Well},
     ),
-    Route(
+    Operation(
         method="GET",
         path="/metrics",
         needs=PUBLIC,

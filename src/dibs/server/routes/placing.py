@@ -3,10 +3,10 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from dibs.server.api.problems import Problem
 from dibs.server.call import Call
 from dibs.server.placing.choice import Unsatisfiable
 from dibs.server.placing.desk import Desk, TooMany, Unknown
-from dibs.server.problems import Problem
 from dibs.server.records.port import Conflict
 
 

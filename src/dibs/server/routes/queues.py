@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from starlette.responses import Response
 
 from dibs.model import Inspect, Status
 from dibs.runtime.port import TimedReply
 from dibs.server.activity import in_steps
-from dibs.server.answers import Answer, json
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import SIGNED_IN, Operation
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
-from dibs.server.routing import SIGNED_IN, Route
 from dibs.stores.http.wire import Status as Shown
 from dibs.stores.http.wire import to_wire
 
@@ -36,7 +37,7 @@ class Queues(Struct, frozen=True):
     """How many lines there are, as far as this server has seen."""
 
 
-async def queues(call: Call) -> Answer:
+async def queues(call: Call) -> Response:
     """Which lines there are this server has seen; how long they are the store is asked."""
     asked = call.query(QueuesQuery)
     names = names_of(asked.names)
@@ -48,7 +49,7 @@ async def queues(call: Call) -> Answer:
     found = [each.reply for each in told if isinstance(each, TimedReply)]
     now = [each for each in found if isinstance(each, Status) and each.waiting]
     now.sort(key=lambda status: (-status.waiting, status.key))
-    return json(Queues(tuple(map(to_wire, now)), len(lines)))
+    return json_response(Queues(tuple(map(to_wire, now)), len(lines)))
 
 
 async def _lines(call: Call, names: bytes) -> Sequence[bytes]:
@@ -65,7 +66,7 @@ async def _lines(call: Call, names: bytes) -> Sequence[bytes]:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/queues",
         needs=SIGNED_IN,

@@ -3,17 +3,18 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import Problem
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import SEEING, SIGNED_IN, Operation, on_path
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.placing.desk import Restricted
 from dibs.server.placing.rules import Rule
-from dibs.server.problems import Problem
 from dibs.server.routes.placing import desk_of, refusals
 from dibs.server.routes.seaplane_compat import done
 from dibs.server.routes.shapes import Done, Nothing, Strict
-from dibs.server.routing import SEEING, SIGNED_IN, Route, on_path
 from dibs.stores.http.names import MARK, decoded, encoded
 
 API = "Locks"
@@ -49,16 +50,16 @@ class RestrictionPage(Struct, frozen=True):
     next_key: str | None
 
 
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """One restriction."""
     call.query(Nothing)
     if not call.allowed or not _is_ours(call):
         raise _none_there()
     with refusals(_none_there()):
-        return json(_shown(await desk_of(call).restriction(call.name)))
+        return json_response(_shown(await desk_of(call).restriction(call.name)))
 
 
-async def put(call: Call) -> Answer:
+async def put(call: Call) -> Response:
     """Set one."""
     call.query(Nothing)
     _check_api(call)
@@ -72,7 +73,7 @@ async def put(call: Call) -> Answer:
     return done(call, "Ok")
 
 
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     """Delete one."""
     call.query(Nothing)
     _check_api(call)
@@ -82,7 +83,7 @@ async def delete(call: Call) -> Answer:
     return done(call, "Ok")
 
 
-async def listing(call: Call) -> Answer:
+async def listing(call: Call) -> Response:
     """A page of those that may be seen."""
     asked = call.query(PageQuery)
     if "word" in call.params:
@@ -97,7 +98,7 @@ async def listing(call: Call) -> Answer:
         if each.directory >= start and call.principal.may(Scope.READ, each.directory)
     ]
     following = seen[PAGE].directory if len(seen) > PAGE else None
-    return json(
+    return json_response(
         RestrictionPage(
             tuple(map(_shown, seen[:PAGE])),
             None if following is None else API,
@@ -139,7 +140,7 @@ _ONE = "/v1/restrict/{word}/{dir}/"
 _LISTED = {200: RestrictionPage}
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path=_ONE,
         needs=SEEING,
@@ -149,7 +150,7 @@ ROUTES = (
         answers={200: RestrictionShown},
         problems=(404,),
     ),
-    Route(
+    Operation(
         method="PUT",
         path=_ONE,
         needs=on_path(Scope.ADMIN),
@@ -160,7 +161,7 @@ ROUTES = (
         answers={200: Done},
         problems=(409, 413),
     ),
-    Route(
+    Operation(
         method="DELETE",
         path=_ONE,
         needs=on_path(Scope.ADMIN),
@@ -171,7 +172,7 @@ ROUTES = (
         problems=(404, 409),
     ),
     *(
-        Route(
+        Operation(
             method="GET",
             path=path,
             needs=SIGNED_IN,

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from starlette.responses import Response
 
 from dibs.model import Status
-from dibs.server.answers import Answer
+from dibs.server.api.problems import Problem
+from dibs.server.api.routing import SIGNED_IN, Operation
 from dibs.server.call import Call
-from dibs.server.problems import Problem
 from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
 from dibs.server.routes.shapes import Names, Strict
-from dibs.server.routing import SIGNED_IN, Route
 from dibs.stores.http.names import decoded, encoded
 from dibs.stores.http.wire import StatusPage, to_wire
 
@@ -44,7 +44,7 @@ class ObservedPage(StatusPage, frozen=True):
     leases: dict[str, Observed] = field(default_factory=dict[str, Observed])
 
 
-async def scan(call: Call) -> Answer:
+async def scan(call: Call) -> Response:
     """A page of what may be seen."""
     asked = call.query(ScanQuery)
     try:
@@ -83,7 +83,7 @@ def _observed(call: Call, items: Iterable[Status]) -> dict[str, Observed]:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/scan",
         needs=SIGNED_IN,

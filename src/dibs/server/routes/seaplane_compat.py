@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from dibs.server.answers import Answer, json
+from starlette.responses import Response
+
+from dibs.server.api.responses import json_response
 from dibs.server.call import Call
 from dibs.server.routes.telling import DONE
 
@@ -17,6 +19,6 @@ def is_seaplane_sdk(call: Call) -> bool:
     )
 
 
-def done(call: Call, success: Literal["OK", "Ok"] = "OK") -> Answer:
+def done(call: Call, success: Literal["OK", "Ok"] = "OK") -> Response:
     """The answer of a request that succeeded; `success` is what the SDK expects."""
-    return json(success) if is_seaplane_sdk(call) else DONE
+    return json_response(success) if is_seaplane_sdk(call) else DONE

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
-from dibs.server.answers import json
+from dibs.server.api.problems import Problem
+from dibs.server.api.responses import json_response
 from dibs.server.call import Call
 from dibs.server.limits import MAX_TEXT
-from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
 from dibs.server.vetting import text_flaw
 from dibs.stores.http.names import encoded
@@ -96,4 +96,4 @@ def moment(seconds: float) -> str:
     return at.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-DONE = json(Done())
+DONE = json_response(Done())

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-import msgspec
+from starlette.responses import Response
 
 from dibs.core.names import shown
-from dibs.server.answers import Answer, Header
+from dibs.server.api.responses import Header, bytes_response, encode
 from dibs.stores.http import wire
 
 
@@ -124,12 +124,13 @@ class Problem(Exception):
             self.position,
         )
 
-    def answer(self) -> Answer:
+    def response(self) -> Response:
         """The response."""
-        headers = [(b"content-type", b"application/problem+json"), *self.headers]
+        headers = [*self.headers]
         if self.retry_after is not None:
             headers.append((b"retry-after", b"%d" % max(1, ceil(self.retry_after))))
-        return Answer(KINDS[self.kind].status, msgspec.json.encode(self.shape()), headers)
+        body = encode(self.shape())
+        return bytes_response(body, "application/problem+json", self.status, *headers)
 
 
 def forbidden(scope: str, name: bytes) -> Problem:
