@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Iterable
+from functools import cache
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Router
@@ -19,6 +20,7 @@ from dibs.errors import (
 )
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import Problem, forbidden, unauthenticated
+from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
     Methods,
@@ -28,9 +30,11 @@ from dibs.server.api.routing import (
     no_such_route,
     starlette_routes,
 )
+from dibs.server.api.service import ServiceRoutes
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, handler_of
+from dibs.server.openapi import described
 from dibs.server.placing.runtime import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
@@ -47,12 +51,12 @@ HUNG_UP = 499
 
 
 class Application:
-    """All operations over one service. `parts` have the handlers that are methods."""
+    """Operations over one service. `parts` have the handlers that are methods."""
 
     def __init__(
         self,
         service: Service,
-        operations: Iterable[Operation] = ROUTES,
+        operations: Iterable[Operation],
         parts: Iterable[object] = (),
     ) -> None:
         self.service = service
@@ -174,6 +178,30 @@ class Application:
                 return await keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
+
+
+def build_app(service: Service) -> Application:
+    """All that the service serves."""
+    return Application(service, ROUTES, _parts_of(service))
+
+
+def _parts_of(service: Service) -> Iterable[object]:
+    """What has the handlers that are methods, each with the parts of the service that it uses."""
+    yield ServiceRoutes(
+        service.server_id,
+        service.runtime,
+        service.keys,
+        service.limits,
+        service.bodies,
+        service.health,
+        None if service.metrics is None else service.metrics.shown,
+        _description,
+    )
+
+
+@cache
+def _description() -> bytes:
+    return encode(described(ROUTES))
 
 
 def _problem_of(error: DibsError) -> Problem:

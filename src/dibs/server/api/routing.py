@@ -209,16 +209,8 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What a method takes besides the caller. Raises `TypeError` for what nothing would give it."""
-        found = tuple(inspect.signature(self.handler).parameters)[2:]
-        given = {
-            *_FROM_PATH,
-            *(["query"] if self.query else []),
-            *(["body"] if self.max_body else []),
-        }
-        if unknown := set(found) - given:
-            raise TypeError(f"{self.handler.__qualname__} takes {', '.join(sorted(unknown))}")
-        return found
+        """What a method takes besides the caller."""
+        return tuple(inspect.signature(self.handler).parameters)[2:]
 
 
 class Described(TypedDict, total=False):
@@ -236,29 +228,56 @@ class Described(TypedDict, total=False):
 
 
 def route[H: Handler](
-    method: Method, path: str, needs: Needs, *, summary: str, **more: Unpack[Described]
+    method: Method,
+    paths: str | tuple[str, ...],
+    needs: Needs,
+    *,
+    summary: str,
+    **more: Unpack[Described],
 ) -> Callable[[H], H]:
-    """Mark a method as the handler of a path; once for each of several paths."""
+    """Mark a method as the handler of a path, or of several.
+
+    Where these need different things of a caller, each has a decorator of its own.
+    """
 
     def mark(handler: H) -> H:
-        operation = Operation(
-            method=method, path=path, needs=needs, handler=handler, summary=summary, **more
+        made = tuple(
+            Operation(
+                method=method, path=path, needs=needs, handler=handler, summary=summary, **more
+            )
+            for path in ((paths,) if isinstance(paths, str) else paths)
         )
-        assert isinstance(operation.arguments, tuple)
-        vars(handler)["operations"] = (operation, *getattr(handler, "operations", ()))
+        vars(handler)["operations"] = (*made, *getattr(handler, "operations", ()))
         return handler
 
     return mark
 
 
 def table_of(*classes: type) -> tuple[Operation, ...]:
-    """The operations whose handlers are methods of these classes, in their order."""
-    return tuple(
-        replace(operation, owner=each)
-        for each in classes
-        for member in vars(each).values()
-        for operation in getattr(member, "operations", ())
-    )
+    """The operations whose handlers are methods of these classes, in their order.
+
+    Raises `TypeError` for a method that takes what it would not be given.
+    """
+    found: list[Operation] = []
+    for each in classes:
+        for member in vars(each).values():
+            operations: tuple[Operation, ...] = getattr(member, "operations", ())
+            paths = "".join(operation.path for operation in operations)
+            for operation in operations:
+                _check_arguments(operation, paths)
+                found.append(replace(operation, owner=each))
+    return tuple(found)
+
+
+def _check_arguments(operation: Operation, paths: str) -> None:
+    given = {argument for argument, part in _FROM_PATH.items() if part in paths}
+    if operation.query is not None:
+        given.add("query")
+    if operation.max_body:
+        given.add("body")
+    if unknown := set(operation.arguments) - given:
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"{operation.handler.__qualname__}: nothing gives it {names}")
 
 
 def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:

@@ -1,18 +1,16 @@
-"""What the service answers to: one module for each resource, and the table of them all."""
+"""The table of all operations. Those that are no methods yet are in one module for each resource."""
 
-from dibs.server.api.routing import Operation
+from dibs.server.api.routing import Operation, table_of
+from dibs.server.api.service import ServiceRoutes
 from dibs.server.routes import (
-    about,
     audit,
     batch,
     dashboard,
     events,
-    identity,
     keys,
     listing,
     locks,
     move,
-    operations,
     queues,
     restrict,
     scanning,
@@ -22,13 +20,11 @@ from dibs.server.routes import (
 
 ROUTES: tuple[Operation, ...] = (
     *locks.ROUTES,
-    *listing.ROUTES,
-    *identity.ROUTES,
-    *about.ROUTES,
-    *operations.ROUTES,
     *batch.ROUTES,
-    *scanning.ROUTES,
+    *listing.ROUTES,
     *stream.ROUTES,
+    *table_of(ServiceRoutes),
+    *scanning.ROUTES,
     *events.ROUTES,
     *watch.ROUTES,
     *queues.ROUTES,
@@ -38,3 +34,4 @@ ROUTES: tuple[Operation, ...] = (
     *audit.ROUTES,
     *dashboard.ROUTES,
 )
+"""Starlette tries paths in this order: those that are asked for most come first."""
