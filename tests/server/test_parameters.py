@@ -3,7 +3,7 @@
 import pytest
 
 from dibs.server.api.parameters import read_query
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
 
 
@@ -24,7 +24,7 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
     ],
 )
 def test_what_is_wrong_is_told(query: str, told: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiProblem) as caught:
         read_query(query.encode(), AcquireQuery)
     assert told in str(caught.value.detail)
     assert "regex" not in str(caught.value.detail)
@@ -34,19 +34,19 @@ def test_what_is_wrong_is_told(query: str, told: str) -> None:
     "query", ["kind=null", "mode=null", "capacity=NULL", "units=null", "mode=%6eull"]
 )
 def test_null_is_no_value(query: str) -> None:
-    with pytest.raises(Problem):
+    with pytest.raises(ApiProblem):
         read_query(query.encode(), AcquireQuery)
     assert read_query(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
 
 
 def test_true_or_false() -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiProblem) as caught:
         read_query(b"force=perhaps", ReleaseQuery)
     assert caught.value.detail == "`force` must be true or false"
 
 
 def test_what_has_to_be_there_is_named() -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiProblem) as caught:
         read_query(b"ttl=3", RenewQuery)
     assert caught.value.detail == "missing parameter `id`"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dibs.model import Acquire, Release
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 
@@ -148,13 +148,13 @@ class Accounts:
         return account
 
     def check_lease(self, key_id: str, which: Which) -> None:
-        """Raises `Problem`, 429, if a key may have no other lease."""
+        """Raises `ApiProblem`, 429, if a key may have no other lease."""
         account, most = self.of(key_id), self.limits.leases_per_key
         if not account.leases.has_room(which, most - account.reserved, self._now()):
             raise _enough(most, "leases")
 
     def reserve(self, key_id: str, command: Acquire) -> None:
-        """Count what it may get in `reserved`, which the caller takes back. Raises `Problem`, 429."""
+        """Count what it may get in `reserved`, which the caller takes back. Raises `ApiProblem`, 429."""
         account, most = self.of(key_id), self.limits.waiters_per_key
         which = (command.key, command.id)
         self.check_lease(key_id, which)
@@ -175,10 +175,10 @@ class Accounts:
         return replace(command, tombstone=tombstone)
 
     def signed_in(self, key_id: str, session: str) -> None:
-        """A session begins. Raises `Problem`, 429, if a key has begun too many lately."""
+        """A session begins. Raises `ApiProblem`, 429, if a key has begun too many lately."""
         account, most, now = self.of(key_id), self.limits.sign_ins_per_key, self._now()
         if not account.sign_ins.has_room(session, most, now):
-            raise Problem(
+            raise ApiProblem(
                 "limit", f"this API key has signed in {most} times within a minute", retry_after=60
             )
         account.sign_ins.put(session, now + 60)
@@ -224,14 +224,14 @@ class Accounts:
         return self._census
 
     def one_more(self, key_id: str, what: str) -> ExitStack:
-        """Count one more of `streams`, `waiters`, … until it is closed. Raises `Problem`: 429, 503."""
+        """Count one more of `streams`, `waiters`, … until it is closed. Raises `ApiProblem`: 429, 503."""
         account = self.of(key_id)
         most: int = getattr(self.limits, f"{what}_per_key")
         if getattr(account, what) >= most:
             raise _enough(most, what.replace("_", " "))
         if what == "waiters" and self.waiting >= self.limits.waiters:
             told = f"the server is already handling {self.waiting} waiting requests"
-            raise Problem("overloaded", told, retry_after=1)
+            raise ApiProblem("overloaded", told, retry_after=1)
 
         def count(more: int) -> None:
             setattr(account, what, getattr(account, what) + more)
@@ -243,5 +243,7 @@ class Accounts:
         return counted
 
 
-def _enough(most: int, what: str) -> Problem:
-    return Problem("limit", f"this API key has reached its limit of {most} {what}", retry_after=1)
+def _enough(most: int, what: str) -> ApiProblem:
+    return ApiProblem(
+        "limit", f"this API key has reached its limit of {most} {what}", retry_after=1
+    )

@@ -19,7 +19,7 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.parameters import check_no_body
-from dibs.server.api.problems import Problem, forbidden, unauthenticated
+from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
@@ -143,7 +143,7 @@ class Application:
             if operation.body is None and not operation.ignores_body:
                 check_no_body(call)
             return await bound.handle(call)
-        except Problem as problem:
+        except ApiProblem as problem:
             if problem.kind == "forbidden" and call is not None:
                 tried = f"{call.route.method} {call.route.path}"
                 self.service.audit.deny(call.principal, tried, call.name)
@@ -160,10 +160,10 @@ class Application:
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            return _guarded(Problem("bug", "unexpected error; see the server log"), request)
+            return _guarded(ApiProblem("bug", "unexpected error; see the server log"), request)
 
     async def _principal(self, call: Call, needs: Needs) -> Principal:
-        """Who asks. Raises `Problem`: 401, or 403 for a session that another site's page uses."""
+        """Who asks. Raises `ApiProblem`: 401, or 403 for a session that another site's page uses."""
         raw = call.headers.get(b"authorization")
         if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
             if raw is not None:
@@ -204,10 +204,10 @@ def _description() -> bytes:
     return encode(described(ROUTES))
 
 
-def _problem_of(error: DibsError) -> Problem:
+def _problem_of(error: DibsError) -> ApiProblem:
     """A problem for what the library raises."""
     if isinstance(error, AcquireTimeout):
-        return Problem(
+        return ApiProblem(
             "held",
             str(error),
             retry_after=1 if error.retry_after is None else error.retry_after,
@@ -215,12 +215,12 @@ def _problem_of(error: DibsError) -> Problem:
             position=error.position,
         )
     if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
-        return Problem("malformed", str(error))
+        return ApiProblem("malformed", str(error))
     if isinstance(error, Moving):
-        return Problem("moving", str(error), retry_after=2)
+        return ApiProblem("moving", str(error), retry_after=2)
     if not isinstance(error, BackendUnavailable):
         log.error("the store refuses: %s", error)
-    return Problem("unavailable", str(error), retry_after=1)
+    return ApiProblem("unavailable", str(error), retry_after=1)
 
 
 def _has_hidden_end(raw_path: bytes) -> bool:
@@ -233,7 +233,7 @@ def _has_hidden_end(raw_path: bytes) -> bool:
 
 
 def _check(call: Call, needs: Needs) -> None:
-    """Raises `Problem`, 403, without telling anything but which scope is missing where."""
+    """Raises `ApiProblem`, 403, without telling anything but which scope is missing where."""
     scope = needs.scope
     if scope is None:
         return
@@ -241,10 +241,10 @@ def _check(call: Call, needs: Needs) -> None:
         scope = needs.forced
     if needs.kind == "everywhere":
         if not call.principal.may_everywhere(scope):
-            raise Problem("forbidden", f"requires an API key with scope {scope} for all names")
+            raise ApiProblem("forbidden", f"requires an API key with scope {scope} for all names")
     elif needs.kind == "somewhere":
         if not call.principal.may_somewhere(scope):
-            raise Problem("forbidden", f"requires an API key with scope {scope}")
+            raise ApiProblem("forbidden", f"requires an API key with scope {scope}")
     elif needs.hidden:
         call.allowed = call.principal.may(scope, call.name)
     elif not call.principal.may(scope, call.name):
@@ -256,7 +256,7 @@ def _is_forced(call: Call) -> bool:
     return kind is not None and bool(getattr(call.query(kind), "force", False))
 
 
-def _guarded(problem: Problem, request: Request) -> ASGIApp:
+def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
     """A problem as a response; beside the dashboard's page, with the policy that browsers get there."""
     response, path = problem.response(), request.scope["raw_path"]
     if path == b"/" or path.startswith(b"/ui/"):

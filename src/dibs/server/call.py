@@ -33,7 +33,7 @@ class Call(Caller):
         return b"%b:%b" % (kind.encode(), self.name)
 
     def query[T: Struct](self, kind: type[T]) -> T:
-        """The parameters. Raises `Problem`, 400, for what `kind` has not, has otherwise, or twice."""
+        """The parameters. Raises `ApiProblem`, 400, for what `kind` has not, has otherwise, or twice."""
         found = self._query
         if type(found) is kind:
             return found
@@ -42,11 +42,11 @@ class Call(Caller):
         return found
 
     async def body(self, most: int) -> bytes:
-        """All of the body. Raises `Problem`, 413, if it is longer than that."""
+        """All of the body. Raises `ApiProblem`, 413, if it is longer than that."""
         return await self.service.bodies.read(self, most)
 
     def decoded[T](self, body: bytes, kind: "type[T] | Any") -> Any:
-        """A body of JSON. Raises `Problem`, 400, for what is no JSON or is otherwise than `kind`."""
+        """A body of JSON. Raises `ApiProblem`, 400, for what is no JSON or is otherwise than `kind`."""
         return decode_body(body, kind)
 
 

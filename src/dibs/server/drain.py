@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Literal
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.call import Call
 
 type Told = Callable[[], None]
@@ -37,9 +37,9 @@ class Drain:
         return forget
 
 
-def draining() -> Problem:
+def draining() -> ApiProblem:
     """What those are told who would wait here."""
-    return Problem(
+    return ApiProblem(
         "draining",
         "this server is shutting down: send the request again",
         retry_after=1,

@@ -11,7 +11,7 @@ from msgspec.json import encode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dibs.errors import DibsError
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.call import Call
 from dibs.server.drain import End, draining, ends_of
 from dibs.server.lock_events import LockEvent, event_json
@@ -70,7 +70,7 @@ def sse_of(event: LockEvent, number: str = "") -> bytes:
 async def endless(
     call: Call, feed: AbstractContextManager[Feed], counted_as: str = "streams"
 ) -> ASGIApp:
-    """An answer of what a feed gives, which is left with the answer. Raises `Problem`: 429, 503."""
+    """An answer of what a feed gives, which is left with the answer. Raises `ApiProblem`: 429, 503."""
     if call.service.drain.begun:
         raise draining()
     counted = call.service.accounts.one_more(call.principal.key_id, counted_as)
@@ -97,7 +97,7 @@ async def _run(call: Call, own: Feed, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         try:
             await _go_on(call, own, send, words)
-        except (DibsError, Problem):  # the head of the answer is sent: no other can be told
+        except (DibsError, ApiProblem):  # the head of the answer is sent: no other can be told
             words.append(b"unavailable")
         word = b"behind" if own.behind else words[0]
         if word:

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 
 PATIENCE = 5.0
 """Seconds that work may wait for its turn."""
@@ -43,7 +43,7 @@ class FairQueue:
         """Keys whose turn comes, in this order."""
 
     def turn(self, key_id: str, cost: int = 1) -> "Turn":
-        """An async context for work of that cost. Raises `Problem`: 429, 503."""
+        """An async context for work of that cost. Raises `ApiProblem`: 429, 503."""
         return Turn(self, key_id, max(cost, 1))
 
     async def begin(self, key_id: str, cost: int) -> None:
@@ -52,7 +52,7 @@ class FairQueue:
         if share is None:
             share = self._shares[key_id] = _Share()
         if share.total and share.total + cost > self._per_key:
-            raise Problem(
+            raise ApiProblem(
                 "limit",
                 f"this API key has {share.total} {self._what} in progress; its limit is {self._per_key:g}",
                 retry_after=1,
@@ -88,7 +88,7 @@ class FairQueue:
             else:
                 self._forget(key_id, share, cost)
             if isinstance(error, TimeoutError):
-                raise Problem(
+                raise ApiProblem(
                     "overloaded",
                     f"the server is overloaded: {self._what} wait for more than {PATIENCE:g} s",
                     retry_after=1,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.responses import bytes_response, encode
 from dibs.server.auth.policy import Principal, Scope, reduced
 from dibs.stores.http.names import MARK, decoded
@@ -107,16 +107,16 @@ def heads_of(kind: Kind | None) -> Sequence[bytes]:
 
 
 def names_of(text: str) -> bytes:
-    """What names begin with, as parameters have it. Raises `Problem`, 400."""
+    """What names begin with, as parameters have it. Raises `ApiProblem`, 400."""
     try:
         raw = decoded(text.removeprefix(MARK))
     except ValueError:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             f"write a prefix of names as {MARK} followed by its bytes in URL-safe base64 without padding",
         ) from None
     if len(raw) > MAX_NAME:
-        raise Problem("malformed", f"a prefix of names must be at most {MAX_NAME} bytes long")
+        raise ApiProblem("malformed", f"a prefix of names must be at most {MAX_NAME} bytes long")
     return raw
 
 

@@ -35,7 +35,7 @@ from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
@@ -72,18 +72,18 @@ class Health:
         self._asking: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Raises `Problem`, 503, where requests should go to another server."""
+        """Raises `ApiProblem`, 503, where requests should go to another server."""
         if self._service.drain.begun:
             raise draining()
         if not self._service.keys.cache.is_current:
-            raise Problem("unavailable", "the server cannot read its records", retry_after=1)
+            raise ApiProblem("unavailable", "the server cannot read its records", retry_after=1)
         if not self._service.runtime.may_grant:
-            raise Problem(
+            raise ApiProblem(
                 "unavailable", "the server cannot read the placements of directories", retry_after=1
             )
         await self._ask_store()
         if not self._answered:
-            raise Problem("unavailable", "the store does not answer", retry_after=1)
+            raise ApiProblem("unavailable", "the store does not answer", retry_after=1)
 
     async def _ask_store(self) -> None:
         """All who ask at a time share one look."""

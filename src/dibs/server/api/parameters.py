@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
 from dibs.server.fairness import FairQueue
 from dibs.server.wanted import place_in, wanted
@@ -22,21 +22,25 @@ MAX_PARAMETERS = 32
 def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = None) -> T:
     """The parameters of a query; `lease_id` is that of the header, which stands for `id`.
 
-    Raises `Problem`, 400, for unknown, malformed or repeated parameters.
+    Raises `ApiProblem`, 400, for unknown, malformed or repeated parameters.
     """
     pairs = _pairs(query)
     if lease_id is not None and "id" in kind.__struct_fields__:
         if "id" in pairs:
-            raise Problem("malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both")
+            raise ApiProblem(
+                "malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both"
+            )
         pairs["id"] = lease_id.decode("latin-1")
     try:
         found = msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem("malformed", _describe_error(str(error), kind)) from None
+        raise ApiProblem("malformed", _describe_error(str(error), kind)) from None
     if any(each.lower() == "null" for each in pairs.values()):  # msgspec takes that word for None
         for field in msgspec.structs.fields(kind):
             if field.encode_name in pairs and getattr(found, field.name) is None:
-                raise Problem("malformed", f"`{field.encode_name}`: leave it out instead of null")
+                raise ApiProblem(
+                    "malformed", f"`{field.encode_name}`: leave it out instead of null"
+                )
     return found
 
 
@@ -55,7 +59,7 @@ def _pairs(query: bytes) -> dict[str, str]:
             parts = query.decode("ascii").split("&")
             found = [part.partition("=")[::2] for part in parts if part]
     except ValueError:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             "cannot parse the query: it must be percent-encoded UTF-8, "
             f"at most {MAX_PARAMETERS} parameters",
@@ -63,7 +67,7 @@ def _pairs(query: bytes) -> dict[str, str]:
     pairs = dict(found)
     if len(pairs) != len(found):
         twice = next(name for name in pairs if sum(name == each for each, _ in found) > 1)
-        raise Problem("malformed", f"parameter {twice!r} is given more than once")
+        raise ApiProblem("malformed", f"parameter {twice!r} is given more than once")
     return pairs
 
 
@@ -95,7 +99,7 @@ class BodyReader:
         self._seconds = seconds
 
     async def read(self, caller: Caller, most: int) -> bytes:
-        """All of the body. Raises `Problem`, 413 if it has more than `most` bytes, 408 if it is late.
+        """All of the body. Raises `ApiProblem`, 413 if it has more than `most` bytes, 408 if it is late.
 
         Raises `ClientDisconnect` if the caller hangs up.
         """
@@ -111,7 +115,7 @@ class BodyReader:
             ):
                 return await _read(caller, most)
         except TimeoutError:
-            raise Problem(
+            raise ApiProblem(
                 "late",
                 f"a request body must arrive within {self._seconds:g} s",
                 headers=((b"connection", b"close"),),
@@ -134,26 +138,26 @@ async def _read(caller: Caller, most: int) -> bytes:
 
 
 def decode_body[T](body: bytes, kind: "type[T] | Any") -> Any:
-    """A body of JSON. Raises `Problem`, 400, if it is no JSON or does not fit `kind`."""
+    """A body of JSON. Raises `ApiProblem`, 400, if it is no JSON or does not fit `kind`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("malformed", f"the body: {error}") from None
+        raise ApiProblem("malformed", f"the body: {error}") from None
 
 
 def check_no_body(caller: Caller) -> None:
-    """Raises `Problem`, 400, without reading a body where none is taken."""
+    """Raises `ApiProblem`, 400, without reading a body where none is taken."""
     headers = caller.headers
     if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             "this route takes no body: put parameters in the query, as in ?ttl=30",
             headers=((b"connection", b"close"),),
         )
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(
+def _too_large(most: int) -> ApiProblem:
+    return ApiProblem(
         "body-too-large",
         f"the body must be at most {most} bytes long",
         headers=((b"connection", b"close"),),

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from dibs.core.names import shown
@@ -11,82 +11,84 @@ from dibs.server.api.responses import Header, bytes_response, encode
 from dibs.stores.http import wire
 
 
-class Kind(NamedTuple):
-    """A kind of problem."""
+class ProblemKind(Struct, frozen=True):
+    """A kind of problem, and what to do about it."""
 
-    status: int
+    type: str
     title: str
+    status: int
     advice: str
-    """What the caller can do; served at `/problems/{kind}`."""
+    """What the caller can do; served at its type."""
 
 
-KINDS: dict[str, Kind] = {
-    "malformed": Kind(400, "Bad request", "Correct the request. Repeating it fails the same way."),
-    "unauthenticated": Kind(
+_KINDS: dict[str, tuple[int, str, str]] = {
+    "malformed": (400, "Bad request", "Correct the request. Repeating it fails the same way."),
+    "unauthenticated": (
         401,
         "Authentication required",
         "Send `Authorization: Bearer` with an API key, or with a token from /v1/token.",
     ),
-    "forbidden": Kind(
-        403, "Permission denied", "Use an API key with the scope that the detail names."
-    ),
-    "csrf": Kind(
+    "forbidden": (403, "Permission denied", "Use an API key with the scope that the detail names."),
+    "csrf": (
         403,
         "Request from another site",
         "A browser session can only make changes from the dashboard. Programs send an API key.",
     ),
-    "not-held": Kind(404, "Not held", "It is free, or this API key has no permission to read it."),
-    "no-such-key": Kind(404, "API key not found", "GET /v1/keys lists the keys."),
-    "no-such-restriction": Kind(
-        404, "Restriction not found", "GET /v1/restrict lists the restrictions."
+    "not-held": (404, "Not held", "It is free, or this API key has no permission to read it."),
+    "no-such-key": (404, "API key not found", "GET /v1/keys lists the keys."),
+    "no-such-restriction": (
+        404,
+        "Restriction not found",
+        "GET /v1/restrict lists the restrictions.",
     ),
-    "no-such-route": Kind(404, "Not found", "/v1/openapi.json describes all routes."),
-    "method": Kind(405, "Method not allowed", "The Allow header lists the methods."),
-    "late": Kind(408, "Request timeout", "Send the whole request faster."),
-    "held": Kind(
-        409, "Resource is held", "Try again after Retry-After, or wait in the queue with `wait=`."
+    "no-such-route": (404, "Not found", "/v1/openapi.json describes all routes."),
+    "method": (405, "Method not allowed", "The Allow header lists the methods."),
+    "late": (408, "Request timeout", "Send the whole request faster."),
+    "held": (
+        409,
+        "Resource is held",
+        "Try again after Retry-After, or wait in the queue with `wait=`.",
     ),
-    "waiting": Kind(409, "Not held yet", "This lease id is still waiting in the queue."),
-    "too-large": Kind(
+    "waiting": (409, "Not held yet", "This lease id is still waiting in the queue."),
+    "too-large": (
         409,
         "Capacity exceeded",
         "Waiting does not help. Ask for fewer units, or declare a larger capacity.",
     ),
-    "unsatisfiable": Kind(
+    "unsatisfiable": (
         409,
         "No placement allowed",
         "Allow more regions or providers, deny fewer, or add a placement to the service.",
     ),
-    "conflict": Kind(409, "Conflicting update", "Read the current state, then try again."),
-    "lost": Kind(
-        410, "Lease ended", "Stop the work that it protects. Acquire again with a new id."
-    ),
-    "body-too-large": Kind(413, "Body too large", "GET /v1/limits shows the limit."),
-    "media-type": Kind(
-        415, "Unsupported media type", "Send application/json or application/msgpack."
-    ),
-    "limit": Kind(429, "Quota exceeded", "Use less, or wait. GET /v1/limits shows all limits."),
-    "headers-too-large": Kind(431, "Headers too large", "GET /v1/limits shows the limit."),
-    "bug": Kind(500, "Internal server error", "This is a bug. The server log has the details."),
-    "overloaded": Kind(503, "Server overloaded", "Try again after Retry-After."),
-    "draining": Kind(
-        503, "Server shutting down", "Send the request again. Leases are not affected."
-    ),
-    "moving": Kind(
+    "conflict": (409, "Conflicting update", "Read the current state, then try again."),
+    "lost": (410, "Lease ended", "Stop the work that it protects. Acquire again with a new id."),
+    "body-too-large": (413, "Body too large", "GET /v1/limits shows the limit."),
+    "media-type": (415, "Unsupported media type", "Send application/json or application/msgpack."),
+    "limit": (429, "Quota exceeded", "Use less, or wait. GET /v1/limits shows all limits."),
+    "headers-too-large": (431, "Headers too large", "GET /v1/limits shows the limit."),
+    "bug": (500, "Internal server error", "This is a bug. The server log has the details."),
+    "overloaded": (503, "Server overloaded", "Try again after Retry-After."),
+    "draining": (503, "Server shutting down", "Send the request again. Leases are not affected."),
+    "moving": (
         503,
         "Directory is moving",
         "Its locks are moving to another store. Try again after Retry-After.",
     ),
-    "unavailable": Kind(
+    "unavailable": (
         503,
         "Store unavailable",
         "The command may or may not have been applied. Send it again, with the same id if you gave one.",
     ),
 }
 
+PROBLEM_KINDS = {
+    name: ProblemKind(f"/problems/{name}", title, status, advice)
+    for name, (status, title, advice) in _KINDS.items()
+}
 
-class Problem(Exception):
-    """Ends a request. `kind` is a key of `KINDS`; `detail` describes this occurrence."""
+
+class ApiProblem(Exception):
+    """Ends a request. `kind` is a key of `PROBLEM_KINDS`; `detail` describes this occurrence."""
 
     def __init__(
         self,
@@ -108,14 +110,14 @@ class Problem(Exception):
 
     @property
     def status(self) -> int:
-        """Its HTTP status."""
-        return KINDS[self.kind].status
+        """HTTP status of its kind."""
+        return PROBLEM_KINDS[self.kind].status
 
     def shape(self) -> wire.Problem:
         """The response body."""
-        known = KINDS[self.kind]
+        known = PROBLEM_KINDS[self.kind]
         return wire.Problem(
-            f"/problems/{self.kind}",
+            known.type,
             known.title,
             known.status,
             self.detail,
@@ -133,9 +135,9 @@ class Problem(Exception):
         return bytes_response(body, "application/problem+json", self.status, *headers)
 
 
-def forbidden(scope: str, name: bytes) -> Problem:
+def forbidden(scope: str, name: bytes) -> ApiProblem:
     """A 403 that reveals only the missing scope."""
-    return Problem("forbidden", lacking(scope, name))
+    return ApiProblem("forbidden", lacking(scope, name))
 
 
 def lacking(scope: str, name: bytes) -> str:
@@ -145,12 +147,14 @@ def lacking(scope: str, name: bytes) -> str:
     return f"requires an API key with scope {scope} for {where}"
 
 
-def too_often() -> Problem:
+def too_often() -> ApiProblem:
     """A key has ended others' leases more often than the audit takes lines."""
-    return Problem("limit", "this key has forced too many releases within a minute", retry_after=60)
+    return ApiProblem(
+        "limit", "this key has forced too many releases within a minute", retry_after=60
+    )
 
 
-def unauthenticated(told: str, *, invalid: bool = True) -> Problem:
+def unauthenticated(told: str, *, invalid: bool = True) -> ApiProblem:
     """A 401. `invalid`: the caller did send a credential."""
     challenge = b'Bearer error="invalid_token"' if invalid else b"Bearer"
-    return Problem("unauthenticated", told, headers=((b"www-authenticate", challenge),))
+    return ApiProblem("unauthenticated", told, headers=((b"www-authenticate", challenge),))

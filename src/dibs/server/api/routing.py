@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from dibs.core.names import MAX_NAME
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.ui.seal import Session
 from dibs.stores.http.names import MARK, decoded
@@ -114,7 +114,7 @@ class Caller:
     __slots__ = ("allowed", "headers", "principal", "request", "session")
 
     def __init__(self, request: Request) -> None:
-        """Raises `Problem`, 400, where two headers disagree on who asks, or what for."""
+        """Raises `ApiProblem`, 400, where two headers disagree on who asks, or what for."""
         raw = request.scope["headers"]
         self.request = request
         self.headers: Mapping[bytes, bytes] = dict(raw)
@@ -164,7 +164,7 @@ def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
     names = [name for name, _ in headers]
     for name in _GIVEN_ONCE:
         if names.count(name) > 1:
-            raise Problem("malformed", f"the header {name.decode()} is given more than once")
+            raise ApiProblem("malformed", f"the header {name.decode()} is given more than once")
 
 
 # -- operations -------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def _check_arguments(operation: Operation, paths: str) -> None:
 
 
 def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
-    """What a path names, as handlers take it. Raises `Problem`, 400, for a name that is none."""
+    """What a path names, as handlers take it. Raises `ApiProblem`, 400, for a name that is none."""
     found: dict[str, Any] = {}
     for what, text in params.items():
         if what == "name":
@@ -295,18 +295,18 @@ def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
 
 def _resource_name(text: str) -> bytes:
     if not text.startswith(MARK):
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             f"write a name as {MARK} followed by its bytes in URL-safe base64 without padding",
         )
     try:
         raw = decoded(text[len(MARK) :])
     except ValueError:
-        raise Problem(
+        raise ApiProblem(
             "malformed", f"the text after {MARK} must be URL-safe base64 without padding"
         ) from None
     if not 1 <= len(raw) <= MAX_NAME:
-        raise Problem(
+        raise ApiProblem(
             "malformed", f"a name must be 1 to {MAX_NAME} bytes long; this one is {len(raw)}"
         )
     return raw
@@ -365,12 +365,14 @@ def _methods_of(operation: Operation) -> Iterator[str]:
         yield "HEAD"
 
 
-def no_such_route() -> Problem:
+def no_such_route() -> ApiProblem:
     """A problem for a path that leads nowhere."""
-    return Problem("no-such-route", "no route matches this path; see /v1/openapi.json")
+    return ApiProblem("no-such-route", "no route matches this path; see /v1/openapi.json")
 
 
-def no_such_method(methods: Iterable[str]) -> Problem:
+def no_such_method(methods: Iterable[str]) -> ApiProblem:
     """A problem for a method that a path does not have."""
     allowed = ", ".join(sorted(methods))
-    return Problem("method", f"allowed methods: {allowed}", headers=((b"allow", allowed.encode()),))
+    return ApiProblem(
+        "method", f"allowed methods: {allowed}", headers=((b"allow", allowed.encode()),)
+    )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.problems import KINDS, Problem
+from dibs.server.api.problems import PROBLEM_KINDS, ApiProblem, ProblemKind
 from dibs.server.api.responses import bytes_response, json_response, text_response
 from dibs.server.api.routing import PUBLIC, SIGNED_IN, Caller, route
 from dibs.server.auth.credentials import PREFIX
@@ -33,15 +33,6 @@ class Well(Struct, frozen=True):
     """A server that is well."""
 
     status: str = "ok"
-
-
-class ProblemKind(Struct, frozen=True):
-    """A kind of problem, and what to do about it."""
-
-    type: str
-    title: str
-    status: int
-    advice: str
 
 
 class TokenShape(Struct, frozen=True):
@@ -90,7 +81,9 @@ class ServiceRoutes:
         """Exchange a key for a token: as text, or as JSON where that is asked for."""
         await self._bodies.read(caller, MAX_TOKEN_BODY)
         if b" " + PREFIX.encode() not in caller.headers.get(b"authorization", b""):
-            raise Problem("forbidden", "a token cannot be exchanged for another: send the API key")
+            raise ApiProblem(
+                "forbidden", "a token cannot be exchanged for another: send the API key"
+            )
         who = caller.principal
         issued = self._keys.token(who)
         if "application/json" in caller.header(b"accept"):
@@ -159,10 +152,10 @@ class ServiceRoutes:
     )
     async def problem(self, _: Caller, word: str) -> Response:
         """What a problem's type means."""
-        kind = KINDS.get(word)
+        kind = PROBLEM_KINDS.get(word)
         if kind is None:
-            raise Problem("no-such-route", "unknown problem type")
-        return json_response(ProblemKind(f"/problems/{word}", kind.title, kind.status, kind.advice))
+            raise ApiProblem("no-such-route", "unknown problem type")
+        return json_response(kind)
 
     @route(
         "GET",
@@ -200,5 +193,5 @@ class ServiceRoutes:
     async def metrics(self, _: Caller) -> Response:
         """All that is counted and measured."""
         if self._metrics is None:
-            raise Problem("no-such-route", "metrics are off: set metrics = true")
+            raise ApiProblem("no-such-route", "metrics are off: set metrics = true")
         return bytes_response(self._metrics(), METRICS_FORMAT)

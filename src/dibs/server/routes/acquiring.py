@@ -13,7 +13,7 @@ from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
 from dibs.runtime.port import Runtime, TimedReply
-from dibs.server.api.problems import Problem, unauthenticated
+from dibs.server.api.problems import ApiProblem, unauthenticated
 from dibs.server.api.responses import json_response
 from dibs.server.call import Call
 from dibs.server.drain import End, draining, ends_of
@@ -73,12 +73,12 @@ class _Line(AcquireAttempt):
             raise AcquireTimeout(
                 "the server was paused and missed its turn in the queue", key=self._request.key
             )
-        raise Problem("lost", "this lease id has ended: acquire with a new id")
+        raise ApiProblem("lost", "this lease id has ended: acquire with a new id")
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         if reply.reason == "too_large":
             self._over = True
-            raise Problem("too-large", "more units requested than the declared capacity")
+            raise ApiProblem("too-large", "more units requested than the declared capacity")
         await super()._wait_outside(reply, until)
 
 
@@ -89,7 +89,7 @@ async def acquire_in_line(
 
     A caller who hangs up leaves the queue, unless the id is his own: the same request may be at another
     server by now, and he may hold. Such an id is given up by its caller only.
-    Raises `AcquireTimeout`, `ClientDisconnect` when the caller hangs up, and `Problem` when the server is
+    Raises `AcquireTimeout`, `ClientDisconnect` when the caller hangs up, and `ApiProblem` when the server is
     about to stop or the caller's key or session ends.
     """
     service, key_id = call.service, call.principal.key_id
@@ -194,13 +194,13 @@ async def acquire(call: Call) -> Response:
 
 
 def _command(call: Call, asked: AcquireQuery) -> Acquire:
-    """What is asked for. Raises `Problem` for what can't be."""
+    """What is asked for. Raises `ApiProblem` for what can't be."""
     service = call.service
     kind, units, capacity = _wanted(asked, service.limits.max_capacity)
     check_ttl(service, asked.ttl)
     longest = service.limits.max_wait
     if asked.wait > longest:
-        raise Problem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
+        raise ApiProblem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
     check_text("client-id", asked.client_id, MAX_OWNER)
     check_text("note", asked.note)
     lease_id = asked.id or service.doubts.new_id()
@@ -220,28 +220,34 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
 
 
 def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
-    """The kind of key, the units, and the capacity, at most `most`. Raises `Problem` if they do not fit."""
+    """The kind of key, the units, and the capacity, at most `most`. Raises `ApiProblem`, 400."""
     if asked.mode is not None:
         if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
-            raise Problem(
+            raise ApiProblem(
                 "malformed", "`mode` is for a readers-writer lock, without `capacity` and `units`"
             )
         return "rwlock", MANY if asked.mode == "write" else 1, MANY
     if asked.kind == "rwlock":
-        raise Problem("malformed", "a readers-writer lock needs mode=read or mode=write")
+        raise ApiProblem("malformed", "a readers-writer lock needs mode=read or mode=write")
     if asked.capacity is not None or asked.kind == "semaphore":
         if asked.kind not in (None, "semaphore"):
-            raise Problem("malformed", f"a {asked.kind} has no capacity: only a semaphore has one")
+            raise ApiProblem(
+                "malformed", f"a {asked.kind} has no capacity: only a semaphore has one"
+            )
         if asked.capacity is None:
-            raise Problem("malformed", "a semaphore needs `capacity`")
+            raise ApiProblem("malformed", "a semaphore needs `capacity`")
         if asked.capacity > most:
-            raise Problem("malformed", f"`capacity` must be at most {most}, not {asked.capacity}")
+            raise ApiProblem(
+                "malformed", f"`capacity` must be at most {most}, not {asked.capacity}"
+            )
         units = asked.units or 1
         if units > asked.capacity:
-            raise Problem("malformed", f"`units` is {units}, more than `capacity` {asked.capacity}")
+            raise ApiProblem(
+                "malformed", f"`units` is {units}, more than `capacity` {asked.capacity}"
+            )
         return "semaphore", units, asked.capacity
     if asked.units is not None and asked.units != 1:
-        raise Problem("malformed", "`units` is for a semaphore: give its `capacity` too")
+        raise ApiProblem("malformed", "`units` is for a semaphore: give its `capacity` too")
     return asked.kind or "lock", 1, 1
 
 
@@ -299,15 +305,15 @@ def _held(call: Call, had: Had, command: Acquire) -> Response:
     )
 
 
-def not_acquired(reply: Reply, key: bytes) -> Problem:
+def not_acquired(reply: Reply, key: bytes) -> ApiProblem:
     """Why an acquire got nothing."""
     match reply:
         case Refused(reason="too_large"):
-            return Problem("too-large", "more units requested than the declared capacity")
+            return ApiProblem("too-large", "more units requested than the declared capacity")
         case Refused(reason="queue_full"):
-            return Problem("limit", "its queue is full", retry_after=reply.recheck_in)
+            return ApiProblem("limit", "its queue is full", retry_after=reply.recheck_in)
         case Refused():
-            return Problem(
+            return ApiProblem(
                 "held",
                 describe_holders(key, reply.holders, None),
                 retry_after=reply.recheck_in,
@@ -316,6 +322,6 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
         case Queued():
             return in_line(reply)
         case Gone():
-            return Problem("lost", "this lease id has ended: acquire with a new id")
+            return ApiProblem("lost", "this lease id has ended: acquire with a new id")
         case _:
             return failure(reply)

@@ -28,7 +28,7 @@ from dibs.model import (
 )
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.accounts import Accounts
-from dibs.server.api.problems import Problem, too_often
+from dibs.server.api.problems import ApiProblem, too_often
 from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Operation
 from dibs.server.call import Call
@@ -63,7 +63,7 @@ async def batch(call: Call) -> Response:
     queue, busy, cost = _queue(accounts, kinds), "", max(len(ops), 1)
     try:
         await queue.begin(key_id, cost)
-    except Problem as problem:
+    except ApiProblem as problem:
         if kinds <= _PUT_OFF:
             raise
         queue, busy = accounts.renewing, problem.detail  # renewals and releases go on
@@ -145,18 +145,18 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[CallResult]:
 
 
 async def _ops(call: Call) -> Sequence[Command | Failed]:
-    """The commands of the body, or what is wrong with a key. Raises `Problem`: 400, 413, 415."""
+    """The commands of the body, or what is wrong with a key. Raises `ApiProblem`: 400, 413, 415."""
     kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
     decoder = _decoders.get(kind)
     if decoder is None:
-        raise Problem("media-type", "send a batch as application/json or application/msgpack")
+        raise ApiProblem("media-type", "send a batch as application/json or application/msgpack")
     body = await call.body(call.service.limits.max_body)
     try:
         commands = decoder(body).commands
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("malformed", f"the batch: {error}") from None
+        raise ApiProblem("malformed", f"the batch: {error}") from None
     if len(commands) > MAX_BATCH:
-        raise Problem("malformed", f"a batch can have at most {MAX_BATCH} commands")
+        raise ApiProblem("malformed", f"a batch can have at most {MAX_BATCH} commands")
     return list(map(_op, commands))
 
 
@@ -181,7 +181,7 @@ def _vetted(call: Call, command: Command | Failed, trace: str) -> Command | Repl
             service.accounts.reserve(who.key_id, command)
         elif type(command) is Release and command.retain:
             service.accounts.check_lease(who.key_id, (command.key, command.id))
-    except Problem as problem:
+    except ApiProblem as problem:
         return Failed("busy", problem.detail)
     if type(command) is Acquire:
         command.address = call.ip  # type: ignore[misc]

@@ -6,7 +6,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from dibs.errors import DibsError
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.responses import Header, empty_response, json_response
 from dibs.server.api.routing import PUBLIC, SESSION, Operation
 from dibs.server.audit import common_directory
@@ -49,7 +49,7 @@ async def index(call: Call) -> Response:
     """The page; whoever takes nothing but JSON is told that there is none here."""
     accept = call.header(b"accept")
     if "application/json" in accept and "text/html" not in accept and "*/*" not in accept:
-        raise Problem("no-such-route", "this is the dashboard; for the API see /v1/openapi.json")
+        raise ApiProblem("no-such-route", "this is the dashboard; for the API see /v1/openapi.json")
     return _answer(call, FILES[INDEX])
 
 
@@ -57,7 +57,7 @@ async def file(call: Call) -> Response:
     """A file of the page."""
     found = FILES.get(call.params["rest"])
     if found is None:
-        raise Problem("no-such-route", "the dashboard has no such file")
+        raise ApiProblem("no-such-route", "the dashboard has no such file")
     return _answer(call, found)
 
 
@@ -69,7 +69,7 @@ async def sign_in(call: Call) -> Response:
     """Begin a session."""
     call.query(Nothing)
     if call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        raise Problem("media-type", "send application/json with a key or a ticket")
+        raise ApiProblem("media-type", "send application/json with a key or a ticket")
     asked: SignIn = call.decoded(await call.body(MAX_BODY), SignIn)
     sessions = call.service.sessions
     sessions.check_page(call)
@@ -79,7 +79,7 @@ async def sign_in(call: Call) -> Response:
     if asked.ticket is not None and asked.key is None:
         async with sessions.by_ticket(asked.ticket) as found:
             return await _begun(call, found, "the link that the server printed")
-    raise Problem("malformed", "the body must contain either a key or a ticket")
+    raise ApiProblem("malformed", "the body must contain either a key or a ticket")
 
 
 async def _begun(call: Call, found: SignedIn, by: str) -> Response:
@@ -101,7 +101,7 @@ async def sign_out(call: Call) -> Response:
     try:
         await sessions.end(found.session)
     except DibsError as error:
-        raise Problem(
+        raise ApiProblem(
             "unavailable",
             f"this server has ended the session, others accept it until the records can be written: {error}",
             headers=(sessions.no_cookie(call), *POLICY),

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from dibs.server.api.problems import Problem, forbidden
+from dibs.server.api.problems import ApiProblem, forbidden
 from dibs.server.api.responses import json_response
 from dibs.server.api.routing import Operation, somewhere
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
@@ -36,7 +36,7 @@ async def create(call: Call) -> Response:
         async with call.service.accounts.changing.turn(call.principal.key_id):
             made = await _admin(call).create(call.principal, new)
     except ValueError as error:
-        raise Problem("malformed", str(error)) from None
+        raise ApiProblem("malformed", str(error)) from None
     except KeyRefused as refusal:
         raise _refused(refusal) from None
     return json_response(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
@@ -57,7 +57,7 @@ async def revoke(call: Call) -> Response:
         async with call.service.accounts.changing.turn(call.principal.key_id):
             key = await _admin(call).revoke(call.principal, call.params["word"])
     except UnknownKey:
-        raise Problem("no-such-key", "no API key has this id, or you may not see it") from None
+        raise ApiProblem("no-such-key", "no API key has this id, or you may not see it") from None
     return json_response(key_shown(key, call.service.keys.now()))
 
 
@@ -65,10 +65,10 @@ def _admin(call: Call) -> KeyAdmin:
     return KeyAdmin(call.service.keys, call.service.audit)
 
 
-def _refused(refusal: KeyRefused) -> Problem:
+def _refused(refusal: KeyRefused) -> ApiProblem:
     if refusal.prefix:
         return forbidden(Scope.ADMIN, refusal.prefix)
-    return Problem("limit" if refusal.kind == "limit" else "forbidden", str(refusal))
+    return ApiProblem("limit" if refusal.kind == "limit" else "forbidden", str(refusal))
 
 
 ROUTES = (

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import SEEING, SIGNED_IN, Operation
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
@@ -27,7 +27,7 @@ async def listing(call: Call) -> Response:
     limit = asked.limit or USUAL
     most = call.service.limits.max_page
     if limit > most:
-        raise Problem("malformed", f"`limit` must be at most {most}: get more pages with `from`")
+        raise ApiProblem("malformed", f"`limit` must be at most {most}: get more pages with `from`")
     kind = b"" if asked.kind == "all" else asked.kind.encode() + b":"
     heads = heads_of(None if asked.kind == "all" else asked.kind)
     prefixes = [head + call.name for head in heads]
@@ -65,9 +65,9 @@ def _start(text: str, kind: bytes) -> bytes:
     try:
         name = decoded(text.removeprefix(MARK))
     except ValueError:
-        raise Problem("malformed", "`from` must be `next` of the previous page") from None
+        raise ApiProblem("malformed", "`from` must be `next` of the previous page") from None
     if not 1 <= len(name) <= MAX_NAME + 16:
-        raise Problem("malformed", "`from` is longer than a name can be")
+        raise ApiProblem("malformed", "`from` is longer than a name can be")
     return kind + name
 
 

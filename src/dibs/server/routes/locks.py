@@ -18,7 +18,7 @@ from dibs.model import (
     Revoked,
     Status,
 )
-from dibs.server.api.problems import Problem, too_often
+from dibs.server.api.problems import ApiProblem, too_often
 from dibs.server.api.responses import empty_response, json_response
 from dibs.server.api.routing import SEEING, Operation, on_path
 from dibs.server.auth.policy import Scope
@@ -54,12 +54,12 @@ async def release(call: Call) -> Response:
     if asked.force:
         return await _force(call, asked)
     if asked.id is None:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             "give the lease `id`; to end another holder's lease, give force=true and a `reason`",
         )
     if asked.reason or asked.now or asked.lease:
-        raise Problem("malformed", "`lease`, `reason` and `now` need force=true")
+        raise ApiProblem("malformed", "`lease`, `reason` and `now` need force=true")
     async with call.service.accounts.renewing.turn(call.principal.key_id):
         reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
@@ -79,7 +79,7 @@ async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
 async def _force(call: Call, asked: ReleaseQuery) -> Response:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
-        raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
+        raise ApiProblem("malformed", "give a `reason`: the holder and the audit log get it")
     check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service, key = call.service, call.key(asked.kind)
@@ -136,11 +136,11 @@ async def renew(call: Call) -> Response:
     return json_response(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 
-def _not_renewed(reply: Reply, kind: str) -> Problem:
+def _not_renewed(reply: Reply, kind: str) -> ApiProblem:
     match reply:
         case Lost(reason="revoked"):
             told = f": {reply.detail}" if reply.detail else ""
-            return Problem("lost", f"the lease was revoked{told}")
+            return ApiProblem("lost", f"the lease was revoked{told}")
         case Lost():
             return no_such_lease(kind)
         case Queued():

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.call import Call
 from dibs.server.placing.choice import Unsatisfiable
 from dibs.server.placing.desk import Desk, TooMany, Unknown
@@ -18,15 +18,15 @@ def desk_of(call: Call) -> Desk:
 
 
 @contextmanager
-def refusals(unknown: Problem | None = None) -> Generator[None]:
-    """What the desk refuses in here is raised as a `Problem`; `unknown` is that of what it does not know."""
+def refusals(unknown: ApiProblem | None = None) -> Generator[None]:
+    """Raise what the desk refuses in here as `ApiProblem`; `unknown` is that of what it does not know."""
     try:
         yield
     except Unknown as error:
-        raise unknown or Problem("malformed", str(error)) from None
+        raise unknown or ApiProblem("malformed", str(error)) from None
     except Unsatisfiable as error:
-        raise Problem("unsatisfiable", str(error)) from None
+        raise ApiProblem("unsatisfiable", str(error)) from None
     except TooMany as error:
-        raise Problem("limit", str(error)) from None
+        raise ApiProblem("limit", str(error)) from None
     except Conflict:
-        raise Problem("conflict", "another request changed it at the same time") from None
+        raise ApiProblem("conflict", "another request changed it at the same time") from None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.responses import json_response
 from dibs.server.api.routing import SEEING, SIGNED_IN, Operation, on_path
 from dibs.server.auth.policy import Scope
@@ -69,7 +69,7 @@ async def put(call: Call) -> Response:
             async with call.service.accounts.changing.turn(call.principal.key_id):
                 await desk_of(call).restrict(call.principal, call.name, rule)
     except ValueError as error:
-        raise Problem("malformed", str(error)) from None
+        raise ApiProblem("malformed", str(error)) from None
     return done(call, "Ok")
 
 
@@ -89,7 +89,7 @@ async def listing(call: Call) -> Response:
     if "word" in call.params:
         _check_api(call)
     elif (asked.from_ is None) != (asked.from_api is None):
-        raise Problem("malformed", "give both `from` and `from_api`, or neither")
+        raise ApiProblem("malformed", "give both `from` and `from_api`, or neither")
     start = b"" if asked.from_ is None else _start(asked.from_)
     all_of_them = await desk_of(call).restrictions()
     seen = [
@@ -108,11 +108,11 @@ async def listing(call: Call) -> Response:
 
 
 def _check_api(call: Call) -> None:
-    """Raises `Problem` for what is not there to be restricted."""
+    """Raises `ApiProblem` for what is not there to be restricted."""
     if not _is_ours(call):
         word = call.params["word"]
         told = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
-        raise Problem("malformed", told)
+        raise ApiProblem("malformed", told)
 
 
 def _is_ours(call: Call) -> bool:
@@ -124,11 +124,11 @@ def _start(text: str) -> bytes:
     try:
         return decoded(text.removeprefix(MARK)) + b"/"
     except ValueError:
-        raise Problem("malformed", "`from` must be `next_key` of the previous page") from None
+        raise ApiProblem("malformed", "`from` must be `next_key` of the previous page") from None
 
 
-def _none_there() -> Problem:
-    return Problem("no-such-restriction", "this directory has no restriction")
+def _none_there() -> ApiProblem:
+    return ApiProblem("no-such-restriction", "this directory has no restriction")
 
 
 def _shown(found: Restricted) -> RestrictionShown:

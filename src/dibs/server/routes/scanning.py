@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.responses import Response
 
 from dibs.model import Status
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import SIGNED_IN, Operation
 from dibs.server.call import Call
 from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
@@ -50,7 +50,7 @@ async def scan(call: Call) -> Response:
     try:
         prefixes, cursor = _prefixes(asked), decoded(asked.cursor) or None
     except ValueError:
-        raise Problem("malformed", "`prefix` and `cursor` must be URL-safe base64") from None
+        raise ApiProblem("malformed", "`prefix` and `cursor` must be URL-safe base64") from None
     limit = min(asked.limit, call.service.limits.max_page)
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
@@ -67,7 +67,7 @@ def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
     if not asked.names:
         return prefixes_of(decoded(asked.prefix))
     if asked.prefix:
-        raise Problem("malformed", "give either `prefix` (of keys) or `names`, not both")
+        raise ApiProblem("malformed", "give either `prefix` (of keys) or `names`, not both")
     names = names_of(asked.names)
     return [head + names for head in HEADS]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.responses import json_response
 from dibs.server.call import Call
 from dibs.server.limits import MAX_TEXT
@@ -42,47 +42,47 @@ def lock_shown(call: Call, status: Status) -> LockShown:
 
 
 def check_ttl(service: "Service", ttl: float) -> None:
-    """Raises `Problem`, 400, for one beyond the limits."""
+    """Raises `ApiProblem`, 400, for one beyond the limits."""
     limits = service.limits
     if not limits.min_ttl <= ttl <= limits.max_ttl:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {ttl:g}",
         )
 
 
-def no_such_lease(kind: str) -> Problem:
+def no_such_lease(kind: str) -> ApiProblem:
     """A problem for an id that holds nothing of this kind."""
-    return Problem(
+    return ApiProblem(
         "lost",
         f"no {kind} of this name is held with this id: it expired, was released, or never existed. "
         f"{_OTHER_KINDS}",
     )
 
 
-def not_held(kind: str) -> Problem:
+def not_held(kind: str) -> ApiProblem:
     """A problem for a name that nobody holds as this kind."""
-    return Problem("not-held", f"no {kind} of this name is held. {_OTHER_KINDS}")
+    return ApiProblem("not-held", f"no {kind} of this name is held. {_OTHER_KINDS}")
 
 
 def check_text(what: str, text: str, most: int = MAX_TEXT) -> None:
-    """Raises `Problem`, 400, for a text of more bytes."""
+    """Raises `ApiProblem`, 400, for a text of more bytes."""
     if flaw := text_flaw(what, text, most):
-        raise Problem("malformed", flaw)
+        raise ApiProblem("malformed", flaw)
 
 
-def failure(reply: Reply) -> Problem:
+def failure(reply: Reply) -> ApiProblem:
     """A problem for what a store could not do."""
     if isinstance(reply, Failed):
         if reply.reason == "invalid":
-            return Problem("malformed", reply.detail)
-        return Problem("unavailable", reply.detail, retry_after=1)
-    return Problem("unavailable", f"the store answered with {type(reply).__name__}")
+            return ApiProblem("malformed", reply.detail)
+        return ApiProblem("unavailable", reply.detail, retry_after=1)
+    return ApiProblem("unavailable", f"the store answered with {type(reply).__name__}")
 
 
-def in_line(reply: Queued) -> Problem:
+def in_line(reply: Queued) -> ApiProblem:
     """A problem for an id that has a place in line only."""
-    return Problem(
+    return ApiProblem(
         "waiting",
         f"this lease id is waiting in the queue, {reply.position} ahead of it",
         retry_after=reply.recheck_in,

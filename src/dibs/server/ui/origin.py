@@ -1,6 +1,6 @@
 """Whether it is a page of this server's own that asks. A browser says so, and no page can have it lie."""
 
-from dibs.server.api.problems import Problem
+from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
 
 _FETCHED = b"sec-fetch-site"
@@ -13,7 +13,7 @@ class Origins:
         self._others = frozenset(each.rstrip("/").lower() for each in others)
 
     def check_reading(self, caller: Caller) -> None:
-        """What is only read. Raises `Problem`, 403, for another site's page.
+        """What is only read. Raises `ApiProblem`, 403, for another site's page.
 
         A browser too old to tell lets that page ask, but not see the answer.
         """
@@ -21,12 +21,12 @@ class Origins:
             raise _foreign()
 
     def check_changing(self, caller: Caller) -> None:
-        """What changes something. Raises `Problem`, 403, unless a page of this server's own asks."""
+        """What changes something. Raises `ApiProblem`, 403, unless a page of this server's own asks."""
         if caller.headers.get(_FETCHED, b"same-origin") != b"same-origin":
             raise _foreign()
         origin = caller.header(b"origin").lower()
         if not origin:
-            raise Problem("csrf", "the Origin header is missing: only browsers can sign in")
+            raise ApiProblem("csrf", "the Origin header is missing: only browsers can sign in")
         if origin not in self._others and origin not in _own(caller):
             raise _foreign()
 
@@ -47,8 +47,8 @@ def _own(caller: Caller) -> tuple[str, ...]:
     return tuple(f"{scheme}://{host}" for scheme in schemes) if host else ()
 
 
-def _foreign() -> Problem:
-    return Problem(
+def _foreign() -> ApiProblem:
+    return ApiProblem(
         "csrf",
         "rejected a request that another site's page sent with your session. If it came from the "
         "dashboard, a proxy in front changes the Host header: see the setting `origins`",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.json import decode, encode
 
-from dibs.server.api.problems import Problem, unauthenticated
+from dibs.server.api.problems import ApiProblem, unauthenticated
 from dibs.server.api.responses import Header
 from dibs.server.api.routing import Caller
 from dibs.server.auth.credentials import PREFIX
@@ -69,7 +69,7 @@ class Sessions:
         return bool(self._brought(caller))
 
     async def authenticate(self, caller: Caller) -> Principal:
-        """Whose session it is. Raises `Problem`: 401, and 403 where it is not its own page that asks."""
+        """Whose session it is. Raises `ApiProblem`: 401, and 403 where it is not its own page that asks."""
         session = self._only_session(caller)
         if caller.request.method in READING:
             self._origins.check_reading(caller)
@@ -97,7 +97,7 @@ class Sessions:
         return cookie_brought(caller.header(b"cookie"), over_tls=over_tls(caller))
 
     def _only_session(self, caller: Caller) -> Session:
-        """The one that the request brings. Raises `Problem`, 401."""
+        """The one that the request brings. Raises `ApiProblem`, 401."""
         now = self._keys.now()
         opened = {self._opened(text) for text in self._brought(caller)}
         found = [
@@ -114,9 +114,9 @@ class Sessions:
     def _check_token(self, caller: Caller, session: Session) -> None:
         brought, tokens = caller.headers.get(TOKEN), [each.token(session) for each in self._seals]
         if brought is None:
-            raise Problem("csrf", "requests that change something need the header dibs-csrf")
+            raise ApiProblem("csrf", "requests that change something need the header dibs-csrf")
         if not any(compare_digest(brought, each.encode()) for each in tokens):
-            raise Problem(
+            raise ApiProblem(
                 "csrf", "the dibs-csrf header belongs to another session: reload the page"
             )
 
@@ -127,11 +127,11 @@ class Sessions:
     # -- signing in and out -------------------------------------------------------------------------
 
     def check_page(self, caller: Caller) -> None:
-        """Raises `Problem`, 403, unless it is a page of ours that wants to sign in."""
+        """Raises `ApiProblem`, 403, unless it is a page of ours that wants to sign in."""
         self._origins.check_changing(caller)
 
     async def by_key(self, key: str) -> SignedIn:
-        """A session of the owner of a key, and of no token. Raises `Problem`, 401."""
+        """A session of the owner of a key, and of no token. Raises `ApiProblem`, 401."""
         key = key.strip()
         try:
             if not (key.isascii() and key.startswith(PREFIX)):
@@ -142,7 +142,7 @@ class Sessions:
 
     @asynccontextmanager
     async def by_ticket(self, ticket: str) -> AsyncGenerator[SignedIn]:
-        """A session for a ticket, which is used up unless the block fails. Raises `Problem`, 401."""
+        """A session for a ticket, which is used up unless the block fails. Raises `ApiProblem`, 401."""
         with self._tickets.redeemed(ticket) as key_id:
             yield await self._by_key_id(key_id)
 
