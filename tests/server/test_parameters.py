@@ -4,7 +4,7 @@ import pytest
 
 from dibs.server.api.parameters import read_query
 from dibs.server.api.problems import ApiProblem
-from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
+from dibs.server.api.schemas import AcquireQuery, ReleaseQuery, RenewQuery
 
 
 @pytest.mark.parametrize(

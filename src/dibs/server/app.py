@@ -18,6 +18,7 @@ from dibs.errors import (
     InvalidRequest,
     UnsafeTiming,
 )
+from dibs.server.api.admin import KeyRoutes, PlacementRoutes
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
 from dibs.server.api.responses import encode
@@ -77,8 +78,6 @@ class Application:
         """Answer one request."""
         if scope["type"] != "http":
             return await _refuse(scope, receive, send)
-        if b"%" in scope["raw_path"] and _has_hidden_end(scope["raw_path"]):
-            return await self._respond_nowhere(scope, receive, send)
         return await self.router(scope, receive, send)
 
     async def _respond_nowhere(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -133,6 +132,8 @@ class Application:
         """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
         call = None
         try:
+            if b"%" in request.scope["raw_path"]:
+                _check_escapes(request.scope["raw_path"])
             if bound is None:
                 raise no_such_method(methods) if methods else no_such_route()
             operation = bound.operation
@@ -187,6 +188,10 @@ def build_app(service: Service) -> Application:
 
 def _parts_of(service: Service) -> Iterable[object]:
     """What has the handlers that are methods, each with the parts of the service that it uses."""
+    changing = service.accounts.changing
+    yield KeyRoutes(service.keys, service.audit, changing)
+    if service.placing is not None:
+        yield PlacementRoutes(service.placing, changing)
     yield ServiceRoutes(
         service.server_id,
         service.runtime,
@@ -223,13 +228,14 @@ def _problem_of(error: DibsError) -> ApiProblem:
     return ApiProblem("unavailable", str(error), retry_after=1)
 
 
-def _has_hidden_end(raw_path: bytes) -> bool:
-    """Whether a segment ends within an escape: Starlette matches paths in which escapes are undone.
+def _check_escapes(raw_path: bytes) -> None:
+    """Raises `ApiProblem`, 400, where Starlette may have taken the path for another one.
 
-    It would take an escaped slash for a slash, and overlook a line feed at the end of a path.
+    It undoes escapes first. So it takes an escaped slash for a slash, and overlooks a line feed at the end.
     """
     lower = raw_path.lower()
-    return b"%2f" in lower or b"%0a" in lower
+    if b"%2f" in lower or lower.endswith(b"%0a"):
+        raise ApiProblem("malformed", "the path contains an escaped slash or ends in a line feed")
 
 
 def _check(call: Call, needs: Needs) -> None:

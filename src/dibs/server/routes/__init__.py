@@ -1,18 +1,15 @@
 """The table of all operations. Those that are no methods yet are in one module for each resource."""
 
+from dibs.server.api.admin import KeyRoutes, PlacementRoutes
 from dibs.server.api.routing import Operation, table_of
 from dibs.server.api.service import ServiceRoutes
 from dibs.server.routes import (
-    audit,
     batch,
     dashboard,
     events,
-    keys,
     listing,
     locks,
-    move,
     queues,
-    restrict,
     scanning,
     stream,
     watch,
@@ -28,10 +25,7 @@ ROUTES: tuple[Operation, ...] = (
     *events.ROUTES,
     *watch.ROUTES,
     *queues.ROUTES,
-    *restrict.ROUTES,
-    *move.ROUTES,
-    *keys.ROUTES,
-    *audit.ROUTES,
+    *table_of(KeyRoutes, PlacementRoutes),
     *dashboard.ROUTES,
 )
 """Starlette tries paths in this order: those that are asked for most come first."""

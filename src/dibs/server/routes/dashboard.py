@@ -9,10 +9,10 @@ from dibs.errors import DibsError
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.responses import Header, empty_response, json_response
 from dibs.server.api.routing import PUBLIC, SESSION, Operation
+from dibs.server.api.schemas import Nothing
 from dibs.server.audit import common_directory
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.routes.shapes import Nothing
 from dibs.server.ui.files import INDEX, POLICY, File, all_files, file_response
 from dibs.server.ui.sessions import SignedIn
 from dibs.stores.http.names import encoded

@@ -11,12 +11,12 @@ from starlette.types import ASGIApp
 
 from dibs.core.names import Kind
 from dibs.server.api.routing import SIGNED_IN, Operation
+from dibs.server.api.schemas import Names, Strict
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent
 from dibs.server.reach import heads_of, names_of, read
-from dibs.server.routes.shapes import Names, Strict
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import to_wire
 

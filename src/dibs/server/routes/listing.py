@@ -10,10 +10,10 @@ from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import SEEING, SIGNED_IN, Operation
+from dibs.server.api.schemas import ListQuery, LockPage
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.reach import Found, heads_of, page_json, read
-from dibs.server.routes.shapes import ListQuery, LockPage
 from dibs.server.routes.telling import lock_shown
 from dibs.stores.http.names import MARK, decoded, encoded
 

@@ -19,13 +19,9 @@ from dibs.model import (
     Status,
 )
 from dibs.server.api.problems import ApiProblem, too_often
-from dibs.server.api.responses import empty_response, json_response
+from dibs.server.api.responses import done_response, empty_response, is_seaplane_sdk, json_response
 from dibs.server.api.routing import SEEING, Operation, on_path
-from dibs.server.auth.policy import Scope
-from dibs.server.call import Call
-from dibs.server.routes.acquiring import acquire
-from dibs.server.routes.seaplane_compat import done, is_seaplane_sdk
-from dibs.server.routes.shapes import (
+from dibs.server.api.schemas import (
     AcquireQuery,
     Done,
     Extended,
@@ -36,6 +32,9 @@ from dibs.server.routes.shapes import (
     ReleaseQuery,
     RenewQuery,
 )
+from dibs.server.auth.policy import Scope
+from dibs.server.call import Call
+from dibs.server.routes.acquiring import acquire
 from dibs.server.routes.telling import (
     check_text,
     check_ttl,
@@ -66,7 +65,7 @@ async def release(call: Call) -> Response:
         raise failure(reply)
     if type(reply) is not Released:
         raise no_such_lease(asked.kind)
-    return done(call)
+    return done_response(call.headers)
 
 
 async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
@@ -131,8 +130,8 @@ async def renew(call: Call) -> Response:
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply, asked.kind)
     left = service.left(reply.ttl, answer.sent)
-    if is_seaplane_sdk(call):
-        return done(call)
+    if is_seaplane_sdk(call.headers):
+        return done_response(call.headers)
     return json_response(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 

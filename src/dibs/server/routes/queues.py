@@ -11,10 +11,10 @@ from dibs.runtime.port import TimedReply
 from dibs.server.activity import in_steps
 from dibs.server.api.responses import json_response
 from dibs.server.api.routing import SIGNED_IN, Operation
+from dibs.server.api.schemas import Names, Strict
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.reach import ask_in_parts, bounded, names_of
-from dibs.server.routes.shapes import Names, Strict
 from dibs.stores.http.wire import Status as Shown
 from dibs.stores.http.wire import to_wire
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from dibs.model import Status
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import SIGNED_IN, Operation
+from dibs.server.api.schemas import Names, Strict
 from dibs.server.call import Call
 from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
-from dibs.server.routes.shapes import Names, Strict
 from dibs.stores.http.names import decoded, encoded
 from dibs.stores.http.wire import StatusPage, to_wire
 

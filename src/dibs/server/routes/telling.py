@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.responses import json_response
+from dibs.server.api.schemas import Info, LockShown
 from dibs.server.call import Call
 from dibs.server.limits import MAX_TEXT
-from dibs.server.routes.shapes import Done, Info, LockShown
 from dibs.server.vetting import text_flaw
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import holders_to_wire
@@ -94,6 +93,3 @@ def moment(seconds: float) -> str:
     """The time of day so many seconds from now, as RFC 3339 writes it."""
     at = datetime.fromtimestamp(time.time() + seconds, UTC)
     return at.isoformat(timespec="milliseconds")[:-6] + "Z"
-
-
-DONE = json_response(Done())

@@ -8,11 +8,11 @@ from starlette.types import ASGIApp
 
 from dibs.model import Inspect, Status
 from dibs.server.api.routing import Operation, on_path
+from dibs.server.api.schemas import LookQuery
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.lock_events import EVENTS_AT_ONCE
-from dibs.server.routes.shapes import LookQuery
 from dibs.stores.http.wire import to_wire
 
 COST = 16
