@@ -19,6 +19,7 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.openapi import describe
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
 from dibs.server.api.responses import encode
@@ -35,7 +36,6 @@ from dibs.server.api.service import ServiceRoutes
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, handler_of
-from dibs.server.openapi import described
 from dibs.server.placing.runtime import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
@@ -194,7 +194,7 @@ def _parts_of(service: Service) -> Iterable[object]:
         yield PlacementRoutes(service.placing, changing)
     yield ServiceRoutes(
         service.server_id,
-        service.runtime,
+        lambda: service.runtime.capabilities,
         service.keys,
         service.limits,
         service.bodies,
@@ -206,7 +206,7 @@ def _parts_of(service: Service) -> Iterable[object]:
 
 @cache
 def _description() -> bytes:
-    return encode(described(ROUTES))
+    return encode(describe(ROUTES))
 
 
 def _problem_of(error: DibsError) -> ApiProblem:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 from starlette.responses import Response
 
+from dibs.model import Capabilities
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import PROBLEM_KINDS, ApiProblem, ProblemKind
 from dibs.server.api.responses import bytes_response, json_response, text_response
@@ -14,7 +15,6 @@ from dibs.server.api.routing import PUBLIC, SIGNED_IN, Caller, route
 from dibs.server.auth.credentials import PREFIX
 from dibs.server.auth.keys import KeyService
 from dibs.server.limits import Limits
-from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.service import Health
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import About, Promises
@@ -49,7 +49,7 @@ class ServiceRoutes:
     def __init__(
         self,
         server_id: str,
-        runtime: PlacedRuntime,
+        capabilities: Callable[[], Capabilities],
         keys: KeyService,
         limits: Limits,
         bodies: BodyReader,
@@ -59,7 +59,7 @@ class ServiceRoutes:
     ) -> None:
         """`metrics` returns the page for Prometheus, `description` the OpenAPI document."""
         self._server_id = server_id
-        self._runtime = runtime
+        self._capabilities = capabilities
         self._keys = keys
         self._limits = limits
         self._bodies = bodies
@@ -99,7 +99,7 @@ class ServiceRoutes:
     )
     async def about(self, caller: Caller) -> Response:
         """What the service is, and who asks."""
-        who, promised = caller.principal, self._runtime.capabilities
+        who, promised = caller.principal, self._capabilities()
         promises = Promises(
             promised.scope,
             promised.clock,

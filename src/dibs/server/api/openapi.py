@@ -67,7 +67,7 @@ _LINKS: dict[str, Node] = {
 """What an answer is good for, by the operation that gives it."""
 
 
-def described(routes: Iterable[Operation]) -> Node:
+def describe(routes: Iterable[Operation]) -> Node:
     """The description of all routes that are documented."""
     shown = [route for route in routes if route.documented]
     schemas, components = _schemas(shown)
