@@ -14,6 +14,7 @@ from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal
 from dibs.server.drain import Drain
+from dibs.server.leases import Observer
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime
@@ -23,7 +24,7 @@ from dibs.server.post import Post, TappedMail
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.serve import Server
-from dibs.server.service import Health, Meter, Observer, Service
+from dibs.server.service import Health, Meter, Service
 from dibs.server.ui.sessions import Sessions
 
 type Stores = PlacedRuntime
@@ -108,7 +109,7 @@ def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
     if not isinstance(runtime.receiver, TappedMail):
         runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
-    service_of(world).runtime = runtime
+    service_of(world).runtime = service_of(world).leases.runtime = runtime
 
 
 def at_the_end(world: Running, close: Callable[[], Awaitable[None]]) -> None:
@@ -141,7 +142,7 @@ async def ask_all(
     world: Running, who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
     """Have commands applied for a key, as a batch has."""
-    return await service_of(world).ask_all(who, commands)
+    return await service_of(world).leases.ask_all(who, commands)
 
 
 def alone(store: AsyncRuntime) -> Stores:
@@ -165,7 +166,7 @@ def quotas_of(world: Running) -> Accounts:
 
 def observers_of(world: Running) -> list[Observer]:
     """Functions that are called with each command that was applied."""
-    return service_of(world).observers
+    return service_of(world).leases.observers
 
 
 def meters_of(world: Running) -> list[Meter]:

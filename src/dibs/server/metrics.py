@@ -190,6 +190,6 @@ async def measured(server: "Server") -> AsyncGenerator[None]:
     if server.config.metrics:
         metrics = service.metrics = Metrics(service, server.config.metrics_directories)
         service.meters.append(metrics.request)
-        service.observers.append(metrics.command)
-        service.batches.append(metrics.batch)
+        service.leases.observers.append(metrics.command)
+        service.leases.batch_observers.append(metrics.batch)
     yield

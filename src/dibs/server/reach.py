@@ -51,14 +51,14 @@ def _length(text: str) -> int:
 async def ask_in_parts(
     service: "Service", who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
-    """As `Service.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
+    """As `LeaseService.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
     told = list[CallResult]()
     looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
     for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
         full = sum(map(_bytes_of, told)) >= PAGE_BYTES
         is_asked = [not full or type(each) is not Inspect for each in commands[at:end]]
         asked = list(compress(commands[at:end], is_asked))
-        answers = iter(await service.ask_all(who, asked) if asked else ())
+        answers = iter(await service.leases.ask_all(who, asked) if asked else ())
         told += [next(answers) if each else _ENOUGH for each in is_asked]
     return told
 

@@ -107,18 +107,18 @@ async def acquire_in_line(
         finally:
             await turn.aclose()
             if line.is_doubtful:
-                service.doubts.add(lease_id)
+                service.leases.late_copies.add(lease_id)
             if not brought and _is_too_late(place):
-                service.give_up(ask.key, lease_id)
+                service.leases.give_up(ask.key, lease_id)
         grant = place.result()
     try:
         if grant.claim_by is None:
-            left = service.left(ask.ttl, grant.since)
+            left = service.leases.remaining(ask.ttl, grant.since)
         else:
             left = await _claimed(call, ask, grant)
     except BaseException:
         if not brought:
-            service.give_up(ask.key, grant.id)
+            service.leases.give_up(ask.key, grant.id)
         raise
     return Had(grant.id, grant.token, grant.slots, left)
 
@@ -173,7 +173,7 @@ async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
     answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
     match answer.reply:
         case Renewed(ttl) | Granted(grant.token, _, ttl):
-            return service.left(ttl, answer.sent)
+            return service.leases.remaining(ttl, answer.sent)
     raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)
 
 
@@ -188,7 +188,7 @@ async def acquire(call: Call) -> Response:
     else:
         had = await _try(call, command, brought=brought)
     if not brought and call.has_hung_up():  # or nobody would have it until its ttl is over
-        service.give_up(command.key, had.id)
+        service.leases.give_up(command.key, had.id)
         raise ClientDisconnect
     return _held(call, had, command)
 
@@ -203,7 +203,7 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
         raise ApiProblem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
     check_text("client-id", asked.client_id, MAX_OWNER)
     check_text("note", asked.note)
-    lease_id = asked.id or service.doubts.new_id()
+    lease_id = asked.id or service.leases.late_copies.new_id()
     return Acquire(
         call.key(kind),
         lease_id,
@@ -266,7 +266,9 @@ async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) 
         detects=False,
     )
     had = await acquire_in_line(call, ask, command.id, wait, brought=brought)
-    call.service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
+    call.service.leases.observe(
+        call.principal, command, Granted(had.token, had.slots, had.remaining)
+    )
     return had
 
 
@@ -275,12 +277,14 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     service = call.service
     async with service.accounts.acquiring.turn(call.principal.key_id):
         try:
-            answer = await service.ask(call.principal, command)
+            answer = await service.leases.ask(call.principal, command)
             reply = answer.reply
-            left = service.left(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
+            left = (
+                service.leases.remaining(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
+            )
         except BackendUnavailable:
             if not brought:  # nobody else knows this id, so nobody would ever release it
-                service.give_up(command.key, command.id)
+                service.leases.give_up(command.key, command.id)
             raise
     if type(reply) is not Granted:
         raise not_acquired(reply, command.key)

@@ -52,7 +52,7 @@ async def _from(call: Call, prefixes: Sequence[bytes], start: bytes | None, limi
         return await read(service, who, prefixes, start[:-1], limit)
     first: list[Status] = []
     if start.startswith(tuple(prefixes)) and who.may(Scope.READ, start.partition(b":")[2]):
-        reply = (await service.ask(who, Inspect(start))).reply
+        reply = (await service.leases.ask(who, Inspect(start))).reply
         first = [reply] if isinstance(reply, Status) else []
     if len(first) == limit:
         return Found(first, start)

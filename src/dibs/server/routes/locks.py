@@ -70,9 +70,11 @@ async def release(call: Call) -> Response:
 
 async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
     service, command = call.service, Release(call.key(kind), lease_id)
-    if not service.doubts.was_made(lease_id):  # another server may still send its Acquire
-        command = service.doubts.buried(command)
-    return (await service.ask(call.principal, command)).reply
+    if not service.leases.late_copies.was_made(
+        lease_id
+    ):  # another server may still send its Acquire
+        command = service.leases.late_copies.with_tombstone(command)
+    return (await service.leases.ask(call.principal, command)).reply
 
 
 async def _force(call: Call, asked: ReleaseQuery) -> Response:
@@ -96,7 +98,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Response:
     )
     command = Revoke(key, lease, asked.reason, asked.now)
     async with service.accounts.renewing.turn(call.principal.key_id):
-        reply = (await service.ask(call.principal, command)).reply
+        reply = (await service.leases.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)
     if not reply.count:
@@ -125,11 +127,11 @@ async def renew(call: Call) -> Response:
     check_ttl(service, asked.ttl)
     command = Renew(call.key(asked.kind), asked.id, asked.ttl)
     async with service.accounts.renewing.turn(call.principal.key_id):
-        answer = await service.ask(call.principal, command)
+        answer = await service.leases.ask(call.principal, command)
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply, asked.kind)
-    left = service.left(reply.ttl, answer.sent)
+    left = service.leases.remaining(reply.ttl, answer.sent)
     if is_seaplane_sdk(call.headers):
         return done_response(call.headers)
     return json_response(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
@@ -155,7 +157,7 @@ async def look(call: Call) -> Response:
     if call.allowed:
         inspect = Inspect(call.key(asked.kind))
         async with service.accounts.reading.turn(call.principal.key_id):
-            reply = (await service.ask(call.principal, inspect)).reply
+            reply = (await service.leases.ask(call.principal, inspect)).reply
         if not isinstance(reply, Status):
             raise failure(reply)
         status = reply

@@ -77,7 +77,7 @@ class _Changes:
     async def _status(self) -> bytes:
         service = self._call.service
         async with service.accounts.reading.turn(self._call.principal.key_id, COST):
-            answer = await service.ask(self._call.principal, Inspect(self._key))
+            answer = await service.leases.ask(self._call.principal, Inspect(self._key))
         self._looked_at = service.now()
         if not isinstance(answer.reply, Status):
             return b""
