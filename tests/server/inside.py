@@ -7,7 +7,6 @@ from uuid import uuid4
 from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
-from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity
 from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
@@ -21,6 +20,7 @@ from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import Table
 from dibs.server.placing.ways import Ways
 from dibs.server.post import Post, TappedMail
+from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.serve import Server
@@ -159,9 +159,9 @@ def alone(store: AsyncRuntime) -> Stores:
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def quotas_of(world: Running) -> Accounts:
+def quotas_of(world: Running) -> Quotas:
     """What each key has in use, and the turns of requests."""
-    return service_of(world).accounts
+    return service_of(world).quotas
 
 
 def observers_of(world: Running) -> list[Observer]:

@@ -188,7 +188,7 @@ def build_app(service: Service) -> Application:
 
 def _parts_of(service: Service) -> Iterable[object]:
     """What has the handlers that are methods, each with the parts of the service that it uses."""
-    changing = service.accounts.changing
+    changing = service.quotas.changing
     yield KeyRoutes(service.keys, service.audit, changing)
     if service.placing is not None:
         yield PlacementRoutes(service.placing, changing)

@@ -73,7 +73,7 @@ async def endless(
     """An answer of what a feed gives, which is left with the answer. Raises `ApiProblem`: 429, 503."""
     if call.service.drain.begun:
         raise draining()
-    counted = call.service.accounts.one_more(call.principal.key_id, counted_as)
+    counted = call.service.quotas.one_more(call.principal.key_id, counted_as)
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:

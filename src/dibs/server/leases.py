@@ -23,9 +23,9 @@ from dibs.model import (
     Reply,
 )
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.accounts import Accounts
 from dibs.server.auth.policy import Principal
 from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.quotas import Quotas
 
 log = logging.getLogger("dibs.server")
 
@@ -103,7 +103,7 @@ def _remember(ids: dict[str, None], lease_id: str) -> None:
 class LeaseService:
     """Applies commands for API keys, and counts what each has."""
 
-    def __init__(self, runtime: PlacedRuntime, quotas: Accounts) -> None:
+    def __init__(self, runtime: PlacedRuntime, quotas: Quotas) -> None:
         self.runtime = runtime
         self.late_copies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []
@@ -177,7 +177,7 @@ class LeaseService:
                 log.exception("an observer failed")
 
 
-def _acquired(quotas: Accounts, key_id: str, command: Acquire, reply: Reply) -> None:
+def _acquired(quotas: Quotas, key_id: str, command: Acquire, reply: Reply) -> None:
     which, delay = (command.key, command.id), command.lock_delay
     if type(reply) is Granted:
         quotas.leased(key_id, which, reply.ttl, delay)
@@ -185,7 +185,7 @@ def _acquired(quotas: Accounts, key_id: str, command: Acquire, reply: Reply) -> 
         quotas.queued(key_id, which, command.waiter_ttl, delay)
 
 
-def _renewed(quotas: Accounts, key_id: str, command: Renew, reply: Reply) -> None:
+def _renewed(quotas: Quotas, key_id: str, command: Renew, reply: Reply) -> None:
     if type(reply) is Renewed or type(reply) is Granted:
         quotas.leased(key_id, (command.key, command.id), reply.ttl)
     elif type(reply) is Queued:
@@ -194,7 +194,7 @@ def _renewed(quotas: Accounts, key_id: str, command: Renew, reply: Reply) -> Non
         quotas.ended(key_id, (command.key, command.id))
 
 
-def _released(quotas: Accounts, key_id: str, command: Release, reply: Reply) -> None:
+def _released(quotas: Quotas, key_id: str, command: Release, reply: Reply) -> None:
     if type(reply) is Released:
         quotas.released(key_id, (command.key, command.id), command.retain)
     else:

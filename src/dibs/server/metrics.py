@@ -161,7 +161,7 @@ class Metrics:
     def _now(self) -> Iterator[Metric]:
         """What is so at this moment."""
         service = self._service
-        census = service.accounts.census()
+        census = service.quotas.census()
         yield GaugeMetricFamily(
             "dibs_leases",
             "Leases that stand, of those that were acquired or renewed at this server",

@@ -51,7 +51,7 @@ def _length(text: str) -> int:
 async def ask_in_parts(
     service: "Service", who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
-    """As `LeaseService.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
+    """As `ask_all`, but read few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
     told = list[CallResult]()
     looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
     for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
@@ -175,7 +175,7 @@ async def read(
             if looks >= LOOKS:
                 return Found(items, cursor or _before(stretch))
             few = min(limit - len(items), AT_ONCE)
-            async with service.accounts.reading.turn(principal.key_id, AT_ONCE):
+            async with service.quotas.reading.turn(principal.key_id, AT_ONCE):
                 page = await service.runtime.connection.scan(stretch, cursor, few)
             looks += 1
             cursor = page.cursor

@@ -1,6 +1,6 @@
 """The service: all that a request may need.
 
-LeaseService lie in stores, keys and restrictions in records; another server of the same service answers just
+Leases lie in stores, keys and restrictions in records; another server of the same service answers just
 as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
 each key has in use, tickets, sessions that were ended, and the activity that it has seen.
 """
@@ -18,7 +18,6 @@ from dibs.model import (
     Status,
 )
 from dibs.runtime.aio import AsyncRuntime
-from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import ApiProblem
@@ -31,6 +30,7 @@ from dibs.server.limits import Limits
 from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
+from dibs.server.quotas import Quotas
 from dibs.server.records.port import Records
 from dibs.server.ui.origin import Origins
 from dibs.server.ui.sessions import Sessions
@@ -124,7 +124,7 @@ class Service:
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
     drain: Drain = field(default_factory=Drain)
-    accounts: Accounts = field(init=False)
+    quotas: Quotas = field(init=False)
     bodies: BodyReader = field(init=False)
     leases: LeaseService = field(init=False)
     post: Post = field(init=False)
@@ -137,10 +137,10 @@ class Service:
 
     def __post_init__(self) -> None:
         self.now = self.runtime.now
-        self.accounts = Accounts(self.limits, self.now)
-        accounts = self.accounts
-        self.bodies = BodyReader(accounts.small_bodies, accounts.bodies, self.limits.request_time)
-        self.leases = LeaseService(self.runtime, accounts)
+        self.quotas = Quotas(self.limits, self.now)
+        quotas = self.quotas
+        self.bodies = BodyReader(quotas.small_bodies, quotas.bodies, self.limits.request_time)
+        self.leases = LeaseService(self.runtime, quotas)
         self.post = Post(
             self.server_id,
             backlog=self.limits.stream_backlog,

@@ -15,10 +15,10 @@ from dibs.server.audit import Audit, Page
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
 from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
 from dibs.server.auth.policy import Scope
-from dibs.server.fairness import FairQueue
 from dibs.server.placing.choice import Unsatisfiable
 from dibs.server.placing.desk import Desk, Progress, Restricted, TooMany, Unknown
 from dibs.server.placing.rules import Rule
+from dibs.server.quotas import FairQueue
 from dibs.server.records.port import MAX_PAGE, Conflict
 from dibs.stores.http.names import MARK, decoded, encoded
 

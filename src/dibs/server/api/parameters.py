@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
-from dibs.server.fairness import FairQueue
+from dibs.server.quotas import FairQueue
 from dibs.server.wanted import place_in, wanted
 
 MAX_PARAMETERS = 32

@@ -93,9 +93,9 @@ async def acquire_in_line(
     about to stop or the caller's key or session ends.
     """
     service, key_id = call.service, call.principal.key_id
-    with service.accounts.one_more(key_id, "waiters"):
+    with service.quotas.one_more(key_id, "waiters"):
         turn = AsyncExitStack()
-        await turn.enter_async_context(service.accounts.acquiring.turn(key_id))
+        await turn.enter_async_context(service.quotas.acquiring.turn(key_id))
         line = _Line(service.runtime, ask, lease_id, turn, brought=brought)
         loop = asyncio.get_running_loop()
         place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
@@ -182,7 +182,7 @@ async def acquire(call: Call) -> Response:
     asked = call.query(AcquireQuery)
     service, command = call.service, _command(call, asked)
     brought = asked.id is not None
-    service.accounts.check_lease(call.principal.key_id, (command.key, command.id))
+    service.quotas.check_lease(call.principal.key_id, (command.key, command.id))
     if asked.wait:
         had = await _in_line(call, command, asked.wait, brought=brought)
     else:
@@ -275,7 +275,7 @@ async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) 
 async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     """Take it if it is free."""
     service = call.service
-    async with service.accounts.acquiring.turn(call.principal.key_id):
+    async with service.quotas.acquiring.turn(call.principal.key_id):
         try:
             answer = await service.leases.ask(call.principal, command)
             reply = answer.reply

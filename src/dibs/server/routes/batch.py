@@ -27,12 +27,11 @@ from dibs.model import (
     Unknown,
 )
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.accounts import Accounts
 from dibs.server.api.problems import ApiProblem, too_often
 from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Operation
 from dibs.server.call import Call
-from dibs.server.fairness import FairQueue
+from dibs.server.quotas import FairQueue, Quotas
 from dibs.server.reach import ask_in_parts, bounded
 from dibs.server.vetting import refused
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
@@ -59,14 +58,14 @@ _encoders: dict[bytes, Callable[[object], bytes]] = {
 async def batch(call: Call) -> Response:
     """Have all of them applied; they travel together."""
     ops = await _ops(call)
-    accounts, key_id, kinds = call.service.accounts, call.principal.key_id, set(map(type, ops))
-    queue, busy, cost = _queue(accounts, kinds), "", max(len(ops), 1)
+    quotas, key_id, kinds = call.service.quotas, call.principal.key_id, set(map(type, ops))
+    queue, busy, cost = _queue(quotas, kinds), "", max(len(ops), 1)
     try:
         await queue.begin(key_id, cost)
     except ApiProblem as problem:
         if kinds <= _PUT_OFF:
             raise
-        queue, busy = accounts.renewing, problem.detail  # renewals and releases go on
+        queue, busy = quotas.renewing, problem.detail  # renewals and releases go on
         await queue.begin(key_id, cost)
     try:
         return await _apply(call, ops, busy)
@@ -74,18 +73,18 @@ async def batch(call: Call) -> Response:
         queue.end(key_id, cost)
 
 
-def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
+def _queue(quotas: Quotas, kinds: set[type]) -> FairQueue:
     """Where a batch of these commands waits for its turn."""
     if kinds & {Acquire, Resize}:
-        return accounts.acquiring
-    return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
+        return quotas.acquiring
+    return quotas.reading if kinds & _PUT_OFF else quotas.renewing  # a revocation looks first
 
 
 async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Response:
     """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
-    account = service.accounts.of(call.principal.key_id)
+    account = service.quotas.of(call.principal.key_id)
     before = account.reserved
     vetted: list[Command | Reply] = []
     slots = 0
@@ -178,9 +177,9 @@ def _vetted(call: Call, command: Command | Failed, trace: str) -> Command | Repl
         return reply
     try:
         if type(command) is Acquire:
-            service.accounts.reserve(who.key_id, command)
+            service.quotas.reserve(who.key_id, command)
         elif type(command) is Release and command.retain:
-            service.accounts.check_lease(who.key_id, (command.key, command.id))
+            service.quotas.check_lease(who.key_id, (command.key, command.id))
     except ApiProblem as problem:
         return Failed("busy", problem.detail)
     if type(command) is Acquire:

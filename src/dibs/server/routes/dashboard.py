@@ -83,7 +83,7 @@ async def sign_in(call: Call) -> Response:
 
 
 async def _begun(call: Call, found: SignedIn, by: str) -> Response:
-    call.service.accounts.signed_in(found.principal.key_id, found.session.nonce)
+    call.service.quotas.signed_in(found.principal.key_id, found.session.nonce)
     directory = common_directory(found.principal.prefixes)
     detail = {"with": by, "from": call.ip}
     await call.service.audit.write(found.principal, "signed in", directory, detail)

@@ -59,7 +59,7 @@ async def release(call: Call) -> Response:
         )
     if asked.reason or asked.now or asked.lease:
         raise ApiProblem("malformed", "`lease`, `reason` and `now` need force=true")
-    async with call.service.accounts.renewing.turn(call.principal.key_id):
+    async with call.service.quotas.renewing.turn(call.principal.key_id):
         reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
         raise failure(reply)
@@ -84,7 +84,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Response:
     check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service, key = call.service, call.key(asked.kind)
-    async with service.accounts.reading.turn(call.principal.key_id):
+    async with service.quotas.reading.turn(call.principal.key_id):
         status = (await service.runtime.call(Inspect(key))).reply
     if isinstance(status, Status) and not status.holders:
         raise not_held(asked.kind)  # and nothing is written
@@ -97,7 +97,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Response:
         {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
     command = Revoke(key, lease, asked.reason, asked.now)
-    async with service.accounts.renewing.turn(call.principal.key_id):
+    async with service.quotas.renewing.turn(call.principal.key_id):
         reply = (await service.leases.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)
@@ -126,7 +126,7 @@ async def renew(call: Call) -> Response:
     service = call.service
     check_ttl(service, asked.ttl)
     command = Renew(call.key(asked.kind), asked.id, asked.ttl)
-    async with service.accounts.renewing.turn(call.principal.key_id):
+    async with service.quotas.renewing.turn(call.principal.key_id):
         answer = await service.leases.ask(call.principal, command)
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
@@ -156,7 +156,7 @@ async def look(call: Call) -> Response:
     status = Status(b"", 1)
     if call.allowed:
         inspect = Inspect(call.key(asked.kind))
-        async with service.accounts.reading.turn(call.principal.key_id):
+        async with service.quotas.reading.turn(call.principal.key_id):
             reply = (await service.leases.ask(call.principal, inspect)).reply
         if not isinstance(reply, Status):
             raise failure(reply)

@@ -42,7 +42,7 @@ async def queues(call: Call) -> Response:
     asked = call.query(QueuesQuery)
     names = names_of(asked.names)
     service, who = call.service, call.principal
-    async with service.accounts.reading.turn(who.key_id, asked.limit):
+    async with service.quotas.reading.turn(who.key_id, asked.limit):
         lines = await _lines(call, names)
         asks = [Inspect(key) for key in lines[: asked.limit]]
         told = bounded(await ask_in_parts(service, who, asks))

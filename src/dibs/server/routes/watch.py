@@ -76,7 +76,7 @@ class _Changes:
 
     async def _status(self) -> bytes:
         service = self._call.service
-        async with service.accounts.reading.turn(self._call.principal.key_id, COST):
+        async with service.quotas.reading.turn(self._call.principal.key_id, COST):
             answer = await service.leases.ask(self._call.principal, Inspect(self._key))
         self._looked_at = service.now()
         if not isinstance(answer.reply, Status):
