@@ -19,6 +19,7 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.listing import Listing
 from dibs.server.api.openapi import describe
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
@@ -188,7 +189,8 @@ def build_app(service: Service) -> Application:
 
 def _parts_of(service: Service) -> Iterable[object]:
     """What has the handlers that are methods, each with the parts of the service that it uses."""
-    changing = service.quotas.changing
+    changing, reading = service.quotas.changing, service.quotas.reading
+    yield Listing(service.leases, service.reader, reading, service.activity, service.limits)
     yield KeyRoutes(service.keys, service.audit, changing)
     if service.placing is not None:
         yield PlacementRoutes(service.placing, changing)

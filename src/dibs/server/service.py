@@ -31,6 +31,7 @@ from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
 from dibs.server.quotas import Quotas
+from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
 from dibs.server.ui.origin import Origins
 from dibs.server.ui.sessions import Sessions
@@ -127,6 +128,7 @@ class Service:
     quotas: Quotas = field(init=False)
     bodies: BodyReader = field(init=False)
     leases: LeaseService = field(init=False)
+    reader: KeyReader = field(init=False)
     post: Post = field(init=False)
     health: Health = field(init=False)
     activity: Activity = field(init=False)
@@ -141,6 +143,7 @@ class Service:
         quotas = self.quotas
         self.bodies = BodyReader(quotas.small_bodies, quotas.bodies, self.limits.request_time)
         self.leases = LeaseService(self.runtime, quotas)
+        self.reader = KeyReader(self.leases, quotas.reading)
         self.post = Post(
             self.server_id,
             backlog=self.limits.stream_backlog,

@@ -1,16 +1,14 @@
 """The table of all operations. Those that are no methods yet are in one module for each resource."""
 
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.listing import Listing
 from dibs.server.api.routing import Operation, table_of
 from dibs.server.api.service import ServiceRoutes
 from dibs.server.routes import (
     batch,
     dashboard,
     events,
-    listing,
     locks,
-    queues,
-    scanning,
     stream,
     watch,
 )
@@ -18,13 +16,11 @@ from dibs.server.routes import (
 ROUTES: tuple[Operation, ...] = (
     *locks.ROUTES,
     *batch.ROUTES,
-    *listing.ROUTES,
+    *table_of(Listing),
     *stream.ROUTES,
     *table_of(ServiceRoutes),
-    *scanning.ROUTES,
     *events.ROUTES,
     *watch.ROUTES,
-    *queues.ROUTES,
     *table_of(KeyRoutes, PlacementRoutes),
     *dashboard.ROUTES,
 )

@@ -15,11 +15,11 @@ from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Ren
 from dibs.runtime.port import Runtime, TimedReply
 from dibs.server.api.problems import ApiProblem, unauthenticated
 from dibs.server.api.responses import json_response
-from dibs.server.api.schemas import AcquireQuery, Held
+from dibs.server.api.schemas import AcquireQuery, Held, moment
 from dibs.server.call import Call
 from dibs.server.drain import End, draining, ends_of
 from dibs.server.limits import MAX_OWNER
-from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
+from dibs.server.routes.telling import check_text, check_ttl, failure, in_line
 from dibs.stores.http.wire import holders_to_wire
 
 

@@ -32,7 +32,7 @@ from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Operation
 from dibs.server.call import Call
 from dibs.server.quotas import FairQueue, Quotas
-from dibs.server.reach import ask_in_parts, bounded
+from dibs.server.reach import bounded
 from dibs.server.vetting import refused
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -139,7 +139,7 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[CallResult]:
             sent.append(command)
         if type(command) is Inspect:
             looks[command.key] = place
-    told = await ask_in_parts(call.service, call.principal, sent)
+    told = await call.service.reader.ask_in_parts(call.principal, sent)
     return bounded(told[place] for place in places)
 
 

@@ -16,7 +16,7 @@ from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent
-from dibs.server.reach import heads_of, names_of, read
+from dibs.server.reach import heads_of, names_of
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import to_wire
 
@@ -84,7 +84,7 @@ class _Tail:
         """What is in use now: the first of it, if it is much."""
         call = self._call
         most = call.service.limits.max_page
-        found = await read(call.service, call.principal, self._begins, None, most)
+        found = await call.service.reader.read(call.principal, self._begins, None, most)
         return {
             "items": tuple(map(to_wire, found.items)),
             "cursor": None if found.cursor is None else encoded(found.cursor),

@@ -31,6 +31,8 @@ from dibs.server.api.schemas import (
     LookQuery,
     ReleaseQuery,
     RenewQuery,
+    lock_shown,
+    moment,
 )
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
@@ -40,8 +42,6 @@ from dibs.server.routes.telling import (
     check_ttl,
     failure,
     in_line,
-    lock_shown,
-    moment,
     no_such_lease,
     not_held,
 )
@@ -166,7 +166,7 @@ async def look(call: Call) -> Response:
     tag = _tag(status)
     if _has_it(call, tag):
         return empty_response(304, (b"etag", tag))
-    return json_response(lock_shown(call, status), 200, (b"etag", tag))
+    return json_response(lock_shown(status), 200, (b"etag", tag))
 
 
 def _tag(status: Status) -> bytes:

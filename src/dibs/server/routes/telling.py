@@ -1,43 +1,17 @@
 """What several routes tell, and check."""
 
-import time
-from datetime import UTC, datetime
-from math import ceil
 from typing import TYPE_CHECKING
 
 from dibs.core.names import KINDS
-from dibs.model import MANY, Failed, Queued, Reply, Status
+from dibs.model import Failed, Queued, Reply
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.schemas import Info, LockShown
-from dibs.server.call import Call
 from dibs.server.limits import MAX_TEXT
 from dibs.server.vetting import text_flaw
-from dibs.stores.http.names import encoded
-from dibs.stores.http.wire import holders_to_wire
 
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 
 if TYPE_CHECKING:
     from dibs.server.service import Service
-
-
-def lock_shown(call: Call, status: Status) -> LockShown:
-    """A lock as people see it: by the first of its holders, and all of them."""
-    first = status.holders[0]
-    left = max(first.expires_in, 0.0)
-    return LockShown(
-        encoded(status.name),
-        first.lease,
-        Info(ceil(left), first.owner, first.address),
-        first.token,
-        round(left, 3),
-        moment(left),
-        status.kind,
-        None if status.capacity >= MANY else status.capacity,
-        status.waiting,
-        status.holding,
-        holders_to_wire(status.holders),
-    )
 
 
 def check_ttl(service: "Service", ttl: float) -> None:
@@ -87,9 +61,3 @@ def in_line(reply: Queued) -> ApiProblem:
         retry_after=reply.recheck_in,
         position=reply.position,
     )
-
-
-def moment(seconds: float) -> str:
-    """The time of day so many seconds from now, as RFC 3339 writes it."""
-    at = datetime.fromtimestamp(time.time() + seconds, UTC)
-    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
