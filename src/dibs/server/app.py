@@ -26,10 +26,9 @@ from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
-    Methods,
+    Found,
     Needs,
     Operation,
-    no_such_method,
     no_such_route,
     starlette_routes,
 )
@@ -82,37 +81,16 @@ class Application:
         return await self.router(scope, receive, send)
 
     async def _respond_nowhere(self, scope: Connection, receive: Receive, send: Send) -> None:
-        await self._respond({}, scope, receive, send)
+        await self._respond(no_such_route(), scope, receive, send)
 
-    async def _respond(
-        self, methods: Methods, scope: Connection, receive: Receive, send: Send
-    ) -> None:
-        """Answer a request for a path that has these methods."""
-        bound = methods.get(scope["method"])
-        if self.service.meters or self.service.spans:
-            return await self._respond_observed(methods, bound, scope, receive, send)
-        request = Request(scope, receive, send)
+    async def _respond(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer a request for an operation, or with the problem of there being none."""
+        service, status = self.service, 0
+        operation = None if isinstance(found, ApiProblem) else found.operation
+        span = None if service.spans is None else service.spans.begin(scope)
+        begun = service.now()
         try:
-            response = await self._response(methods, bound, request)
-            return await response(scope, receive, send)
-        except ClientDisconnect:
-            return None
-
-    async def _respond_observed(
-        self,
-        methods: Methods,
-        bound: BoundOperation | None,
-        scope: Connection,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """The same, with metrics and a span."""
-        now, status = self.service.now, 0
-        operation = None if bound is None else bound.operation
-        begun = now()
-        span = None if self.service.spans is None else self.service.spans.begin(scope)
-        try:
-            response = await self._response(methods, bound, Request(scope, receive, send))
+            response = await self._response(found, Request(scope, receive, send))
             status = getattr(response, "status_code", 200)
             if span is not None:
                 span.answered(operation, status)
@@ -122,29 +100,27 @@ class Application:
             if span is not None:
                 span.hung_up(operation)
         finally:
-            for meter in self.service.meters:
-                meter(operation, status, now() - begun)
+            for meter in service.meters:
+                meter(operation, status, service.now() - begun)
             if span is not None:
                 span.end()
 
-    async def _response(
-        self, methods: Methods, bound: BoundOperation | None, request: Request
-    ) -> ASGIApp:
+    async def _response(self, found: Found, request: Request) -> ASGIApp:
         """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
         call = None
         try:
             if b"%" in request.scope["raw_path"]:
                 _check_escapes(request.scope["raw_path"])
-            if bound is None:
-                raise no_such_method(methods) if methods else no_such_route()
-            operation = bound.operation
+            if isinstance(found, ApiProblem):
+                raise found
+            operation = found.operation
             call = Call(self.service, request, operation)
             if operation.needs.kind != "public":
                 call.principal = await self._principal(call, operation.needs)
                 _check(call, operation.needs)
             if operation.body is None and not operation.ignores_body:
                 check_no_body(call)
-            return await bound.handle(call)
+            return await found.handle(call)
         except ApiProblem as problem:
             if problem.kind == "forbidden" and call is not None:
                 tried = f"{call.route.method} {call.route.path}"
@@ -157,7 +133,7 @@ class Application:
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
             log.error(
                 "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
-                bound.operation.path if bound else "a request",
+                "a request" if call is None else call.route.path,
                 type(error).__name__,
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),

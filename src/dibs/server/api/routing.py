@@ -322,10 +322,10 @@ class BoundOperation(NamedTuple):
     handle: Handler
 
 
-type Methods = Mapping[str, BoundOperation]
-"""What is served at one path."""
+type Found = BoundOperation | ApiProblem
+"""What a request leads to, or why it leads nowhere."""
 
-type Respond = Callable[[Methods, Connection, Receive, Send], Awaitable[None]]
+type Respond = Callable[[Found, Connection, Receive, Send], Awaitable[None]]
 
 
 class PathEndpoint:
@@ -334,13 +334,14 @@ class PathEndpoint:
     Starlette answers 405 from the first of several routes of one path, with the methods of that one only.
     """
 
-    def __init__(self, methods: Methods, respond: Respond) -> None:
+    def __init__(self, methods: Mapping[str, BoundOperation], respond: Respond) -> None:
         self.methods = methods
         self._respond = respond
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._respond(self.methods, scope, receive, send)
+        found = self.methods.get(scope["method"]) or _no_such_method(self.methods)
+        await self._respond(found, scope, receive, send)
 
 
 def starlette_routes(operations: Iterable[BoundOperation], respond: Respond) -> list[Route]:
@@ -370,8 +371,7 @@ def no_such_route() -> ApiProblem:
     return ApiProblem("no-such-route", "no route matches this path; see /v1/openapi.json")
 
 
-def no_such_method(methods: Iterable[str]) -> ApiProblem:
-    """A problem for a method that a path does not have."""
+def _no_such_method(methods: Iterable[str]) -> ApiProblem:
     allowed = ", ".join(sorted(methods))
     return ApiProblem(
         "method", f"allowed methods: {allowed}", headers=((b"allow", allowed.encode()),)
