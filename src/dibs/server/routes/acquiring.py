@@ -197,7 +197,7 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
     """What is asked for. Raises `ApiProblem` for what can't be."""
     service = call.service
     kind, units, capacity = _wanted(asked, service.limits.max_capacity)
-    check_ttl(service, asked.ttl)
+    check_ttl(service.limits, asked.ttl)
     longest = service.limits.max_wait
     if asked.wait > longest:
         raise ApiProblem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")

@@ -124,7 +124,7 @@ async def renew(call: Call) -> Response:
     """Keep it for longer."""
     asked = call.query(RenewQuery)
     service = call.service
-    check_ttl(service, asked.ttl)
+    check_ttl(service.limits, asked.ttl)
     command = Renew(call.key(asked.kind), asked.id, asked.ttl)
     async with service.quotas.renewing.turn(call.principal.key_id):
         answer = await service.leases.ask(call.principal, command)

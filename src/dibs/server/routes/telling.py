@@ -1,22 +1,16 @@
 """What several routes tell, and check."""
 
-from typing import TYPE_CHECKING
-
 from dibs.core.names import KINDS
 from dibs.model import Failed, Queued, Reply
 from dibs.server.api.problems import ApiProblem
-from dibs.server.limits import MAX_TEXT
+from dibs.server.limits import MAX_TEXT, Limits
 from dibs.server.vetting import text_flaw
 
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 
-if TYPE_CHECKING:
-    from dibs.server.service import Service
 
-
-def check_ttl(service: "Service", ttl: float) -> None:
+def check_ttl(limits: Limits, ttl: float) -> None:
     """Raises `ApiProblem`, 400, for one beyond the limits."""
-    limits = service.limits
     if not limits.min_ttl <= ttl <= limits.max_ttl:
         raise ApiProblem(
             "malformed",
