@@ -233,10 +233,10 @@ RULES: Mapping[str, Rule] = {
     ),
     # pages and sessions know who asks, and nothing of locks
     "server.ui.*": Rule(
-        names("server.answers server.call server.problems server.records.port")
+        names("server.api.problems server.api.responses server.api.routing server.records.port")
         | names("server.auth.credentials server.auth.keys server.auth.policy"),
         siblings=True,
-        theirs=names("msgspec"),
+        theirs=HTTP,
     ),
     # what the service remembers lies where leases do, so their addresses and connections are known
     "server.records.*": Rule(

@@ -7,23 +7,24 @@ from uuid import uuid4
 from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
-from dibs.server.accounts import Accounts
 from dibs.server.activity import Activity
+from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal
 from dibs.server.drain import Drain
+from dibs.server.leases import Observer
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import Table
 from dibs.server.placing.ways import Ways
 from dibs.server.post import Post, TappedMail
+from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
-from dibs.server.routing import Route
 from dibs.server.serve import Server
-from dibs.server.service import Health, Meter, Observer, Service
+from dibs.server.service import Health, Meter, Service
 from dibs.server.ui.sessions import Sessions
 
 type Stores = PlacedRuntime
@@ -47,13 +48,18 @@ def server_id_of(world: Running) -> str:
     return service_of(world).server_id
 
 
-def routes_of(world: Running) -> tuple[Route, ...]:
-    """The routes that it serves."""
+def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
+    """The paths of its Starlette routes, as the table has them, and what each method there needs."""
     front = world.server._front
     assert front is not None
     app: Any = front._uvicorn.config.app
-    routes: tuple[Route, ...] = app.router.routes
-    return routes
+    return [
+        (
+            route.path.replace("{rest:path}", "{rest}"),
+            {method: each.operation.needs for method, each in route.endpoint.methods.items()},
+        )
+        for route in app.router.routes
+    ]
 
 
 # -- keys and records -------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
     if not isinstance(runtime.receiver, TappedMail):
         runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
-    service_of(world).runtime = runtime
+    service_of(world).runtime = service_of(world).leases.runtime = runtime
 
 
 def at_the_end(world: Running, close: Callable[[], Awaitable[None]]) -> None:
@@ -136,7 +142,7 @@ async def ask_all(
     world: Running, who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
     """Have commands applied for a key, as a batch has."""
-    return await service_of(world).ask_all(who, commands)
+    return await service_of(world).leases.ask_all(who, commands)
 
 
 def alone(store: AsyncRuntime) -> Stores:
@@ -153,14 +159,14 @@ def alone(store: AsyncRuntime) -> Stores:
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def quotas_of(world: Running) -> Accounts:
+def quotas_of(world: Running) -> Quotas:
     """What each key has in use, and the turns of requests."""
-    return service_of(world).accounts
+    return service_of(world).quotas
 
 
 def observers_of(world: Running) -> list[Observer]:
     """Functions that are called with each command that was applied."""
-    return service_of(world).observers
+    return service_of(world).leases.observers
 
 
 def meters_of(world: Running) -> list[Meter]:

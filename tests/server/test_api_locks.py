@@ -269,7 +269,10 @@ def test_names_of_any_bytes(world: World, raw: bytes) -> None:
     [
         ("/v1/locks/base64%3AZm9v", 404),
         ("/v1/locks/base64:Zm9v%2F", 400),
-        ("/v1/locks%2Fbase64:Zm9v", 404),
+        ("/v1/locks/base64:Zm9v%2f", 400),
+        ("/v1/locks/base64:Zm9v/%0A", 400),
+        ("/v1/locks%0a", 400),
+        ("/v1/locks%2Fbase64:Zm9v", 400),
         ("/v1/locks/base64:Zm9v==", 400),
         ("/v1/locks/base64:Zm9", 400),
         ("/v1/locks/base64:Zm+/", 400),

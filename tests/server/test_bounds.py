@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from dibs.model import Command, Release
-from dibs.server import accounts, audit
+from dibs.server import audit, quotas
 from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placing import desk
@@ -61,17 +61,17 @@ def test_tombstones_of_a_key_are_few_and_short(
     client = world.client("acquire")
     release = {"op": "release", "key": key_of("x"), "tombstone": 80_000}
     batch(client, *({**release, "id": "same"} for _ in range(5)))
-    assert found == [accounts.MAX_BURY] * 5, "one id of one name is one tombstone"
+    assert found == [quotas.MAX_BURY] * 5, "one id of one name is one tombstone"
     found.clear()
     batch(client, *({**release, "id": f"id-{each}"} for each in range(3)))
-    assert found == [accounts.MAX_BURY, accounts.MAX_BURY, 0.0]
+    assert found == [quotas.MAX_BURY, quotas.MAX_BURY, 0.0]
     found.clear()
     batch(client, {**release, "id": "same", "key": key_of("y")})
     client.delete(f"/v1/locks/{b64('z')}", params={"id": "made-up"})
     assert found == [0.0, 0.0]
     found.clear()
     batch(world.client("acquire"), {**release, "id": "same"})
-    assert found == [accounts.MAX_BURY], "another key has its own"
+    assert found == [quotas.MAX_BURY], "another key has its own"
 
 
 def test_a_page_of_leases_with_many_slots_is_bounded(world: World) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from dibs.server.call import Call
 from dibs.server.drain import End, ends_of
@@ -28,7 +29,8 @@ class Caller:
         self.is_heard = False
         key = world.key("read")
         principal = world.do(lambda: service.keys.admit(f"Bearer {key}"))
-        self.call = Call(service, {"headers": []}, self._receive, _nothing, ROUTE, {})
+        request = Request({"type": "http", "headers": []}, self._receive)
+        self.call = Call(service, request, ROUTE)
         self.call.principal = principal
         self.session = new_session(principal.key_id, int(service.keys.now() + 3600))
         self.call.session = self.session
@@ -52,10 +54,6 @@ class Caller:
 
     async def see_drain(self) -> None:
         self.service.drain.begin()
-
-
-async def _nothing(*_: Any) -> Any:
-    raise AssertionError("nobody calls it")
 
 
 @pytest.fixture

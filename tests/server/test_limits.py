@@ -12,8 +12,8 @@ from secrets import token_urlsafe
 import httpx2
 import pytest
 
-from dibs.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
 from dibs.server.limits import Limits
+from dibs.server.quotas import CENSUS_EVERY, FEW, ExpiringSet, Quotas
 from dibs.stores.http.names import encoded
 from tests.server.inside import keys_of, quotas_of, runtime_of
 from tests.server.test_api_locks import acquire, acquired
@@ -257,14 +257,14 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
 def test_many_leases_are_counted_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may ask for `/metrics`, as often as they like."""
     time_now, counts = [0.0], list[float]()
-    counted = Tally.counted
+    counted = ExpiringSet.counted
 
-    def counting(tally: Tally, now: float) -> int:
+    def counting(tally: ExpiringSet, now: float) -> int:
         counts.append(now)
         return counted(tally, now)
 
-    monkeypatch.setattr(Tally, "counted", counting)
-    accounts = Accounts(Limits(), lambda: time_now[0])
+    monkeypatch.setattr(ExpiringSet, "counted", counting)
+    accounts = Quotas(Limits(), lambda: time_now[0])
     accounts.leased("a key", (b"lock:x", "first"), 60.0)
     assert accounts.census() == (1, 0)
     for number in range(FEW):

@@ -15,8 +15,8 @@ from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from dibs.server.api.openapi import describe
 from dibs.server.limits import Limits
-from dibs.server.openapi import described
 from dibs.server.routes import ROUTES
 from tests.server.world import LONG, World, b64
 
@@ -40,19 +40,19 @@ def plain() -> Iterator[World]:
 
 
 def test_every_route_is_described() -> None:
-    paths = described(ROUTES)["paths"]
+    paths = describe(ROUTES)["paths"]
     told = {(method.upper(), path) for path, each in paths.items() for method in each}
     assert told == {(r.method, r.path.replace("{rest}", "{path}")) for r in ROUTES if r.documented}
 
 
 def test_operations_have_names_of_their_own() -> None:
-    operations = [each for path in described(ROUTES)["paths"].values() for each in path.values()]
+    operations = [each for path in describe(ROUTES)["paths"].values() for each in path.values()]
     assert len({each["operationId"] for each in operations}) == len(operations)
 
 
 def test_it_says_how_to_begin(plain: World) -> None:
     """By itself, for whoever has nothing else; its example is one that is answered."""
-    told = described(ROUTES)
+    told = describe(ROUTES)
     assert told["servers"][0]["url"] == "/"
     (path,) = re.findall(r"`POST (\S+)`", told["info"]["description"])
     held = plain.client("acquire").post(path)
@@ -77,7 +77,7 @@ def test_it_says_how_to_begin(plain: World) -> None:
     ],
 )
 def test_only_what_is_no_http_is_refused_as_text(world: World, sent: str) -> None:
-    told = described(ROUTES)["info"]["description"]
+    told = describe(ROUTES)["info"]["description"]
     assert "Only requests that are not valid HTTP get `text/plain`, with 400" in told
     url = httpx2.URL(world.url)
     with socket.create_connection((url.host, url.port), LONG) as line:
@@ -105,7 +105,7 @@ BOUNDED = settings(
 
 
 def schema_of(world: World) -> schemathesis.BaseSchema:
-    schema = schemathesis.openapi.from_dict(described(ROUTES))
+    schema = schemathesis.openapi.from_dict(describe(ROUTES))
     schema.config.update(base_url=world.url)
     return schema
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dibs.server.call import read_parameters
-from dibs.server.problems import Problem
-from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
+from dibs.server.api.parameters import read_query
+from dibs.server.api.problems import ApiProblem
+from dibs.server.api.schemas import AcquireQuery, ReleaseQuery, RenewQuery
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
     ],
 )
 def test_what_is_wrong_is_told(query: str, told: str) -> None:
-    with pytest.raises(Problem) as caught:
-        read_parameters(query.encode(), AcquireQuery)
+    with pytest.raises(ApiProblem) as caught:
+        read_query(query.encode(), AcquireQuery)
     assert told in str(caught.value.detail)
     assert "regex" not in str(caught.value.detail)
 
@@ -34,25 +34,23 @@ def test_what_is_wrong_is_told(query: str, told: str) -> None:
     "query", ["kind=null", "mode=null", "capacity=NULL", "units=null", "mode=%6eull"]
 )
 def test_null_is_no_value(query: str) -> None:
-    with pytest.raises(Problem):
-        read_parameters(query.encode(), AcquireQuery)
-    assert read_parameters(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
+    with pytest.raises(ApiProblem):
+        read_query(query.encode(), AcquireQuery)
+    assert read_query(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
 
 
 def test_true_or_false() -> None:
-    with pytest.raises(Problem) as caught:
-        read_parameters(b"force=perhaps", ReleaseQuery)
+    with pytest.raises(ApiProblem) as caught:
+        read_query(b"force=perhaps", ReleaseQuery)
     assert caught.value.detail == "`force` must be true or false"
 
 
 def test_what_has_to_be_there_is_named() -> None:
-    with pytest.raises(Problem) as caught:
-        read_parameters(b"ttl=3", RenewQuery)
+    with pytest.raises(ApiProblem) as caught:
+        read_query(b"ttl=3", RenewQuery)
     assert caught.value.detail == "missing parameter `id`"
 
 
 def test_what_is_right_is_read() -> None:
-    assert (
-        read_parameters(b"ttl=2.5&kind=lock&client-id=a+b%20c", AcquireQuery).client_id == "a b c"
-    )
-    assert read_parameters(b"&ttl=2.5&&", AcquireQuery).ttl == 2.5
+    assert read_query(b"ttl=2.5&kind=lock&client-id=a+b%20c", AcquireQuery).client_id == "a b c"
+    assert read_query(b"&ttl=2.5&&", AcquireQuery).ttl == 2.5

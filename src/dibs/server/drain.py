@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Literal
 
-from dibs.server.call import Call, hung_up
-from dibs.server.problems import Problem
+from dibs.server.api.problems import ApiProblem
+from dibs.server.call import Call
 
 type Told = Callable[[], None]
 
@@ -37,9 +37,9 @@ class Drain:
         return forget
 
 
-def draining() -> Problem:
+def draining() -> ApiProblem:
     """What those are told who would wait here."""
-    return Problem(
+    return ApiProblem(
         "draining",
         "this server is shutting down: send the request again",
         retry_after=1,
@@ -61,7 +61,7 @@ def ends_of(call: Call, tell: Callable[[End], None]) -> Generator[None]:
     def is_gone(_: object) -> None:
         tell("gone")
 
-    gone = asyncio.get_running_loop().create_task(hung_up(call))
+    gone = asyncio.get_running_loop().create_task(call.hung_up())
     gone.add_done_callback(is_gone)
     with ExitStack() as leave:
         leave.callback(gone.cancel)

@@ -5,18 +5,16 @@ They go on until the caller goes, its key or session ends, or the server stops.
 
 import asyncio
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec.json import encode
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dibs.errors import DibsError
+from dibs.server.api.problems import ApiProblem
 from dibs.server.call import Call
 from dibs.server.drain import End, draining, ends_of
 from dibs.server.lock_events import LockEvent, event_json
-from dibs.server.problems import Problem
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -71,14 +69,14 @@ def sse_of(event: LockEvent, number: str = "") -> bytes:
 
 async def endless(
     call: Call, feed: AbstractContextManager[Feed], counted_as: str = "streams"
-) -> "ASGIApp":
-    """An answer of what a feed gives, which is left with the answer. Raises `Problem`: 429, 503."""
+) -> ASGIApp:
+    """An answer of what a feed gives, which is left with the answer. Raises `ApiProblem`: 429, 503."""
     if call.service.drain.begun:
         raise draining()
-    counted = call.service.accounts.one_more(call.principal.key_id, counted_as)
+    counted = call.service.quotas.one_more(call.principal.key_id, counted_as)
 
-    async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
-        async def send_in_time(message: "Message") -> None:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(call.service.limits.stall_time):
                 await send(message)
 
@@ -88,7 +86,7 @@ async def endless(
     return run
 
 
-async def _run(call: Call, own: Feed, send: "Send") -> None:
+async def _run(call: Call, own: Feed, send: Send) -> None:
     words: list[bytes] = []  # why it is over: the first is told
 
     def end(why: End) -> None:
@@ -99,7 +97,7 @@ async def _run(call: Call, own: Feed, send: "Send") -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         try:
             await _go_on(call, own, send, words)
-        except (DibsError, Problem):  # the head of the answer is sent: no other can be told
+        except (DibsError, ApiProblem):  # the head of the answer is sent: no other can be told
             words.append(b"unavailable")
         word = b"behind" if own.behind else words[0]
         if word:
@@ -107,7 +105,7 @@ async def _run(call: Call, own: Feed, send: "Send") -> None:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _go_on(call: Call, own: Feed, send: "Send", words: list[bytes]) -> None:
+async def _go_on(call: Call, own: Feed, send: Send, words: list[bytes]) -> None:
     """Send what there is until there are words, or more than the caller reads."""
     news = await own.begin()
     while not words and not own.behind:  # asked right before each is sent
@@ -127,6 +125,6 @@ async def _news(own: Feed, beat: float) -> bytes:
     return await own.take()
 
 
-async def _send(send: "Send", body: bytes) -> None:
+async def _send(send: Send, body: bytes) -> None:
     if body:
         await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -9,7 +9,7 @@ from math import ceil
 import uvicorn
 
 from dibs.errors import NotConfigured
-from dibs.server.app import Application
+from dibs.server.app import build_app
 from dibs.server.config import CannotListen, ServerConfig, look_up
 from dibs.server.service import Service
 from dibs.stores.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
@@ -37,7 +37,7 @@ class Front:
             headers.append(("strict-transport-security", "max-age=31536000"))
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                Application(service),
+                build_app(service),
                 http="httptools",
                 ws="none",
                 loop="asyncio",

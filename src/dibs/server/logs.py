@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Literal
 
-from dibs.server.routing import Route
+from dibs.server.api.routing import Operation
 
 if TYPE_CHECKING:
     from dibs.server.serve import Server
@@ -88,7 +88,7 @@ class Log(logging.Handler):
             about["trace"] = logging.Formatter().formatException(record.exc_info)
         self._say(record.levelname.lower(), about)
 
-    def request(self, route: Route | None, status: int, seconds: float) -> None:
+    def request(self, route: Operation | None, status: int, seconds: float) -> None:
         """One has ended."""
         about = {
             "event": "request",

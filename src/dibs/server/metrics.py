@@ -23,8 +23,8 @@ from prometheus_client.metrics_core import (
 
 from dibs.core.names import KINDS, WAIT, split_key
 from dibs.model import Command, Reply
+from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
-from dibs.server.routing import Route
 
 if TYPE_CHECKING:
     from dibs.server.serve import Server
@@ -77,7 +77,7 @@ class Metrics:
 
     # -- counting -----------------------------------------------------------------------------------
 
-    def request(self, route: Route | None, status: int, seconds: float) -> None:
+    def request(self, route: Operation | None, status: int, seconds: float) -> None:
         """One has ended."""
         if route is None:
             self._requests["", "", status] += 1
@@ -161,7 +161,7 @@ class Metrics:
     def _now(self) -> Iterator[Metric]:
         """What is so at this moment."""
         service = self._service
-        census = service.accounts.census()
+        census = service.quotas.census()
         yield GaugeMetricFamily(
             "dibs_leases",
             "Leases that stand, of those that were acquired or renewed at this server",
@@ -190,6 +190,6 @@ async def measured(server: "Server") -> AsyncGenerator[None]:
     if server.config.metrics:
         metrics = service.metrics = Metrics(service, server.config.metrics_directories)
         service.meters.append(metrics.request)
-        service.observers.append(metrics.command)
-        service.batches.append(metrics.batch)
+        service.leases.observers.append(metrics.command)
+        service.leases.batch_observers.append(metrics.batch)
     yield

@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
+from starlette.responses import Response
 
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.answers import JSON, Answer, encode
+from dibs.server.api.problems import ApiProblem
+from dibs.server.api.responses import bytes_response, encode
 from dibs.server.auth.policy import Principal, Scope, reduced
-from dibs.server.problems import Problem
+from dibs.server.leases import LeaseService
+from dibs.server.quotas import FairQueue
 from dibs.stores.http.names import MARK, decoded
-
-if TYPE_CHECKING:
-    from dibs.server.service import Service
 
 LOOKS = 16
 """Pages of a store that are read for one of ours at most: one may be empty, and not the last."""
@@ -47,21 +47,6 @@ def _length(text: str) -> int:
     return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
-async def ask_in_parts(
-    service: "Service", who: Principal, commands: Sequence[Command]
-) -> Sequence[CallResult]:
-    """As `Service.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
-    told = list[CallResult]()
-    looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
-    for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
-        full = sum(map(_bytes_of, told)) >= PAGE_BYTES
-        is_asked = [not full or type(each) is not Inspect for each in commands[at:end]]
-        asked = list(compress(commands[at:end], is_asked))
-        answers = iter(await service.ask_all(who, asked) if asked else ())
-        told += [next(answers) if each else _ENOUGH for each in is_asked]
-    return told
-
-
 def bounded(told: Iterable[CallResult]) -> Sequence[CallResult]:
     """The same, with `Failed` for each status that begins beyond `PAGE_BYTES`."""
     found, size = list[CallResult](), 0
@@ -79,17 +64,17 @@ def _bytes_of(told: CallResult) -> int:
 
 async def page_json[T](
     name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
-) -> Answer:
+) -> Response:
     """An object with `items` as `name` and the fields of `rest`. Others have their turn meanwhile."""
     parts: list[bytes] = []
     for at in range(0, len(items), AT_ONCE):
         parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
         await asyncio.sleep(0)
     head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
-    return Answer(200, head + encode(rest)[1:], [JSON])
+    return bytes_response(head + encode(rest)[1:], "application/json")
 
 
-class Found(NamedTuple):
+class KeysFound(NamedTuple):
     """Some keys, and after which one to go on; None after the last."""
 
     items: list[Status]
@@ -106,16 +91,16 @@ def heads_of(kind: Kind | None) -> Sequence[bytes]:
 
 
 def names_of(text: str) -> bytes:
-    """What names begin with, as parameters have it. Raises `Problem`, 400."""
+    """What names begin with, as parameters have it. Raises `ApiProblem`, 400."""
     try:
         raw = decoded(text.removeprefix(MARK))
     except ValueError:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             f"write a prefix of names as {MARK} followed by its bytes in URL-safe base64 without padding",
         ) from None
     if len(raw) > MAX_NAME:
-        raise Problem("malformed", f"a prefix of names must be at most {MAX_NAME} bytes long")
+        raise ApiProblem("malformed", f"a prefix of names must be at most {MAX_NAME} bytes long")
     return raw
 
 
@@ -150,41 +135,62 @@ def _before(stretch: bytes) -> bytes:
     return stretch[:-1] + (bytes([stretch[-1] - 1]) + b"\xff" * 4 if stretch[-1] else b"")
 
 
-async def read(
-    service: "Service",
-    principal: Principal,
-    prefixes: Iterable[bytes],
-    after: bytes | None,
-    limit: int,
-) -> Found:
-    """The next keys in use that come after `after` and may be seen.
+class KeyReader:
+    """Reads keys of the store, as far as somebody may see them, in turns between API keys."""
 
-    `prefixes`, in their order: what they begin with; each has its kind.
-    """
-    items: list[Status] = []
-    looks = size = 0
-    for stretch in stretches(principal, prefixes):
-        if after is not None and after >= stretch and not after.startswith(stretch):
-            continue  # it lies behind us
-        cursor = after if after is not None and after.startswith(stretch) else None
-        if cursor is None and looks:
-            # only for a first page, without a cursor, a store of Redis lists all its keys
-            cursor = _before(stretch)
-        while True:
-            if looks >= LOOKS:
-                return Found(items, cursor or _before(stretch))
-            few = min(limit - len(items), AT_ONCE)
-            async with service.accounts.reading.turn(principal.key_id, AT_ONCE):
-                page = await service.runtime.connection.scan(stretch, cursor, few)
-            looks += 1
-            cursor = page.cursor
-            for item in page.items:
-                items.append(item)
-                size += _size_of(item)
-                if size >= PAGE_BYTES:
-                    return Found(items, item.key)
-            if len(items) >= limit:
-                return Found(items, cursor or items[-1].key)
-            if cursor is None:
-                break
-    return Found(items, None)
+    def __init__(self, leases: LeaseService, reading: FairQueue) -> None:
+        self._leases = leases
+        self._reading = reading
+
+    async def read(
+        self,
+        principal: Principal,
+        prefixes: Iterable[bytes],
+        after: bytes | None,
+        limit: int,
+    ) -> KeysFound:
+        """The next keys in use that come after `after` and may be seen.
+
+        `prefixes`, in their order: what they begin with; each has its kind.
+        """
+        items: list[Status] = []
+        looks = size = 0
+        for stretch in stretches(principal, prefixes):
+            if after is not None and after >= stretch and not after.startswith(stretch):
+                continue  # it lies behind us
+            cursor = after if after is not None and after.startswith(stretch) else None
+            if cursor is None and looks:
+                # only for a first page, without a cursor, a store of Redis lists all its keys
+                cursor = _before(stretch)
+            while True:
+                if looks >= LOOKS:
+                    return KeysFound(items, cursor or _before(stretch))
+                few = min(limit - len(items), AT_ONCE)
+                async with self._reading.turn(principal.key_id, AT_ONCE):
+                    page = await self._leases.runtime.connection.scan(stretch, cursor, few)
+                looks += 1
+                cursor = page.cursor
+                for item in page.items:
+                    items.append(item)
+                    size += _size_of(item)
+                    if size >= PAGE_BYTES:
+                        return KeysFound(items, item.key)
+                if len(items) >= limit:
+                    return KeysFound(items, cursor or items[-1].key)
+                if cursor is None:
+                    break
+        return KeysFound(items, None)
+
+    async def ask_in_parts(
+        self, who: Principal, commands: Sequence[Command]
+    ) -> Sequence[CallResult]:
+        """As `LeaseService.ask_all`, but read few keys at a time, and none beyond `PAGE_BYTES`."""
+        told = list[CallResult]()
+        looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
+        for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
+            full = sum(map(_bytes_of, told)) >= PAGE_BYTES
+            is_asked = [not full or type(each) is not Inspect for each in commands[at:end]]
+            asked = list(compress(commands[at:end], is_asked))
+            answers = iter(await self._leases.ask_all(who, asked) if asked else ())
+            told += [next(answers) if each else _ENOUGH for each in is_asked]
+        return told

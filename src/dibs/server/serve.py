@@ -51,7 +51,7 @@ async def traced(server: "Server") -> AsyncGenerator[None]:
 
         service = server.service
         spans = service.spans = Spans(service, tracer)
-        service.observers.append(spans.saw)
+        service.leases.observers.append(spans.saw)
     yield
 
 

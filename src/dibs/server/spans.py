@@ -18,8 +18,8 @@ from dibs.core.names import KINDS
 from dibs.errors import DibsError
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
 from dibs.runtime.port import TimedReply
+from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
-from dibs.server.routing import Route
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -77,7 +77,7 @@ class RequestSpan:
             self.span.set_attribute("dibs.command", type(command).__name__.lower())
             self.span.set_attribute("dibs.kind", kind if kind in KINDS else "other")
 
-    def answered(self, route: Route | None, status: int) -> None:
+    def answered(self, route: Operation | None, status: int) -> None:
         """What it came to, 0 for no answer; a stream has ended, for a trace, where it begins."""
         span = self.span
         if route is not None:
@@ -102,7 +102,7 @@ class RequestSpan:
         contexts.detach(self._token)
         _current.set(None)
 
-    def hung_up(self, route: Route | None) -> None:
+    def hung_up(self, route: Operation | None) -> None:
         """The caller has gone, and there is no answer."""
         self.answered(route, 0)
         self.span.set_attribute("error.type", "hung_up")

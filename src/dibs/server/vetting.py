@@ -17,10 +17,10 @@ from dibs.model import (
     Revoke,
     Status,
 )
+from dibs.server.api.problems import lacking
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placing.home import SLACK
-from dibs.server.problems import lacking
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)
 

@@ -4,35 +4,35 @@ import httpx2
 import msgspec
 import pytest
 
+from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
-from dibs.server.routing import Route
 from dibs.stores.http.names import encoded
 from tests.server.authorization.matrix import INSIDE, NAME, NOTE, OWNER, Matrix, Someone
 from tests.server.world import b64
 
 
-def shown(route: Route) -> str:
+def shown(route: Operation) -> str:
     return f"{route.method} {route.path}"
 
 
 every_route = pytest.mark.parametrize("route", ROUTES, ids=shown)
 
 
-def path_of(route: Route, name: bytes = NAME) -> str:
+def path_of(route: Operation, name: bytes = NAME) -> str:
     """The route's path, about a resource in the directory, or about the directory itself."""
     path = route.path.replace("{name}", b64(name)).replace("{dir}", b64(INSIDE[:-1]))
     return path.replace("{word}", "nothing").replace("{rest}", "nothing")
 
 
-def params_of(route: Route, **more: str) -> dict[str, str]:
+def params_of(route: Operation, **more: str) -> dict[str, str]:
     """The parameters that it can't do without."""
     fields = msgspec.structs.fields(route.query) if route.query else ()
     return {field.encode_name: "x" * 22 for field in fields if field.required} | more
 
 
 def ask(
-    client: httpx2.Client, route: Route, name: bytes = NAME, method: str = "", **more: str
+    client: httpx2.Client, route: Operation, name: bytes = NAME, method: str = "", **more: str
 ) -> tuple[int, str]:
     """The status of an answer, and its text, if it has an end."""
     request = client.build_request(

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
-from dibs.server.routing import Route
 from tests.server.authorization.asking import (
     ask,
     check_let_in,
@@ -26,7 +26,7 @@ from tests.server.authorization.matrix import (
 
 
 @every_route
-def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Route) -> None:
+def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Operation) -> None:
     if route.needs.kind == "session":
         pytest.skip("keys are nothing to it: see test_no_key_is_a_session")
     for who in matrix.everybody:
@@ -55,16 +55,16 @@ def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Ro
             assert ask(who.client, route, UNUSED) == (status, text), f"{where} tells what is held"
 
 
-def _scope(route: Route) -> Scope:
+def _scope(route: Operation) -> Scope:
     assert route.needs.scope is not None
     return route.needs.scope
 
 
-def _resource(route: Route) -> bytes:
+def _resource(route: Operation) -> bytes:
     return NAME if "{name}" in route.path else INSIDE
 
 
-def _check_looks_unused(who: Someone, route: Route, status: int, text: str, where: str) -> None:
+def _check_looks_unused(who: Someone, route: Operation, status: int, text: str, where: str) -> None:
     """What may not be read looks like what is not there, to the last letter."""
     if "{name}" in route.path:
         assert (status, text) == ask(who.client, route, UNUSED), where
@@ -79,7 +79,7 @@ FORCED = [route for route in ROUTES if route.needs.forced is not None]
 
 
 @pytest.mark.parametrize("route", FORCED, ids=shown)
-def test_force_needs_its_own_scope(matrix: Matrix, route: Route) -> None:
+def test_force_needs_its_own_scope(matrix: Matrix, route: Operation) -> None:
     forced = route.needs.forced
     assert forced is Scope.FORCE
     for who in matrix.everybody:
@@ -95,7 +95,7 @@ def test_force_needs_its_own_scope(matrix: Matrix, route: Route) -> None:
 
 
 @every_route
-def test_nobody_is_let_in(matrix: Matrix, route: Route) -> None:
+def test_nobody_is_let_in(matrix: Matrix, route: Operation) -> None:
     methods = [route.method, *(["HEAD"] if route.method == "GET" else [])]
     with client_of(matrix.world) as client:
         for what, header in matrix.nobody.items():

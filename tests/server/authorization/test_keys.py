@@ -152,6 +152,8 @@ def test_a_name_has_one_spelling_and_is_judged_by_its_bytes(matrix: Matrix) -> N
         f"/v1/locks/base64:{good}%00",
         f"/v1/locks/base64:{encoded(b'matrix/other/../in/x')}/../base64:{good}",
         f"/v1/locks/base64:{encoded(b'matrix/other/')}%2F..%2Fbase64:{good}",
+        f"/v1/locks/base64:{good}%2F",
+        f"/v1/watch%2flocks/base64:{good}",
         f"/v1//locks/base64:{good}",
         f"/V1/locks/base64:{good}",
     ):

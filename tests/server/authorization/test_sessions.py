@@ -9,10 +9,10 @@ import httpx2
 import msgspec
 import pytest
 
+from dibs.server.api.routing import Operation
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Scope
 from dibs.server.routes import ROUTES
-from dibs.server.routing import Route
 from dibs.server.ui.seal import Seal, new_session
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
@@ -60,7 +60,7 @@ key_routes = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("route", SESSION_ROUTES, ids=shown)
-def test_no_key_is_a_session(matrix: Matrix, visitors: list[Visitor], route: Route) -> None:
+def test_no_key_is_a_session(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     for visitor in visitors:
         status, text = ask(visitor.who.client, route)
         assert status == 401, f"{shown(route)} by {visitor.who}: {status} {text}"
@@ -73,7 +73,7 @@ def test_no_key_is_a_session(matrix: Matrix, visitors: list[Visitor], route: Rou
 @pytest.mark.once
 @key_routes
 def test_a_session_may_what_its_key_may(
-    matrix: Matrix, visitors: list[Visitor], route: Route
+    matrix: Matrix, visitors: list[Visitor], route: Operation
 ) -> None:
     """By the page's own requests; nothing is changed by any other."""
     for visitor in visitors:
@@ -93,7 +93,7 @@ def test_a_session_may_what_its_key_may(
 @pytest.mark.once
 @key_routes
 def test_a_session_is_nothing_to_another_page(
-    matrix: Matrix, visitors: list[Visitor], route: Route
+    matrix: Matrix, visitors: list[Visitor], route: Operation
 ) -> None:
     """Not even an administrator's: whatever changes something needs the page's own token and origin."""
     admin, other = visitors[-len(DIRECTORIES)], visitors[0]
@@ -148,7 +148,7 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
 @pytest.mark.once
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.needs.kind != "public"], ids=shown)
 def test_no_cookie_of_nobodys_lets_in(
-    matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Route
+    matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Operation
 ) -> None:
     with client_of(matrix.world) as client:
         for what, (sealed, token) in cookies_of_nobody.items():

@@ -5,16 +5,17 @@ from typing import Any, get_args
 
 import httpx2
 import pytest
+from starlette.responses import Response
 
-from dibs.server.answers import Answer, empty
+from dibs.server.api.responses import empty_response
+from dibs.server.api.routing import Needs, Operation, everywhere, somewhere
 from dibs.server.app import Application
 from dibs.server.auth.policy import IMPLIED, Principal, Scope
 from dibs.server.call import Call
 from dibs.server.routes import ROUTES
-from dibs.server.routing import Needs, Route, everywhere, somewhere
 from tests.server.authorization.asking import every_route, shown
 from tests.server.authorization.matrix import TRUST, Matrix, Someone
-from tests.server.inside import routes_of, service_of
+from tests.server.inside import served_by, service_of
 
 PUBLIC = {
     "GET /",
@@ -30,18 +31,29 @@ PUBLIC = {
 
 
 def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
-    assert routes_of(matrix.world) == tuple(ROUTES)
+    served = served_by(matrix.world)
+    assert len(served) == len({path for path, _ in served}), "one route for each path"
+    assert {
+        (path, method, needs) for path, methods in served for method, needs in methods.items()
+    } == {
+        (each.path, method, each.needs)
+        for each in ROUTES
+        for method in (
+            each.method,
+            *(["HEAD"] if each.method == "GET" and not each.is_stream else []),
+        )
+    }
 
 
 def test_a_route_without_a_class_cant_be_made() -> None:
     async def handler(_: Any) -> Any: ...
 
     with pytest.raises(TypeError, match="needs"):
-        Route(method="GET", path="/x", handler=handler, summary="")  # type: ignore[call-arg]
+        Operation(method="GET", path="/x", handler=handler, summary="")  # type: ignore[call-arg]
 
 
 @every_route
-def test_what_a_route_needs_is_whole(route: Route) -> None:
+def test_what_a_route_needs_is_whole(route: Operation) -> None:
     needs = route.needs
     kinds = get_args(Needs.__annotations__["kind"])
     assert needs.kind in kinds
@@ -82,14 +94,14 @@ FOR_EVERY_KEY = {"POST /v1/token", "POST /identity/token", "POST /v1/batch", "PO
 
 
 @every_route
-def test_what_changes_things_needs_more_than_to_read(route: Route) -> None:
+def test_what_changes_things_needs_more_than_to_read(route: Operation) -> None:
     if route.method == "GET" or route.needs.kind == "session" or shown(route) in FOR_EVERY_KEY:
         return
     assert route.needs.scope in (Scope.ACQUIRE, Scope.FORCE, Scope.ADMIN), shown(route)
 
 
 @every_route
-def test_what_is_an_administrators_stays_so(route: Route) -> None:
+def test_what_is_an_administrators_stays_so(route: Operation) -> None:
     for path, scope in LEAST.items():
         is_below = route.path == path or route.path.startswith(f"{path}/")
         if is_below and not (path == "/v1/restrict" and route.method == "GET"):
@@ -100,10 +112,10 @@ def test_what_is_an_administrators_stays_so(route: Route) -> None:
 def test_a_class_holds_wherever_it_is_used(matrix: Matrix, needs: Needs) -> None:
     """Also one that no route has just now."""
 
-    async def handler(_: Call) -> Answer:
-        return empty(204)
+    async def handler(_: Call) -> Response:
+        return empty_response(204)
 
-    route = Route(method="GET", path="/x", needs=needs, handler=handler, summary="")
+    route = Operation(method="GET", path="/x", needs=needs, handler=handler, summary="")
     application = Application(service_of(matrix.world), [route])
     for who in matrix.everybody:
         status = matrix.world.do(partial(_status_of, application, who))

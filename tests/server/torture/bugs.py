@@ -25,16 +25,16 @@ def release_not_done() -> None:
     """A server says that something is released, and the store has never heard of it."""
     from dibs.model import Release, Released
     from dibs.runtime.port import TimedReply
-    from dibs.server.service import Service
+    from dibs.server.leases import LeaseService
 
-    real = Service.ask
+    real = LeaseService.ask
 
     async def ask(self: Any, who: Any, command: Any) -> Any:
         if isinstance(command, Release):
-            return TimedReply(Released(), self.now(), False)
+            return TimedReply(Released(), self.runtime.now(), False)
         return await real(self, who, command)
 
-    put(Service, "ask", ask)
+    put(LeaseService, "ask", ask)
 
 
 def the_same_for_the_same_owner() -> None:
@@ -50,7 +50,7 @@ def the_same_for_the_same_owner() -> None:
         async def attempt(call: Any, wanted: Any, *how: Any, brought: bool) -> Any:
             had = known.get((wanted.key, wanted.owner))
             if had is not None and not brought:
-                status = (await call.service.ask(call.principal, Inspect(wanted.key))).reply
+                status = (await call.service.leases.ask(call.principal, Inspect(wanted.key))).reply
                 if any(holder.token == had.token for holder in status.holders):
                     return had
             had = known[wanted.key, wanted.owner] = await real(call, wanted, *how, brought=brought)
@@ -84,9 +84,9 @@ def last_come_first_served() -> None:
     from dataclasses import replace
 
     from dibs.model import Acquire
-    from dibs.server.service import Service
+    from dibs.server.leases import LeaseService
 
-    real = Service.ask_all
+    real = LeaseService.ask_all
     began = time.monotonic()
 
     async def ask_all(self: Any, who: Any, commands: Any) -> Any:
@@ -94,7 +94,7 @@ def last_come_first_served() -> None:
         changed = [replace(c, priority=priority) if isinstance(c, Acquire) else c for c in commands]
         return await real(self, who, changed)
 
-    put(Service, "ask_all", ask_all)
+    put(LeaseService, "ask_all", ask_all)
 
 
 @dataclass(frozen=True, slots=True)

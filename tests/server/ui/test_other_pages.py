@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.server.routing import Route
+from dibs.server.api.routing import Operation
 from tests.server.inside import meters_of, ticket_of
 from tests.server.ui.visits import Visit
 from tests.server.world import World, b64
@@ -123,7 +123,7 @@ def test_nothing_comes_of_it(
     mine = visit.page.context.request.get("/ui/session").json()
     heard: list[tuple[str, int]] = []
 
-    def meter(route: Route | None, status: int, _: float) -> None:
+    def meter(route: Operation | None, status: int, _: float) -> None:
         heard.append((f"{route.method} {route.path}" if route else "", status))
 
     meters_of(world).append(meter)

@@ -1,40 +1,27 @@
-"""What the service answers to: one module for each resource, and the table of them all."""
+"""The table of all operations. Those that are no methods yet are in one module for each resource."""
 
+from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.listing import Listing
+from dibs.server.api.routing import Operation, table_of
+from dibs.server.api.service import ServiceRoutes
 from dibs.server.routes import (
-    about,
-    audit,
     batch,
     dashboard,
     events,
-    identity,
-    keys,
-    listing,
     locks,
-    move,
-    operations,
-    queues,
-    restrict,
-    scanning,
     stream,
     watch,
 )
-from dibs.server.routing import Route
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[Operation, ...] = (
     *locks.ROUTES,
-    *listing.ROUTES,
-    *identity.ROUTES,
-    *about.ROUTES,
-    *operations.ROUTES,
     *batch.ROUTES,
-    *scanning.ROUTES,
+    *table_of(Listing),
     *stream.ROUTES,
+    *table_of(ServiceRoutes),
     *events.ROUTES,
     *watch.ROUTES,
-    *queues.ROUTES,
-    *restrict.ROUTES,
-    *move.ROUTES,
-    *keys.ROUTES,
-    *audit.ROUTES,
+    *table_of(KeyRoutes, PlacementRoutes),
     *dashboard.ROUTES,
 )
+"""Starlette tries paths in this order: those that are asked for most come first."""

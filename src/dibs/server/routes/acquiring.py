@@ -4,20 +4,22 @@ import asyncio
 from contextlib import AsyncExitStack, nullcontext
 from typing import NamedTuple
 
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
 from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
 from dibs.runtime.port import Runtime, TimedReply
-from dibs.server.answers import Answer, json
+from dibs.server.api.problems import ApiProblem, unauthenticated
+from dibs.server.api.responses import json_response
+from dibs.server.api.schemas import AcquireQuery, Held, moment
 from dibs.server.call import Call
-from dibs.server.call import Gone as HungUp
 from dibs.server.drain import End, draining, ends_of
 from dibs.server.limits import MAX_OWNER
-from dibs.server.problems import Problem, unauthenticated
-from dibs.server.routes.shapes import AcquireQuery, Held
-from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
+from dibs.server.routes.telling import check_text, check_ttl, failure, in_line
 from dibs.stores.http.wire import holders_to_wire
 
 
@@ -71,12 +73,12 @@ class _Line(AcquireAttempt):
             raise AcquireTimeout(
                 "the server was paused and missed its turn in the queue", key=self._request.key
             )
-        raise Problem("lost", "this lease id has ended: acquire with a new id")
+        raise ApiProblem("lost", "this lease id has ended: acquire with a new id")
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         if reply.reason == "too_large":
             self._over = True
-            raise Problem("too-large", "more units requested than the declared capacity")
+            raise ApiProblem("too-large", "more units requested than the declared capacity")
         await super()._wait_outside(reply, until)
 
 
@@ -87,13 +89,13 @@ async def acquire_in_line(
 
     A caller who hangs up leaves the queue, unless the id is his own: the same request may be at another
     server by now, and he may hold. Such an id is given up by its caller only.
-    Raises `AcquireTimeout`, `HungUp` when the caller hangs up, and `Problem` when the server is about
-    to stop or the caller's key or session ends.
+    Raises `AcquireTimeout`, `ClientDisconnect` when the caller hangs up, and `ApiProblem` when the server is
+    about to stop or the caller's key or session ends.
     """
     service, key_id = call.service, call.principal.key_id
-    with service.accounts.one_more(key_id, "waiters"):
+    with service.quotas.one_more(key_id, "waiters"):
         turn = AsyncExitStack()
-        await turn.enter_async_context(service.accounts.acquiring.turn(key_id))
+        await turn.enter_async_context(service.quotas.acquiring.turn(key_id))
         line = _Line(service.runtime, ask, lease_id, turn, brought=brought)
         loop = asyncio.get_running_loop()
         place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
@@ -105,18 +107,18 @@ async def acquire_in_line(
         finally:
             await turn.aclose()
             if line.is_doubtful:
-                service.doubts.add(lease_id)
+                service.leases.late_copies.add(lease_id)
             if not brought and _is_too_late(place):
-                service.give_up(ask.key, lease_id)
+                service.leases.give_up(ask.key, lease_id)
         grant = place.result()
     try:
         if grant.claim_by is None:
-            left = service.left(ask.ttl, grant.since)
+            left = service.leases.remaining(ask.ttl, grant.since)
         else:
             left = await _claimed(call, ask, grant)
     except BaseException:
         if not brought:
-            service.give_up(ask.key, grant.id)
+            service.leases.give_up(ask.key, grant.id)
         raise
     return Had(grant.id, grant.token, grant.slots, left)
 
@@ -162,7 +164,7 @@ def _said(why: End) -> Exception:
         case "session":
             return unauthenticated("the session ended while the request waited")
         case "gone":
-            return HungUp()
+            return ClientDisconnect()
 
 
 async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
@@ -171,37 +173,37 @@ async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
     answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
     match answer.reply:
         case Renewed(ttl) | Granted(grant.token, _, ttl):
-            return service.left(ttl, answer.sent)
+            return service.leases.remaining(ttl, answer.sent)
     raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)
 
 
-async def acquire(call: Call) -> Answer:
+async def acquire(call: Call) -> Response:
     """Take it, or wait in line for it."""
     asked = call.query(AcquireQuery)
     service, command = call.service, _command(call, asked)
     brought = asked.id is not None
-    service.accounts.check_lease(call.principal.key_id, (command.key, command.id))
+    service.quotas.check_lease(call.principal.key_id, (command.key, command.id))
     if asked.wait:
         had = await _in_line(call, command, asked.wait, brought=brought)
     else:
         had = await _try(call, command, brought=brought)
     if not brought and call.has_hung_up():  # or nobody would have it until its ttl is over
-        service.give_up(command.key, had.id)
-        raise HungUp
+        service.leases.give_up(command.key, had.id)
+        raise ClientDisconnect
     return _held(call, had, command)
 
 
 def _command(call: Call, asked: AcquireQuery) -> Acquire:
-    """What is asked for. Raises `Problem` for what can't be."""
+    """What is asked for. Raises `ApiProblem` for what can't be."""
     service = call.service
     kind, units, capacity = _wanted(asked, service.limits.max_capacity)
-    check_ttl(service, asked.ttl)
+    check_ttl(service.limits, asked.ttl)
     longest = service.limits.max_wait
     if asked.wait > longest:
-        raise Problem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
+        raise ApiProblem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
     check_text("client-id", asked.client_id, MAX_OWNER)
     check_text("note", asked.note)
-    lease_id = asked.id or service.doubts.new_id()
+    lease_id = asked.id or service.leases.late_copies.new_id()
     return Acquire(
         call.key(kind),
         lease_id,
@@ -218,28 +220,34 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
 
 
 def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
-    """The kind of key, the units, and the capacity, at most `most`. Raises `Problem` if they do not fit."""
+    """The kind of key, the units, and the capacity, at most `most`. Raises `ApiProblem`, 400."""
     if asked.mode is not None:
         if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
-            raise Problem(
+            raise ApiProblem(
                 "malformed", "`mode` is for a readers-writer lock, without `capacity` and `units`"
             )
         return "rwlock", MANY if asked.mode == "write" else 1, MANY
     if asked.kind == "rwlock":
-        raise Problem("malformed", "a readers-writer lock needs mode=read or mode=write")
+        raise ApiProblem("malformed", "a readers-writer lock needs mode=read or mode=write")
     if asked.capacity is not None or asked.kind == "semaphore":
         if asked.kind not in (None, "semaphore"):
-            raise Problem("malformed", f"a {asked.kind} has no capacity: only a semaphore has one")
+            raise ApiProblem(
+                "malformed", f"a {asked.kind} has no capacity: only a semaphore has one"
+            )
         if asked.capacity is None:
-            raise Problem("malformed", "a semaphore needs `capacity`")
+            raise ApiProblem("malformed", "a semaphore needs `capacity`")
         if asked.capacity > most:
-            raise Problem("malformed", f"`capacity` must be at most {most}, not {asked.capacity}")
+            raise ApiProblem(
+                "malformed", f"`capacity` must be at most {most}, not {asked.capacity}"
+            )
         units = asked.units or 1
         if units > asked.capacity:
-            raise Problem("malformed", f"`units` is {units}, more than `capacity` {asked.capacity}")
+            raise ApiProblem(
+                "malformed", f"`units` is {units}, more than `capacity` {asked.capacity}"
+            )
         return "semaphore", units, asked.capacity
     if asked.units is not None and asked.units != 1:
-        raise Problem("malformed", "`units` is for a semaphore: give its `capacity` too")
+        raise ApiProblem("malformed", "`units` is for a semaphore: give its `capacity` too")
     return asked.kind or "lock", 1, 1
 
 
@@ -258,28 +266,32 @@ async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) 
         detects=False,
     )
     had = await acquire_in_line(call, ask, command.id, wait, brought=brought)
-    call.service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
+    call.service.leases.observe(
+        call.principal, command, Granted(had.token, had.slots, had.remaining)
+    )
     return had
 
 
 async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     """Take it if it is free."""
     service = call.service
-    async with service.accounts.acquiring.turn(call.principal.key_id):
+    async with service.quotas.acquiring.turn(call.principal.key_id):
         try:
-            answer = await service.ask(call.principal, command)
+            answer = await service.leases.ask(call.principal, command)
             reply = answer.reply
-            left = service.left(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
+            left = (
+                service.leases.remaining(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
+            )
         except BackendUnavailable:
             if not brought:  # nobody else knows this id, so nobody would ever release it
-                service.give_up(command.key, command.id)
+                service.leases.give_up(command.key, command.id)
             raise
     if type(reply) is not Granted:
         raise not_acquired(reply, command.key)
     return Had(command.id, reply.token, reply.slots, left)
 
 
-def _held(call: Call, had: Had, command: Acquire) -> Answer:
+def _held(call: Call, had: Had, command: Acquire) -> Response:
     remaining = max(had.remaining, 0.0)
     kind = command.key.partition(b":")[0]
     held = Held(
@@ -292,18 +304,20 @@ def _held(call: Call, had: Had, command: Acquire) -> Answer:
         command.units if command.units < MANY else 1,
         had.slots,
     )
-    return json(held, 200, (b"location", b"%b?kind=%b" % (call.scope["raw_path"], kind)))
+    return json_response(
+        held, 200, (b"location", b"%b?kind=%b" % (call.request.scope["raw_path"], kind))
+    )
 
 
-def not_acquired(reply: Reply, key: bytes) -> Problem:
+def not_acquired(reply: Reply, key: bytes) -> ApiProblem:
     """Why an acquire got nothing."""
     match reply:
         case Refused(reason="too_large"):
-            return Problem("too-large", "more units requested than the declared capacity")
+            return ApiProblem("too-large", "more units requested than the declared capacity")
         case Refused(reason="queue_full"):
-            return Problem("limit", "its queue is full", retry_after=reply.recheck_in)
+            return ApiProblem("limit", "its queue is full", retry_after=reply.recheck_in)
         case Refused():
-            return Problem(
+            return ApiProblem(
                 "held",
                 describe_holders(key, reply.holders, None),
                 retry_after=reply.recheck_in,
@@ -312,6 +326,6 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
         case Queued():
             return in_line(reply)
         case Gone():
-            return Problem("lost", "this lease id has ended: acquire with a new id")
+            return ApiProblem("lost", "this lease id has ended: acquire with a new id")
         case _:
             return failure(reply)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import msgspec
+from starlette.responses import Response
 
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
@@ -26,13 +27,12 @@ from dibs.model import (
     Unknown,
 )
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.accounts import Accounts
-from dibs.server.answers import Answer
+from dibs.server.api.problems import ApiProblem, too_often
+from dibs.server.api.responses import bytes_response
+from dibs.server.api.routing import EACH_COMMAND, Operation
 from dibs.server.call import Call
-from dibs.server.fairness import FairQueue
-from dibs.server.problems import Problem, too_often
-from dibs.server.reach import ask_in_parts, bounded
-from dibs.server.routing import EACH_COMMAND, Route
+from dibs.server.quotas import FairQueue, Quotas
+from dibs.server.reach import bounded
 from dibs.server.vetting import refused
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -55,17 +55,17 @@ _encoders: dict[bytes, Callable[[object], bytes]] = {
 }
 
 
-async def batch(call: Call) -> Answer:
+async def batch(call: Call) -> Response:
     """Have all of them applied; they travel together."""
     ops = await _ops(call)
-    accounts, key_id, kinds = call.service.accounts, call.principal.key_id, set(map(type, ops))
-    queue, busy, cost = _queue(accounts, kinds), "", max(len(ops), 1)
+    quotas, key_id, kinds = call.service.quotas, call.principal.key_id, set(map(type, ops))
+    queue, busy, cost = _queue(quotas, kinds), "", max(len(ops), 1)
     try:
         await queue.begin(key_id, cost)
-    except Problem as problem:
+    except ApiProblem as problem:
         if kinds <= _PUT_OFF:
             raise
-        queue, busy = accounts.renewing, problem.detail  # renewals and releases go on
+        queue, busy = quotas.renewing, problem.detail  # renewals and releases go on
         await queue.begin(key_id, cost)
     try:
         return await _apply(call, ops, busy)
@@ -73,18 +73,18 @@ async def batch(call: Call) -> Answer:
         queue.end(key_id, cost)
 
 
-def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
+def _queue(quotas: Quotas, kinds: set[type]) -> FairQueue:
     """Where a batch of these commands waits for its turn."""
     if kinds & {Acquire, Resize}:
-        return accounts.acquiring
-    return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
+        return quotas.acquiring
+    return quotas.reading if kinds & _PUT_OFF else quotas.renewing  # a revocation looks first
 
 
-async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Answer:
+async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Response:
     """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
-    account = service.accounts.of(call.principal.key_id)
+    account = service.quotas.of(call.principal.key_id)
     before = account.reserved
     vetted: list[Command | Reply] = []
     slots = 0
@@ -106,7 +106,7 @@ async def _apply(call: Call, ops: Sequence[Command | Failed], busy: str) -> Answ
 
 async def _apply_vetted(
     call: Call, ops: Sequence[Command | Failed], vetted: list[Command | Reply]
-) -> Answer:
+) -> Response:
     service = call.service
     for n in [n for n, each in enumerate(vetted) if type(each) is Revoke][MAX_REVOKES:]:
         vetted[n] = Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
@@ -139,23 +139,23 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[CallResult]:
             sent.append(command)
         if type(command) is Inspect:
             looks[command.key] = place
-    told = await ask_in_parts(call.service, call.principal, sent)
+    told = await call.service.reader.ask_in_parts(call.principal, sent)
     return bounded(told[place] for place in places)
 
 
 async def _ops(call: Call) -> Sequence[Command | Failed]:
-    """The commands of the body, or what is wrong with a key. Raises `Problem`: 400, 413, 415."""
+    """The commands of the body, or what is wrong with a key. Raises `ApiProblem`: 400, 413, 415."""
     kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
     decoder = _decoders.get(kind)
     if decoder is None:
-        raise Problem("media-type", "send a batch as application/json or application/msgpack")
+        raise ApiProblem("media-type", "send a batch as application/json or application/msgpack")
     body = await call.body(call.service.limits.max_body)
     try:
         commands = decoder(body).commands
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("malformed", f"the batch: {error}") from None
+        raise ApiProblem("malformed", f"the batch: {error}") from None
     if len(commands) > MAX_BATCH:
-        raise Problem("malformed", f"a batch can have at most {MAX_BATCH} commands")
+        raise ApiProblem("malformed", f"a batch can have at most {MAX_BATCH} commands")
     return list(map(_op, commands))
 
 
@@ -177,10 +177,10 @@ def _vetted(call: Call, command: Command | Failed, trace: str) -> Command | Repl
         return reply
     try:
         if type(command) is Acquire:
-            service.accounts.reserve(who.key_id, command)
+            service.quotas.reserve(who.key_id, command)
         elif type(command) is Release and command.retain:
-            service.accounts.check_lease(who.key_id, (command.key, command.id))
-    except Problem as problem:
+            service.quotas.check_lease(who.key_id, (command.key, command.id))
+    except ApiProblem as problem:
         return Failed("busy", problem.detail)
     if type(command) is Acquire:
         command.address = call.ip  # type: ignore[misc]
@@ -253,10 +253,10 @@ def _said(call: Call, command: Command, told: CallResult) -> Reply:
     return reply
 
 
-def _answer(call: Call, replies: Sequence[Reply]) -> Answer:
+def _answer(call: Call, replies: Sequence[Reply]) -> Response:
     wanted = MSGPACK if MSGPACK in call.headers.get(b"accept", b"") else JSON
     body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
-    return Answer(200, body, [(b"content-type", wanted)])
+    return bytes_response(body, wanted.decode())
 
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
@@ -266,7 +266,7 @@ _PUT_OFF = frozenset({Acquire, Resize, Inspect, Revoke})
 _ENDS = frozenset({Released, Unknown, Lost, Gone})
 
 ROUTES = (
-    Route(
+    Operation(
         method="POST",
         path="/v1/batch",
         needs=EACH_COMMAND,

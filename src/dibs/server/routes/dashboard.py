@@ -3,16 +3,17 @@
 import logging
 
 from msgspec import Struct
+from starlette.responses import Response
 
 from dibs.errors import DibsError
-from dibs.server.answers import Answer, Header, empty, json
+from dibs.server.api.problems import ApiProblem
+from dibs.server.api.responses import Header, empty_response, json_response
+from dibs.server.api.routing import PUBLIC, SESSION, Operation
+from dibs.server.api.schemas import Nothing
 from dibs.server.audit import common_directory
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
-from dibs.server.problems import Problem
-from dibs.server.routes.shapes import Nothing
-from dibs.server.routing import PUBLIC, SESSION, Route
-from dibs.server.ui.files import INDEX, POLICY, File, FileAnswer, all_files
+from dibs.server.ui.files import INDEX, POLICY, File, all_files, file_response
 from dibs.server.ui.sessions import SignedIn
 from dibs.stores.http.names import encoded
 
@@ -44,34 +45,31 @@ class SessionShape(Struct, frozen=True):
     expires_at: int
 
 
-async def index(call: Call) -> Answer:
+async def index(call: Call) -> Response:
     """The page; whoever takes nothing but JSON is told that there is none here."""
     accept = call.header(b"accept")
     if "application/json" in accept and "text/html" not in accept and "*/*" not in accept:
-        raise Problem("no-such-route", "this is the dashboard; for the API see /v1/openapi.json")
+        raise ApiProblem("no-such-route", "this is the dashboard; for the API see /v1/openapi.json")
     return _answer(call, FILES[INDEX])
 
 
-async def file(call: Call) -> Answer:
+async def file(call: Call) -> Response:
     """A file of the page."""
     found = FILES.get(call.params["rest"])
     if found is None:
-        raise Problem("no-such-route", "the dashboard has no such file")
+        raise ApiProblem("no-such-route", "the dashboard has no such file")
     return _answer(call, found)
 
 
-def _answer(call: Call, found: File) -> Answer:
-    headers = [*found.headers, *POLICY]
-    if found.etag in call.headers.get(b"if-none-match", b""):
-        return FileAnswer(304, b"", headers)
-    return FileAnswer(200, found.body, headers)
+def _answer(call: Call, found: File) -> Response:
+    return file_response(found, known=found.etag in call.headers.get(b"if-none-match", b""))
 
 
-async def sign_in(call: Call) -> Answer:
+async def sign_in(call: Call) -> Response:
     """Begin a session."""
     call.query(Nothing)
     if call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        raise Problem("media-type", "send application/json with a key or a ticket")
+        raise ApiProblem("media-type", "send application/json with a key or a ticket")
     asked: SignIn = call.decoded(await call.body(MAX_BODY), SignIn)
     sessions = call.service.sessions
     sessions.check_page(call)
@@ -81,29 +79,29 @@ async def sign_in(call: Call) -> Answer:
     if asked.ticket is not None and asked.key is None:
         async with sessions.by_ticket(asked.ticket) as found:
             return await _begun(call, found, "the link that the server printed")
-    raise Problem("malformed", "the body must contain either a key or a ticket")
+    raise ApiProblem("malformed", "the body must contain either a key or a ticket")
 
 
-async def _begun(call: Call, found: SignedIn, by: str) -> Answer:
-    call.service.accounts.signed_in(found.principal.key_id, found.session.nonce)
+async def _begun(call: Call, found: SignedIn, by: str) -> Response:
+    call.service.quotas.signed_in(found.principal.key_id, found.session.nonce)
     directory = common_directory(found.principal.prefixes)
     detail = {"with": by, "from": call.ip}
     await call.service.audit.write(found.principal, "signed in", directory, detail)
     return _shown(call, found, call.service.sessions.cookie(call, found.session))
 
 
-async def session(call: Call) -> Answer:
+async def session(call: Call) -> Response:
     """Whose session it is, and what it needs."""
     return _shown(call, _found(call))
 
 
-async def sign_out(call: Call) -> Answer:
+async def sign_out(call: Call) -> Response:
     """End the session: 503 if the other servers do not know yet."""
     sessions, found = call.service.sessions, _found(call)
     try:
         await sessions.end(found.session)
     except DibsError as error:
-        raise Problem(
+        raise ApiProblem(
             "unavailable",
             f"this server has ended the session, others accept it until the records can be written: {error}",
             headers=(sessions.no_cookie(call), *POLICY),
@@ -113,7 +111,7 @@ async def sign_out(call: Call) -> Answer:
         await call.service.audit.write(found.principal, "signed out", directory)
     except DibsError as error:
         log.warning("could not write a sign-out to the audit: %s", error)
-    return empty(204, sessions.no_cookie(call), *POLICY)
+    return empty_response(204, sessions.no_cookie(call), *POLICY)
 
 
 def _found(call: Call) -> SignedIn:
@@ -121,7 +119,7 @@ def _found(call: Call) -> SignedIn:
     return SignedIn(call.session, call.principal)
 
 
-def _shown(call: Call, found: SignedIn, *headers: Header) -> Answer:
+def _shown(call: Call, found: SignedIn, *headers: Header) -> Response:
     who = found.principal
     shape = SessionShape(
         call.service.sessions.token(found.session),
@@ -131,11 +129,11 @@ def _shown(call: Call, found: SignedIn, *headers: Header) -> Answer:
         Scope.ADMIN in who.scopes,
         found.session.expires_at,
     )
-    return json(shape, 200, *headers, *POLICY)
+    return json_response(shape, 200, *headers, *POLICY)
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/",
         needs=PUBLIC,
@@ -144,7 +142,7 @@ ROUTES = (
         media="text/html",
         documented=False,
     ),
-    Route(
+    Operation(
         method="GET",
         path="/ui/{rest}",
         needs=PUBLIC,
@@ -152,7 +150,7 @@ ROUTES = (
         summary="A file of the dashboard",
         documented=False,
     ),
-    Route(
+    Operation(
         method="POST",
         path="/ui/session",
         needs=PUBLIC,
@@ -161,7 +159,7 @@ ROUTES = (
         body=SignIn,
         documented=False,
     ),
-    Route(
+    Operation(
         method="GET",
         path="/ui/session",
         needs=SESSION,
@@ -169,7 +167,7 @@ ROUTES = (
         summary="Who is signed in at the dashboard",
         documented=False,
     ),
-    Route(
+    Operation(
         method="DELETE",
         path="/ui/session",
         needs=SESSION,

@@ -4,23 +4,21 @@ import asyncio
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
+from starlette.types import ASGIApp
 
 from dibs.core.names import Kind
+from dibs.server.api.routing import SIGNED_IN, Operation
+from dibs.server.api.schemas import Names, Strict
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent
-from dibs.server.reach import heads_of, names_of, read
-from dibs.server.routes.shapes import Names, Strict
-from dibs.server.routing import SIGNED_IN, Route
+from dibs.server.reach import heads_of, names_of
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import to_wire
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
 
 class EventsQuery(Strict, frozen=True):
@@ -37,7 +35,7 @@ class EventsQuery(Strict, frozen=True):
     ] = 0
 
 
-async def events(call: Call) -> "ASGIApp":
+async def events(call: Call) -> ASGIApp:
     """Tell what happens, from now on or from where the caller was."""
     asked = call.query(EventsQuery)
     return await endless(call, _opened(call, names_of(asked.prefix), asked), "event_streams")
@@ -86,7 +84,7 @@ class _Tail:
         """What is in use now: the first of it, if it is much."""
         call = self._call
         most = call.service.limits.max_page
-        found = await read(call.service, call.principal, self._begins, None, most)
+        found = await call.service.reader.read(call.principal, self._begins, None, most)
         return {
             "items": tuple(map(to_wire, found.items)),
             "cursor": None if found.cursor is None else encoded(found.cursor),
@@ -127,7 +125,7 @@ def _is_number(text: str) -> bool:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/events",
         needs=SIGNED_IN,

@@ -1,5 +1,7 @@
 """`/v1/locks/base64:{name}`: acquire, renew, release, look."""
 
+from starlette.responses import Response
+
 from dibs.core.names import fingerprint
 from dibs.model import (
     Failed,
@@ -16,13 +18,10 @@ from dibs.model import (
     Revoked,
     Status,
 )
-from dibs.server.answers import Answer, empty, json
-from dibs.server.auth.policy import Scope
-from dibs.server.call import Call
-from dibs.server.problems import Problem, too_often
-from dibs.server.routes.acquiring import acquire
-from dibs.server.routes.seaplane_compat import done, is_seaplane_sdk
-from dibs.server.routes.shapes import (
+from dibs.server.api.problems import ApiProblem, too_often
+from dibs.server.api.responses import done_response, empty_response, is_seaplane_sdk, json_response
+from dibs.server.api.routing import SEEING, Operation, on_path
+from dibs.server.api.schemas import (
     AcquireQuery,
     Done,
     Extended,
@@ -32,56 +31,60 @@ from dibs.server.routes.shapes import (
     LookQuery,
     ReleaseQuery,
     RenewQuery,
+    lock_shown,
+    moment,
 )
+from dibs.server.auth.policy import Scope
+from dibs.server.call import Call
+from dibs.server.routes.acquiring import acquire
 from dibs.server.routes.telling import (
     check_text,
     check_ttl,
     failure,
     in_line,
-    lock_shown,
-    moment,
     no_such_lease,
     not_held,
 )
-from dibs.server.routing import SEEING, Route, on_path
 
 
-async def release(call: Call) -> Answer:
+async def release(call: Call) -> Response:
     """Give it up; or end other people's leases."""
     asked = call.query(ReleaseQuery)
     if asked.force:
         return await _force(call, asked)
     if asked.id is None:
-        raise Problem(
+        raise ApiProblem(
             "malformed",
             "give the lease `id`; to end another holder's lease, give force=true and a `reason`",
         )
     if asked.reason or asked.now or asked.lease:
-        raise Problem("malformed", "`lease`, `reason` and `now` need force=true")
-    async with call.service.accounts.renewing.turn(call.principal.key_id):
+        raise ApiProblem("malformed", "`lease`, `reason` and `now` need force=true")
+    async with call.service.quotas.renewing.turn(call.principal.key_id):
         reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
         raise failure(reply)
     if type(reply) is not Released:
         raise no_such_lease(asked.kind)
-    return done(call)
+    return done_response(call.headers)
 
 
 async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
     service, command = call.service, Release(call.key(kind), lease_id)
-    if not service.doubts.was_made(lease_id):  # another server may still send its Acquire
-        command = service.doubts.buried(command)
-    return (await service.ask(call.principal, command)).reply
+    if not service.leases.late_copies.was_made(
+        lease_id
+    ):  # another server may still send its Acquire
+        command = service.leases.late_copies.with_tombstone(command)
+    return (await service.leases.ask(call.principal, command)).reply
 
 
-async def _force(call: Call, asked: ReleaseQuery) -> Answer:
+async def _force(call: Call, asked: ReleaseQuery) -> Response:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
-        raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
+        raise ApiProblem("malformed", "give a `reason`: the holder and the audit log get it")
     check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service, key = call.service, call.key(asked.kind)
-    async with service.accounts.reading.turn(call.principal.key_id):
+    async with service.quotas.reading.turn(call.principal.key_id):
         status = (await service.runtime.call(Inspect(key))).reply
     if isinstance(status, Status) and not status.holders:
         raise not_held(asked.kind)  # and nothing is written
@@ -94,13 +97,15 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
         {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
     command = Revoke(key, lease, asked.reason, asked.now)
-    async with service.accounts.renewing.turn(call.principal.key_id):
-        reply = (await service.ask(call.principal, command)).reply
+    async with service.quotas.renewing.turn(call.principal.key_id):
+        reply = (await service.leases.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)
     if not reply.count:
         raise not_held(asked.kind)
-    return json(Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply)))
+    return json_response(
+        Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply))
+    )
 
 
 def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
@@ -115,28 +120,28 @@ def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
     )
 
 
-async def renew(call: Call) -> Answer:
+async def renew(call: Call) -> Response:
     """Keep it for longer."""
     asked = call.query(RenewQuery)
     service = call.service
-    check_ttl(service, asked.ttl)
+    check_ttl(service.limits, asked.ttl)
     command = Renew(call.key(asked.kind), asked.id, asked.ttl)
-    async with service.accounts.renewing.turn(call.principal.key_id):
-        answer = await service.ask(call.principal, command)
+    async with service.quotas.renewing.turn(call.principal.key_id):
+        answer = await service.leases.ask(call.principal, command)
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply, asked.kind)
-    left = service.left(reply.ttl, answer.sent)
-    if is_seaplane_sdk(call):
-        return done(call)
-    return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
+    left = service.leases.remaining(reply.ttl, answer.sent)
+    if is_seaplane_sdk(call.headers):
+        return done_response(call.headers)
+    return json_response(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 
-def _not_renewed(reply: Reply, kind: str) -> Problem:
+def _not_renewed(reply: Reply, kind: str) -> ApiProblem:
     match reply:
         case Lost(reason="revoked"):
             told = f": {reply.detail}" if reply.detail else ""
-            return Problem("lost", f"the lease was revoked{told}")
+            return ApiProblem("lost", f"the lease was revoked{told}")
         case Lost():
             return no_such_lease(kind)
         case Queued():
@@ -145,14 +150,14 @@ def _not_renewed(reply: Reply, kind: str) -> Problem:
             return failure(reply)
 
 
-async def look(call: Call) -> Answer:
+async def look(call: Call) -> Response:
     """Who holds it."""
     asked, service = call.query(LookQuery), call.service
     status = Status(b"", 1)
     if call.allowed:
         inspect = Inspect(call.key(asked.kind))
-        async with service.accounts.reading.turn(call.principal.key_id):
-            reply = (await service.ask(call.principal, inspect)).reply
+        async with service.quotas.reading.turn(call.principal.key_id):
+            reply = (await service.leases.ask(call.principal, inspect)).reply
         if not isinstance(reply, Status):
             raise failure(reply)
         status = reply
@@ -160,8 +165,8 @@ async def look(call: Call) -> Answer:
         raise not_held(asked.kind)
     tag = _tag(status)
     if _has_it(call, tag):
-        return empty(304, (b"etag", tag))
-    return json(lock_shown(call, status), 200, (b"etag", tag))
+        return empty_response(304, (b"etag", tag))
+    return json_response(lock_shown(status), 200, (b"etag", tag))
 
 
 def _tag(status: Status) -> bytes:
@@ -182,7 +187,7 @@ def _has_it(call: Call, tag: bytes) -> bool:
 _PATH = "/v1/locks/{name}"
 
 ROUTES = (
-    Route(
+    Operation(
         method="POST",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE),
@@ -192,7 +197,7 @@ ROUTES = (
         answers={200: Held},
         problems=(409, 410, 429),
     ),
-    Route(
+    Operation(
         method="PATCH",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE),
@@ -202,7 +207,7 @@ ROUTES = (
         answers={200: Extended},
         problems=(409, 410),
     ),
-    Route(
+    Operation(
         method="DELETE",
         path=_PATH,
         needs=on_path(Scope.ACQUIRE, forced=Scope.FORCE),
@@ -212,7 +217,7 @@ ROUTES = (
         answers={200: (Done, Forced)},
         problems=(404, 410),
     ),
-    Route(
+    Operation(
         method="GET",
         path=_PATH,
         needs=SEEING,

@@ -2,19 +2,17 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from starlette.types import ASGIApp
+
+from dibs.server.api.routing import SIGNED_IN, Operation
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse
 from dibs.server.post import Stream
-from dibs.server.routing import SIGNED_IN, Route
 from dibs.stores.http.wire import Hello, to_wire
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
-
-async def stream(call: Call) -> "ASGIApp":
+async def stream(call: Call) -> ASGIApp:
     """Open a stream."""
     return await endless(call, _opened(call))
 
@@ -59,7 +57,7 @@ class _Pushes:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/stream",
         needs=SIGNED_IN,

@@ -3,19 +3,17 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
 
 from dibs.model import Inspect, Status
+from dibs.server.api.routing import Operation, on_path
+from dibs.server.api.schemas import LookQuery
 from dibs.server.auth.policy import Scope
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.lock_events import EVENTS_AT_ONCE
-from dibs.server.routes.shapes import LookQuery
-from dibs.server.routing import Route, on_path
 from dibs.stores.http.wire import to_wire
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
 COST = 16
 """What a look counts among the reads of its API key: four streams of one key look at a time."""
@@ -24,7 +22,7 @@ GAP = 0.1
 """Seconds between two looks at one lock for one caller; what happens meanwhile is told together."""
 
 
-async def watch(call: Call) -> "ASGIApp":
+async def watch(call: Call) -> ASGIApp:
     """Tell who holds it, and what happens to it."""
     asked = call.query(LookQuery)
     return await endless(call, _opened(call, call.key(asked.kind)))
@@ -78,8 +76,8 @@ class _Changes:
 
     async def _status(self) -> bytes:
         service = self._call.service
-        async with service.accounts.reading.turn(self._call.principal.key_id, COST):
-            answer = await service.ask(self._call.principal, Inspect(self._key))
+        async with service.quotas.reading.turn(self._call.principal.key_id, COST):
+            answer = await service.leases.ask(self._call.principal, Inspect(self._key))
         self._looked_at = service.now()
         if not isinstance(answer.reply, Status):
             return b""
@@ -91,7 +89,7 @@ class _Changes:
 
 
 ROUTES = (
-    Route(
+    Operation(
         method="GET",
         path="/v1/watch/locks/{name}",
         needs=on_path(Scope.READ),

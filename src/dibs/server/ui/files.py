@@ -8,7 +8,9 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from typing import NamedTuple
 
-from dibs.server.answers import Answer, Header
+from starlette.responses import Response
+
+from dibs.server.api.responses import Header
 
 INDEX = "index.html"
 
@@ -67,10 +69,11 @@ class File(NamedTuple):
         return dict(self.headers)[b"etag"]
 
 
-class FileAnswer(Answer):
-    """A file: browsers may keep it, and ask each time whether it is still the same."""
-
-    caching = (b"cache-control", b"no-cache")
+def file_response(file: File, *, known: bool) -> Response:
+    """A file, or 304 if it is known. Browsers may keep it, and ask each time whether it is still the same."""
+    response = Response(None, 304) if known else Response(file.body)
+    response.raw_headers += (*file.headers, (b"cache-control", b"no-cache"), *POLICY)
+    return response
 
 
 def all_files() -> Mapping[str, File]:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from msgspec.json import decode, encode
 
-from dibs.server.answers import Header
+from dibs.server.api.problems import ApiProblem, unauthenticated
+from dibs.server.api.responses import Header
+from dibs.server.api.routing import Caller
 from dibs.server.auth.credentials import PREFIX
 from dibs.server.auth.keys import KeyService, Unauthenticated
 from dibs.server.auth.policy import Principal
-from dibs.server.call import Call
-from dibs.server.problems import Problem, unauthenticated
 from dibs.server.records.port import Conflict, Record, Records
 from dibs.server.ui.origin import Origins, over_tls
 from dibs.server.ui.seal import Seal, Session, new_session
@@ -64,23 +64,23 @@ class Sessions:
 
     # -- who asks -----------------------------------------------------------------------------------
 
-    def is_brought(self, call: Call) -> bool:
+    def is_brought(self, caller: Caller) -> bool:
         """Whether there is something like a session in a request."""
-        return bool(self._brought(call))
+        return bool(self._brought(caller))
 
-    async def authenticate(self, call: Call) -> Principal:
-        """Whose session it is. Raises `Problem`: 401, and 403 where it is not its own page that asks."""
-        session = self._only_session(call)
-        if call.scope["method"] in READING:
-            self._origins.check_reading(call)
+    async def authenticate(self, caller: Caller) -> Principal:
+        """Whose session it is. Raises `ApiProblem`: 401, and 403 where it is not its own page that asks."""
+        session = self._only_session(caller)
+        if caller.request.method in READING:
+            self._origins.check_reading(caller)
         else:
-            self._origins.check_changing(call)
-            self._check_token(call, session)
+            self._origins.check_changing(caller)
+            self._check_token(caller, session)
         try:
             principal = await self._keys.owner(session.key_id)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal)) from None
-        call.session = session
+        caller.session = session
         return principal
 
     @property
@@ -93,13 +93,13 @@ class Sessions:
     def _opened(self, text: str) -> Session | None:
         return next(filter(None, (each.opened(text) for each in self._seals)), None)
 
-    def _brought(self, call: Call) -> list[str]:
-        return cookie_brought(call.header(b"cookie"), over_tls=over_tls(call))
+    def _brought(self, caller: Caller) -> list[str]:
+        return cookie_brought(caller.header(b"cookie"), over_tls=over_tls(caller))
 
-    def _only_session(self, call: Call) -> Session:
-        """The one that the request brings. Raises `Problem`, 401."""
+    def _only_session(self, caller: Caller) -> Session:
+        """The one that the request brings. Raises `ApiProblem`, 401."""
         now = self._keys.now()
-        opened = {self._opened(text) for text in self._brought(call)}
+        opened = {self._opened(text) for text in self._brought(caller)}
         found = [
             each for each in opened if each and not self._is_ended(each) and now < each.expires_at
         ]
@@ -111,12 +111,12 @@ class Sessions:
             )
         return found[0]
 
-    def _check_token(self, call: Call, session: Session) -> None:
-        brought, tokens = call.headers.get(TOKEN), [each.token(session) for each in self._seals]
+    def _check_token(self, caller: Caller, session: Session) -> None:
+        brought, tokens = caller.headers.get(TOKEN), [each.token(session) for each in self._seals]
         if brought is None:
-            raise Problem("csrf", "requests that change something need the header dibs-csrf")
+            raise ApiProblem("csrf", "requests that change something need the header dibs-csrf")
         if not any(compare_digest(brought, each.encode()) for each in tokens):
-            raise Problem(
+            raise ApiProblem(
                 "csrf", "the dibs-csrf header belongs to another session: reload the page"
             )
 
@@ -126,12 +126,12 @@ class Sessions:
 
     # -- signing in and out -------------------------------------------------------------------------
 
-    def check_page(self, call: Call) -> None:
-        """Raises `Problem`, 403, unless it is a page of ours that wants to sign in."""
-        self._origins.check_changing(call)
+    def check_page(self, caller: Caller) -> None:
+        """Raises `ApiProblem`, 403, unless it is a page of ours that wants to sign in."""
+        self._origins.check_changing(caller)
 
     async def by_key(self, key: str) -> SignedIn:
-        """A session of the owner of a key, and of no token. Raises `Problem`, 401."""
+        """A session of the owner of a key, and of no token. Raises `ApiProblem`, 401."""
         key = key.strip()
         try:
             if not (key.isascii() and key.startswith(PREFIX)):
@@ -142,7 +142,7 @@ class Sessions:
 
     @asynccontextmanager
     async def by_ticket(self, ticket: str) -> AsyncGenerator[SignedIn]:
-        """A session for a ticket, which is used up unless the block fails. Raises `Problem`, 401."""
+        """A session for a ticket, which is used up unless the block fails. Raises `ApiProblem`, 401."""
         with self._tickets.redeemed(ticket) as key_id:
             yield await self._by_key_id(key_id)
 
@@ -227,15 +227,15 @@ class Sessions:
         for ended in self._watchers.pop(session, ()):
             ended()
 
-    def cookie(self, call: Call, session: Session) -> Header:
+    def cookie(self, caller: Caller, session: Session) -> Header:
         """What has a browser keep it."""
         seconds = max(0, session.expires_at - int(self._keys.now()))
-        secure = self._origins.is_secure(call)
+        secure = self._origins.is_secure(caller)
         return setting_cookie(self._seals[0].sealed(session), seconds, over_tls=secure)
 
-    def no_cookie(self, call: Call) -> Header:
+    def no_cookie(self, caller: Caller) -> Header:
         """What has it forget that."""
-        return clearing_cookie(over_tls=self._origins.is_secure(call))
+        return clearing_cookie(over_tls=self._origins.is_secure(caller))
 
 
 def _read(record: Record) -> dict[str, int]:

@@ -1,13 +1,18 @@
 """What is said at `/v1/locks`: parameters, and answers."""
 
+import time
+from datetime import UTC, datetime
+from math import ceil
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
 from dibs.core.names import Kind
-from dibs.model import MAX_CAPACITY
+from dibs.model import MANY, MAX_CAPACITY, Status
 from dibs.server.limits import MAX_ID, MAX_TEXT
 from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
+from dibs.stores.http.wire import holders_to_wire
 
 type Text = Annotated[
     str,
@@ -242,3 +247,28 @@ class LockPage(Struct, frozen=True):
 
     locks: tuple[LockShown, ...]
     next: str | None
+
+
+def lock_shown(status: Status) -> LockShown:
+    """A lock as people see it: by the first of its holders, and all of them."""
+    first = status.holders[0]
+    left = max(first.expires_in, 0.0)
+    return LockShown(
+        encoded(status.name),
+        first.lease,
+        Info(ceil(left), first.owner, first.address),
+        first.token,
+        round(left, 3),
+        moment(left),
+        status.kind,
+        None if status.capacity >= MANY else status.capacity,
+        status.waiting,
+        status.holding,
+        holders_to_wire(status.holders),
+    )
+
+
+def moment(seconds: float) -> str:
+    """The time of day so many seconds from now, as RFC 3339 writes it."""
+    at = datetime.fromtimestamp(time.time() + seconds, UTC)
+    return at.isoformat(timespec="milliseconds")[:-6] + "Z"

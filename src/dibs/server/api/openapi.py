@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.server.routing import Needs, Route
+from dibs.server.api.routing import Needs, Operation
 from dibs.stores.http.wire import Problem
 
 type Node = dict[str, Any]
@@ -67,7 +67,7 @@ _LINKS: dict[str, Node] = {
 """What an answer is good for, by the operation that gives it."""
 
 
-def described(routes: Iterable[Route]) -> Node:
+def describe(routes: Iterable[Operation]) -> Node:
     """The description of all routes that are documented."""
     shown = [route for route in routes if route.documented]
     schemas, components = _schemas(shown)
@@ -91,7 +91,7 @@ def described(routes: Iterable[Route]) -> Node:
     }
 
 
-def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, Node], Node]:
+def _schemas(routes: Sequence[Operation]) -> tuple[dict[Any, Node], Node]:
     """The schema of each type that is named in a route, and what they refer to."""
     types: list[Any] = [Problem]
     for route in routes:
@@ -106,11 +106,11 @@ def _each(kind: Any) -> tuple[Any, ...]:
     return kind if isinstance(kind, tuple) else (kind,)
 
 
-def _path(route: Route) -> str:
+def _path(route: Operation) -> str:
     return route.path.replace("{rest}", "{path}")
 
 
-def _operation(route: Route, name: str, schemas: dict[Any, Node]) -> Node:
+def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
     operation: Node = {
         "operationId": name,
         "summary": route.summary,
@@ -132,7 +132,7 @@ def _operation(route: Route, name: str, schemas: dict[Any, Node]) -> Node:
     return operation
 
 
-def _ids(routes: Iterable[Route]) -> list[str]:
+def _ids(routes: Iterable[Operation]) -> list[str]:
     """What each operation is called: its module and function, and its number where there are several."""
     seen: Counter[str] = Counter()
     found = []
@@ -144,7 +144,7 @@ def _ids(routes: Iterable[Route]) -> list[str]:
     return found
 
 
-def _in_path(route: Route) -> list[Node]:
+def _in_path(route: Operation) -> list[Node]:
     names = re.findall(r"\{(\w+)\}", _path(route))
     return [
         {
@@ -158,7 +158,7 @@ def _in_path(route: Route) -> list[Node]:
     ]
 
 
-def _in_query(route: Route) -> list[Node]:
+def _in_query(route: Operation) -> list[Node]:
     kind = route.query
     if kind is None:
         return []
@@ -180,7 +180,7 @@ def _plain(schema: Node) -> Node:
     return rest[0] if len(rest) == 1 else {"anyOf": rest}
 
 
-def _success(route: Route, status: int, schemas: dict[Any, Node]) -> Node:
+def _success(route: Operation, status: int, schemas: dict[Any, Node]) -> Node:
     kind = route.answers[status]
     answer: Node = {"description": _SUCCESS.get(status, "Done")}
     if kind is not None:
@@ -192,7 +192,7 @@ def _success(route: Route, status: int, schemas: dict[Any, Node]) -> Node:
     return answer
 
 
-def problems_of(route: Route) -> list[int]:
+def problems_of(route: Operation) -> list[int]:
     """The statuses of its problems: those of every route, those of its kind, and its own."""
     found = {400, 503, *route.problems}
     if route.body is not None:

@@ -1,0 +1,381 @@
+"""What administrators do: API keys, the audit log, restrictions, placements and moves."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+from starlette.responses import Response
+
+from dibs.server.api.problems import ApiProblem, forbidden
+from dibs.server.api.responses import done_response, json_response
+from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, everywhere, on_path, route, somewhere
+from dibs.server.api.schemas import Done, Nothing, Strict
+from dibs.server.audit import Audit, Page
+from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
+from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
+from dibs.server.auth.policy import Scope
+from dibs.server.placing.choice import Unsatisfiable
+from dibs.server.placing.desk import Desk, Progress, Restricted, TooMany, Unknown
+from dibs.server.placing.rules import Rule
+from dibs.server.quotas import FairQueue
+from dibs.server.records.port import MAX_PAGE, Conflict
+from dibs.stores.http.names import MARK, decoded, encoded
+
+MAX_BODY = 64 << 10
+"""Bytes of a new key or a restriction."""
+
+# -- keys and the audit log -------------------------------------------------------------------------
+
+_ADMIN = somewhere(Scope.ADMIN)
+
+
+class KeysQuery(Strict, frozen=True):
+    """Which keys."""
+
+    ended: bool = False
+    """Also those that were revoked or have expired lately."""
+
+
+class AuditQuery(Strict, frozen=True):
+    """Where a page begins, and how long it is."""
+
+    before: Annotated[int, Meta(ge=1, le=(1 << 53) - 1)] | None = None
+    """`next` of the page before."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+class KeyRoutes:
+    """API keys, which administrators create, list and revoke, and the audit log of what they did."""
+
+    def __init__(self, keys: KeyService, audit: Audit, changing: FairQueue) -> None:
+        """`changing` has the turns of changes between API keys."""
+        self._keys = keys
+        self._admin = KeyAdmin(keys, audit)
+        self._audit = audit
+        self._changing = changing
+
+    @route(
+        "GET",
+        "/v1/keys",
+        _ADMIN,
+        summary="Keys, as far as they are the caller's to see",
+        query=KeysQuery,
+        answers={200: KeyList},
+    )
+    async def list_keys(self, caller: Caller, query: KeysQuery) -> Response:
+        """All keys that the caller may see."""
+        now = self._keys.now()
+        keys = await self._admin.list(caller.principal)
+        found = (key_shown(key, now) for key in keys if query.ended or not key.ended(now))
+        return json_response(KeyList(tuple(found)))
+
+    @route(
+        "POST",
+        "/v1/keys",
+        _ADMIN,
+        summary="Create an API key; it is returned only once",
+        query=Nothing,
+        body=NewKey,
+        max_body=MAX_BODY,
+        answers={201: KeyMade},
+    )
+    async def create_key(self, caller: Caller, body: NewKey) -> Response:
+        """Create a key. Only this answer contains it."""
+        try:
+            async with self._changing.turn(caller.principal.key_id):
+                made = await self._admin.create(caller.principal, body)
+        except ValueError as error:
+            raise ApiProblem("malformed", str(error)) from None
+        except KeyRefused as refusal:
+            if refusal.prefix:
+                raise forbidden(Scope.ADMIN, refusal.prefix) from None
+            kind = "limit" if refusal.kind == "limit" else "forbidden"
+            raise ApiProblem(kind, str(refusal)) from None
+        return json_response(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
+
+    @route(
+        "DELETE",
+        "/v1/keys/{word}",
+        _ADMIN,
+        summary="Revoke an API key; it stops working within two seconds",
+        query=Nothing,
+        answers={200: KeyShown},
+        problems=(404,),
+    )
+    async def revoke_key(self, caller: Caller, word: str) -> Response:
+        """End a key, and with it its tokens and streams."""
+        try:
+            async with self._changing.turn(caller.principal.key_id):
+                key = await self._admin.revoke(caller.principal, word)
+        except UnknownKey:
+            raise ApiProblem(
+                "no-such-key", "no API key has this id, or you may not see it"
+            ) from None
+        return json_response(key_shown(key, self._keys.now()))
+
+    @route(
+        "GET",
+        "/v1/audit",
+        _ADMIN,
+        summary="The audit log, newest first; a page can be empty and not the last",
+        query=AuditQuery,
+        answers={200: Page},
+    )
+    async def audit(self, caller: Caller, query: AuditQuery) -> Response:
+        """The newest lines; for an administrator of a directory, those about that."""
+        return json_response(await self._audit.page(caller.principal, query.before, query.limit))
+
+
+# -- restrictions, placements and moves -------------------------------------------------------------
+
+API = "Locks"
+"""What can be restricted, in Seaplane's terms: locks, and nothing else."""
+
+MAX_RESTRICTIONS = 100
+"""Restrictions on a page."""
+
+
+class RestrictionsQuery(Strict, frozen=True):
+    """Where a page begins: the `next_key` of the one before, and its `next_api`."""
+
+    from_: Annotated[str, Meta(max_length=1024)] | None = field(name="from", default=None)
+    from_api: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class RestrictionShown(Struct, frozen=True):
+    """A restriction."""
+
+    api: str
+    directory: str
+    """Its bytes in URL-safe base64, without the slash at its end."""
+    details: Rule
+    state: Literal["Pending", "Enforced"]
+    """Pending until nothing is left at a place where it may not be."""
+    placement: str
+    """Where the directory lives."""
+
+
+class RestrictionPage(Struct, frozen=True):
+    """Some restrictions, and where to go on: null after the last."""
+
+    restrictions: tuple[RestrictionShown, ...]
+    next_api: str | None
+    next_key: str | None
+
+
+class Destination(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a directory moves."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class PlacementShown(Struct, frozen=True):
+    """A store that directories may live in; the first one has what lives nowhere in particular."""
+
+    name: str
+    provider: str
+    region: str
+
+
+class PlacementList(Struct, frozen=True):
+    """All of them."""
+
+    placements: tuple[PlacementShown, ...]
+
+
+_ONE_RESTRICTION = "/v1/restrict/{word}/{dir}/"
+
+
+class PlacementRoutes:
+    """Where directories live: what restricts it, and moves from one store to another."""
+
+    def __init__(self, desk: Desk, changing: FairQueue) -> None:
+        """`changing` has the turns of changes between API keys."""
+        self._desk = desk
+        self._changing = changing
+
+    @route(
+        "GET",
+        _ONE_RESTRICTION,
+        SEEING,
+        summary="A directory's restriction, and whether it is enforced",
+        query=Nothing,
+        answers={200: RestrictionShown},
+        problems=(404,),
+    )
+    async def restriction(self, caller: Caller, word: str, directory: bytes) -> Response:
+        """One restriction."""
+        if not caller.allowed or word.lower() != API.lower():
+            raise _no_restriction()
+        with _refusals(_no_restriction()):
+            return json_response(_restriction_shown(await self._desk.restriction(directory)))
+
+    @route(
+        "PUT",
+        _ONE_RESTRICTION,
+        on_path(Scope.ADMIN),
+        summary="Restrict a directory to regions and providers",
+        query=Nothing,
+        body=Rule,
+        max_body=MAX_BODY,
+        answers={200: Done},
+        problems=(409, 413),
+    )
+    async def restrict(self, caller: Caller, word: str, directory: bytes, body: Rule) -> Response:
+        """Set a restriction."""
+        _check_api(word)
+        try:
+            with _refusals():
+                async with self._changing.turn(caller.principal.key_id):
+                    await self._desk.restrict(caller.principal, directory, body)
+        except ValueError as error:
+            raise ApiProblem("malformed", str(error)) from None
+        return done_response(caller.headers, "Ok")
+
+    @route(
+        "DELETE",
+        _ONE_RESTRICTION,
+        on_path(Scope.ADMIN),
+        summary="Delete a restriction; what lives somewhere stays there",
+        query=Nothing,
+        answers={200: Done},
+        problems=(404, 409),
+    )
+    async def unrestrict(self, caller: Caller, word: str, directory: bytes) -> Response:
+        """Delete a restriction."""
+        _check_api(word)
+        with _refusals(_no_restriction()):
+            async with self._changing.turn(caller.principal.key_id):
+                await self._desk.unrestrict(caller.principal, directory)
+        return done_response(caller.headers, "Ok")
+
+    @route(
+        "GET",
+        ("/v1/restrict", "/v1/restrict/", "/v1/restrict/{word}", "/v1/restrict/{word}/"),
+        SIGNED_IN,
+        summary="Restrictions that this API key has permission to read",
+        query=RestrictionsQuery,
+        answers={200: RestrictionPage},
+    )
+    async def restrictions(self, caller: Caller, word: str, query: RestrictionsQuery) -> Response:
+        """A page of the restrictions that the caller may see."""
+        if word:
+            _check_api(word)
+        elif (query.from_ is None) != (query.from_api is None):
+            raise ApiProblem("malformed", "give both `from` and `from_api`, or neither")
+        start = b"" if query.from_ is None else _first_directory(query.from_)
+        seen = [
+            each
+            for each in await self._desk.restrictions()
+            if each.directory >= start and caller.principal.may(Scope.READ, each.directory)
+        ]
+        more = seen[MAX_RESTRICTIONS:]
+        return json_response(
+            RestrictionPage(
+                tuple(map(_restriction_shown, seen[:MAX_RESTRICTIONS])),
+                API if more else None,
+                encoded(more[0].directory[:-1]) if more else None,
+            )
+        )
+
+    @route(
+        "GET",
+        "/v1/placements",
+        _ADMIN,
+        summary="The stores that directories may live in",
+        query=Nothing,
+        answers={200: PlacementList},
+    )
+    async def placements(self, _: Caller) -> Response:
+        """The stores that there are."""
+        found = (
+            PlacementShown(each.name, each.provider, each.region) for each in self._desk.places
+        )
+        return json_response(PlacementList(tuple(found)))
+
+    @route(
+        "PUT",
+        "/v1/move",
+        everywhere(Scope.ADMIN),
+        summary="Move what lives in no directory to another store",
+        query=Nothing,
+        body=Destination,
+        max_body=4096,
+        answers={200: Done},
+        problems=(409, 413),
+    )
+    @route(
+        "PUT",
+        "/v1/move/{dir}/",
+        on_path(Scope.ADMIN),
+        summary="Move a directory to another store",
+        query=Nothing,
+        body=Destination,
+        max_body=4096,
+        answers={200: Done},
+        problems=(409, 413),
+    )
+    async def move(self, caller: Caller, directory: bytes, body: Destination) -> Response:
+        """Have a directory move. What is held goes on, and no lock is ever held twice."""
+        with _refusals():
+            await self._desk.move(caller.principal, directory, body.to)
+        return json_response(Done())
+
+    @route(
+        "GET",
+        "/v1/move",
+        everywhere(Scope.ADMIN),
+        summary="Where names in no directory live, and how far their move is",
+        query=Nothing,
+        answers={200: Progress},
+    )
+    @route(
+        "GET",
+        "/v1/move/{dir}/",
+        on_path(Scope.ADMIN),
+        summary="Where a directory lives, and how far its move is",
+        query=Nothing,
+        answers={200: Progress},
+    )
+    async def progress(self, _: Caller, directory: bytes) -> Response:
+        """Where a directory lives, and what is still in use at the store that it leaves."""
+        return json_response(await self._desk.progress(directory))
+
+
+@contextmanager
+def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
+    """Raise what the desk refuses in here as `ApiProblem`; `unknown` is that of what it does not know."""
+    try:
+        yield
+    except Unknown as error:
+        raise unknown or ApiProblem("malformed", str(error)) from None
+    except Unsatisfiable as error:
+        raise ApiProblem("unsatisfiable", str(error)) from None
+    except TooMany as error:
+        raise ApiProblem("limit", str(error)) from None
+    except Conflict:
+        raise ApiProblem("conflict", "another request changed it at the same time") from None
+
+
+def _check_api(word: str) -> None:
+    """Raises `ApiProblem` for what cannot be restricted."""
+    if word.lower() != API.lower():
+        told = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
+        raise ApiProblem("malformed", told)
+
+
+def _no_restriction() -> ApiProblem:
+    return ApiProblem("no-such-restriction", "this directory has no restriction")
+
+
+def _first_directory(text: str) -> bytes:
+    try:
+        return decoded(text.removeprefix(MARK)) + b"/"
+    except ValueError:
+        raise ApiProblem("malformed", "`from` must be `next_key` of the previous page") from None
+
+
+def _restriction_shown(found: Restricted) -> RestrictionShown:
+    directory = encoded(found.directory[:-1])
+    return RestrictionShown(API, directory, found.rule, found.state, found.place)

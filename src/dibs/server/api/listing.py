@@ -1,0 +1,253 @@
+"""Lists of keys: what is held, what is in use, and where somebody waits."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from starlette.responses import Response
+
+from dibs.core.names import MAX_NAME
+from dibs.model import Inspect, Status
+from dibs.runtime.port import TimedReply
+from dibs.server.activity import Activity, in_steps
+from dibs.server.api.problems import ApiProblem
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, route
+from dibs.server.api.schemas import ListQuery, LockPage, Names, Strict, lock_shown
+from dibs.server.auth.policy import Principal, Scope
+from dibs.server.leases import LeaseService
+from dibs.server.limits import Limits
+from dibs.server.quotas import FairQueue
+from dibs.server.reach import (
+    HEADS,
+    KeyReader,
+    KeysFound,
+    bounded,
+    heads_of,
+    names_of,
+    page_json,
+    prefixes_of,
+)
+from dibs.stores.http.names import MARK, decoded, encoded
+from dibs.stores.http.wire import Status as StatusShown
+from dibs.stores.http.wire import StatusPage, to_wire
+
+USUAL_LOCKS = 100
+"""Locks on a page, unless `limit` says otherwise."""
+
+MAX_QUEUES = 200
+"""Queues that are shown at a time."""
+
+
+class ScanQuery(Strict, frozen=True):
+    """What keys begin with, or names of every kind; and after which key the page begins, in base64."""
+
+    prefix: Annotated[str, Meta(max_length=1024, description="What keys begin with, in base64")] = (
+        ""
+    )
+    names: Names = ""
+    cursor: Annotated[str, Meta(max_length=1024)] = ""
+    limit: Annotated[int, Meta(ge=1)] = 100
+    observed: Annotated[
+        bool, Meta(description="Tell what this server has seen of the leases too")
+    ] = False
+
+
+class Observed(Struct, frozen=True):
+    """What a server has seen of a lease."""
+
+    renewals: int
+    ttl: float | None
+    """What it was granted or renewed for; null where that is not known."""
+
+
+class ObservedPage(StatusPage, frozen=True):
+    """Some of the keys in use, and what this server has seen of their leases, by their fingerprints."""
+
+    leases: dict[str, Observed] = field(default_factory=dict[str, Observed])
+
+
+class QueuesQuery(Strict, frozen=True):
+    """Which queues."""
+
+    names: Names = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES)] = 50
+
+
+class Queues(Struct, frozen=True):
+    """The longest queues that may be seen, as they are now."""
+
+    items: tuple[StatusShown, ...]
+    count: int
+    """How many queues there are, as far as this server has seen."""
+
+
+class _AfterLocks(Struct, frozen=True):
+    next: str | None
+
+
+class _AfterKeys(Struct, frozen=True):
+    cursor: str | None
+    leases: dict[str, Observed] | UnsetType
+
+
+class Listing:
+    """Pages of keys. A caller sees those that it may read, and no other."""
+
+    def __init__(
+        self,
+        leases: LeaseService,
+        reader: KeyReader,
+        reading: FairQueue,
+        activity: Activity,
+        limits: Limits,
+    ) -> None:
+        """`reading` has the turns of reads between API keys."""
+        self._leases = leases
+        self._reader = reader
+        self._reading = reading
+        self._activity = activity
+        self._limits = limits
+
+    # -- locks --------------------------------------------------------------------------------------
+
+    @route(
+        "GET",
+        "/v1/locks",
+        SIGNED_IN,
+        summary="All locks that are held, and that this API key has permission to read",
+        query=ListQuery,
+        answers={200: LockPage},
+    )
+    @route(
+        "GET",
+        "/v1/locks/",
+        SIGNED_IN,
+        summary="Locks that are held: the same as /v1/locks",
+        query=ListQuery,
+        answers={200: LockPage},
+    )
+    @route(
+        "GET",
+        "/v1/locks/{dir}/",
+        SEEING,
+        summary="Locks that are held in a directory and below it",
+        query=ListQuery,
+        answers={200: LockPage},
+    )
+    async def locks(self, caller: Caller, directory: bytes, query: ListQuery) -> Response:
+        """A page of what is held, in a directory and below it."""
+        limit, most = query.limit or USUAL_LOCKS, self._limits.max_page
+        if limit > most:
+            raise ApiProblem(
+                "malformed", f"`limit` must be at most {most}: get more pages with `from`"
+            )
+        kind = b"" if query.kind == "all" else query.kind.encode() + b":"
+        heads = heads_of(None if query.kind == "all" else query.kind)
+        prefixes = [head + directory for head in heads]
+        start = None if query.from_ is None else _start(query.from_, kind)
+        found = await self._page_from(caller.principal, prefixes, start, limit)
+        items = [each for each in found.items if each.holders]
+        # a key that begins so, and ends in a zero, is the very next one after the last
+        following = None if found.cursor is None else encoded(found.cursor[len(kind) :] + b"\0")
+        return await page_json("locks", items, lock_shown, _AfterLocks(following))
+
+    async def _page_from(
+        self, who: Principal, prefixes: Sequence[bytes], start: bytes | None, limit: int
+    ) -> KeysFound:
+        """The page that begins at `start`."""
+        read = self._reader.read
+        if start is None:
+            return await read(who, prefixes, None, limit)
+        if start.endswith(b"\0"):
+            return await read(who, prefixes, start[:-1], limit)
+        first: list[Status] = []
+        if start.startswith(tuple(prefixes)) and who.may(Scope.READ, start.partition(b":")[2]):
+            reply = (await self._leases.ask(who, Inspect(start))).reply
+            first = [reply] if isinstance(reply, Status) else []
+        if len(first) == limit:
+            return KeysFound(first, start)
+        found = await read(who, prefixes, start, limit - len(first))
+        return KeysFound([*first, *found.items], found.cursor)
+
+    # -- keys in use, and queues --------------------------------------------------------------------
+
+    @route(
+        "GET",
+        "/v1/scan",
+        SIGNED_IN,
+        summary="Keys in use, of every kind, that this API key has permission to read",
+        query=ScanQuery,
+        answers={200: (StatusPage, ObservedPage)},
+    )
+    async def scan(self, caller: Caller, query: ScanQuery) -> Response:
+        """A page of keys in use."""
+        try:
+            prefixes, cursor = _prefixes(query), decoded(query.cursor) or None
+        except ValueError:
+            raise ApiProblem("malformed", "`prefix` and `cursor` must be URL-safe base64") from None
+        limit = min(query.limit, self._limits.max_page)
+        found = await self._reader.read(caller.principal, prefixes, cursor, limit)
+        following = None if found.cursor is None else encoded(found.cursor)
+        observed = self._observed(found.items) if query.observed else UNSET
+        return await page_json("items", found.items, to_wire, _AfterKeys(following, observed))
+
+    def _observed(self, items: Iterable[Status]) -> dict[str, Observed]:
+        found: dict[str, Observed] = {}
+        for status in items:
+            seen = self._activity.keys.get(status.key)
+            if seen is not None:
+                for lease, hold in seen.holds.items():
+                    found[lease] = Observed(hold.renewals, hold.ttl or None)
+        return found
+
+    @route(
+        "GET",
+        "/v1/queues",
+        SIGNED_IN,
+        summary="Queues, longest first",
+        query=QueuesQuery,
+        answers={200: Queues},
+    )
+    async def queues(self, caller: Caller, query: QueuesQuery) -> Response:
+        """The longest queues: this server has seen where they are, the store knows how long."""
+        names, who = names_of(query.names), caller.principal
+        async with self._reading.turn(who.key_id, query.limit):
+            keys = await self._queues_seen(who, names)
+            asks = [Inspect(key) for key in keys[: query.limit]]
+            told = bounded(await self._reader.ask_in_parts(who, asks))
+        found = [each.reply for each in told if isinstance(each, TimedReply)]
+        now = [each for each in found if isinstance(each, Status) and each.waiting]
+        now.sort(key=lambda status: (-status.waiting, status.key))
+        return json_response(Queues(tuple(map(to_wire, now)), len(keys)))
+
+    async def _queues_seen(self, who: Principal, names: bytes) -> Sequence[bytes]:
+        """Keys where somebody waits, the longest queue first, as far as `who` may read them."""
+        found: list[bytes] = []
+        async for some in in_steps(await self._activity.queues.longest_first()):
+            found += [
+                key
+                for _, key in some
+                if (name := key.partition(b":")[2]).startswith(names) and who.may(Scope.READ, name)
+            ]
+        return found
+
+
+def _start(text: str, kind: bytes) -> bytes:
+    """The key where a page begins: in one list of every kind, the page before has named it whole."""
+    try:
+        name = decoded(text.removeprefix(MARK))
+    except ValueError:
+        raise ApiProblem("malformed", "`from` must be `next` of the previous page") from None
+    if not 1 <= len(name) <= MAX_NAME + 16:
+        raise ApiProblem("malformed", "`from` is longer than a name can be")
+    return kind + name
+
+
+def _prefixes(query: ScanQuery) -> Sequence[bytes]:
+    if not query.names:
+        return prefixes_of(decoded(query.prefix))
+    if query.prefix:
+        raise ApiProblem("malformed", "give either `prefix` (of keys) or `names`, not both")
+    names = names_of(query.names)
+    return [head + names for head in HEADS]

@@ -1,0 +1,164 @@
+"""What a request says: its query and its body, decoded by msgspec, with errors that people can read."""
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect
+
+from dibs.server.api.problems import ApiProblem
+from dibs.server.api.routing import Caller
+from dibs.server.quotas import FairQueue
+from dibs.server.wanted import place_in, wanted
+
+MAX_PARAMETERS = 32
+"""Parameters of one request."""
+
+# -- query ------------------------------------------------------------------------------------------
+
+
+def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = None) -> T:
+    """The parameters of a query; `lease_id` is that of the header, which stands for `id`.
+
+    Raises `ApiProblem`, 400, for unknown, malformed or repeated parameters.
+    """
+    pairs = _pairs(query)
+    if lease_id is not None and "id" in kind.__struct_fields__:
+        if "id" in pairs:
+            raise ApiProblem(
+                "malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both"
+            )
+        pairs["id"] = lease_id.decode("latin-1")
+    try:
+        found = msgspec.convert(pairs, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ApiProblem("malformed", _describe_error(str(error), kind)) from None
+    if any(each.lower() == "null" for each in pairs.values()):  # msgspec takes that word for None
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name in pairs and getattr(found, field.name) is None:
+                raise ApiProblem(
+                    "malformed", f"`{field.encode_name}`: leave it out instead of null"
+                )
+    return found
+
+
+def _pairs(query: bytes) -> dict[str, str]:
+    if not query:
+        return {}
+    try:
+        if b"%" in query or b"+" in query:
+            found = parse_qsl(
+                query.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=MAX_PARAMETERS,
+            )
+        else:
+            parts = query.decode("ascii").split("&")
+            found = [part.partition("=")[::2] for part in parts if part]
+    except ValueError:
+        raise ApiProblem(
+            "malformed",
+            "cannot parse the query: it must be percent-encoded UTF-8, "
+            f"at most {MAX_PARAMETERS} parameters",
+        ) from None
+    pairs = dict(found)
+    if len(pairs) != len(found):
+        twice = next(name for name in pairs if sum(name == each for each, _ in found) > 1)
+        raise ApiProblem("malformed", f"parameter {twice!r} is given more than once")
+    return pairs
+
+
+def _describe_error(error: str, kind: type[Struct]) -> str:
+    """msgspec's message in the terms of a query."""
+    if "unknown field" in error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        error = error.replace("Object contains unknown field", "unknown parameter")
+        return f"{error}; allowed parameters: {known or 'none'}"
+    name = place_in(error)
+    words = wanted(kind, name)
+    if words:
+        return f"`{name}` must be {words}"
+    return error.replace("Object missing required field", "missing parameter")
+
+
+# -- body -------------------------------------------------------------------------------------------
+
+SMALL_BODY = 1 << 16
+"""Bytes of a body that needs no room which all API keys share. A connection buffers as many anyway."""
+
+
+class BodyReader:
+    """Reads bodies within bounds of size and time, and in turns between API keys."""
+
+    def __init__(self, small: FairQueue, large: FairQueue, seconds: float) -> None:
+        self._small = small
+        self._large = large
+        self._seconds = seconds
+
+    async def read(self, caller: Caller, most: int) -> bytes:
+        """All of the body. Raises `ApiProblem`, 413 if it has more than `most` bytes, 408 if it is late.
+
+        Raises `ClientDisconnect` if the caller hangs up.
+        """
+        declared = caller.headers.get(b"content-length")
+        if declared is not None and (not declared.isdigit() or int(declared) > most):
+            raise _too_large(most)
+        length = most if declared is None else int(declared)
+        turns = self._small if length <= SMALL_BODY else self._large
+        try:
+            async with (
+                turns.turn(caller.principal.key_id or caller.ip, length),
+                asyncio.timeout(self._seconds),
+            ):
+                return await _read(caller, most)
+        except TimeoutError:
+            raise ApiProblem(
+                "late",
+                f"a request body must arrive within {self._seconds:g} s",
+                headers=((b"connection", b"close"),),
+            ) from None
+
+
+async def _read(caller: Caller, most: int) -> bytes:
+    """Read by messages: Starlette's own limit answers otherwise than with a problem."""
+    parts, length, more = list[bytes](), 0, True
+    while more:
+        message = await caller.request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        length += len(parts[-1])
+        more = message.get("more_body", False)
+        if length > most:
+            raise _too_large(most)
+    return b"".join(parts)
+
+
+def decode_body[T](body: bytes, kind: "type[T] | Any") -> Any:
+    """A body of JSON. Raises `ApiProblem`, 400, if it is no JSON or does not fit `kind`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiProblem("malformed", f"the body: {error}") from None
+
+
+def check_no_body(caller: Caller) -> None:
+    """Raises `ApiProblem`, 400, without reading a body where none is taken."""
+    headers = caller.headers
+    if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+        raise ApiProblem(
+            "malformed",
+            "this route takes no body: put parameters in the query, as in ?ttl=30",
+            headers=((b"connection", b"close"),),
+        )
+
+
+def _too_large(most: int) -> ApiProblem:
+    return ApiProblem(
+        "body-too-large",
+        f"the body must be at most {most} bytes long",
+        headers=((b"connection", b"close"),),
+    )

@@ -1,0 +1,63 @@
+"""Starlette responses with a body that is there as a whole, and with the headers of every answer."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from dibs.server.api.schemas import Done
+
+type Header = tuple[bytes, bytes]
+
+NO_STORE: Header = (b"cache-control", b"no-store")
+"""Answers are of one moment and for one caller."""
+
+encode = msgspec.json.Encoder().encode
+
+
+def json_response(value: Any, status: int = 200, *headers: Header) -> Response:
+    """A value as JSON."""
+    return bytes_response(encode(value), "application/json", status, *headers)
+
+
+def text_response(value: str) -> Response:
+    """A plain text."""
+    return bytes_response(value.encode(), "text/plain")
+
+
+def empty_response(status: int, *headers: Header) -> Response:
+    """Only a status and headers."""
+    response = Response(None, status)
+    response.raw_headers += (NO_STORE, *headers)
+    return response
+
+
+def bytes_response(body: bytes, media_type: str, status: int = 200, *headers: Header) -> Response:
+    """A body that is encoded already."""
+    response = Response(body, status, media_type=media_type)
+    response.raw_headers += (NO_STORE, *headers)
+    return response
+
+
+# -- success, as Seaplane's Python SDK takes it -----------------------------------------------------
+
+
+def is_seaplane_sdk(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether Seaplane's Python SDK sent a request.
+
+    These headers together come from no other client of `requests`.
+    """
+    return (
+        headers.get(b"user-agent", b"").startswith(b"python-requests/")
+        and headers.get(b"accept") == b"application/json"
+        and headers.get(b"content-type") == b"application/json"
+    )
+
+
+_DONE = json_response(Done())
+
+
+def done_response(headers: Mapping[bytes, bytes], success: Literal["OK", "Ok"] = "OK") -> Response:
+    """The answer of a request that succeeded. The SDK takes only this text for success."""
+    return json_response(success) if is_seaplane_sdk(headers) else _DONE

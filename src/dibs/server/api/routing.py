@@ -1,0 +1,378 @@
+"""What the API serves where: operations, what each needs of its caller, and who calls.
+
+A handler is a method that `route` marks:
+
+    class Locks:
+        @route("GET", "/v1/locks/{name}", SEEING, summary="Who holds it", query=LookQuery)
+        async def look(self, caller: Caller, name: bytes, query: LookQuery) -> Response: ...
+
+It gets the caller, and by their names what it takes of these: `name`, the resource that the path names;
+`directory`, with its slash; `word` and `rest`, text from the path; `query`; `body`.
+
+In a path, `{name}` and `{dir}` are names as `base64:…`, `{word}` is a segment of text, and `{rest}` is all
+that is left of it.
+"""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as Connection
+
+from dibs.core.names import MAX_NAME
+from dibs.server.api.problems import ApiProblem
+from dibs.server.auth.policy import Principal, Scope
+from dibs.server.ui.seal import Session
+from dibs.stores.http.names import MARK, decoded
+
+type Handler = Callable[..., Awaitable[ASGIApp]]
+
+type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+# -- what operations need ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a route needs of whoever calls it. There is no route without."""
+
+    kind: Literal["public", "signed-in", "path", "commands", "somewhere", "everywhere", "session"]
+    """
+    `public`: nothing. `signed-in`: a key, whatever it is good for; the handler leaves out what may not be
+    seen. `path`: a scope for the resource, or the directory, that the path names. `commands`: a scope for
+    each command of the body (see `routes.batch`). `somewhere`: a scope for any directory; the handler looks
+    at what lies within. `everywhere`: a scope without bounds. `session`: a session of the dashboard's.
+    """
+    scope: Scope | None = None
+    hidden: bool = False
+    """What is not allowed looks like what is not there: the handler asks `Caller.allowed`."""
+    forced: Scope | None = None
+    """With `force=true` in the query it takes this scope instead."""
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` where a scope is missing, or where nobody would look at it."""
+        if self.kind not in _WITH_SCOPE | _WITHOUT_SCOPE:
+            raise ValueError(f"{self.kind!r} is no class of routes")
+        if (self.scope is not None) != (self.kind in _WITH_SCOPE):
+            raise ValueError(
+                f"{self.kind} goes {'with' if self.scope is None else 'without'} a scope"
+            )
+
+
+_WITH_SCOPE = frozenset({"path", "somewhere", "everywhere"})
+_WITHOUT_SCOPE = frozenset({"public", "signed-in", "commands", "session"})
+
+PUBLIC = Needs("public")
+SIGNED_IN = Needs("signed-in")
+SESSION = Needs("session")
+EACH_COMMAND = Needs("commands")
+SEEING = Needs("path", Scope.READ, hidden=True)
+
+
+def on_path(scope: Scope, *, forced: Scope | None = None) -> Needs:
+    """A scope for the resource, or the directory, that the path names."""
+    return Needs("path", scope, forced=forced)
+
+
+def somewhere(scope: Scope) -> Needs:
+    """A scope for any directory; the handler sees to it that what is done lies within."""
+    return Needs("somewhere", scope)
+
+
+def everywhere(scope: Scope) -> Needs:
+    """A scope without bounds."""
+    return Needs("everywhere", scope)
+
+
+# -- who calls --------------------------------------------------------------------------------------
+
+NOBODY = Principal("", "", frozenset(), ())
+
+_GIVEN_ONCE = (
+    b"authorization",
+    b"content-type",
+    b"content-length",
+    b"host",
+    b"dibs-csrf",
+    b"dibs-lease-id",
+    b"origin",
+    b"sec-fetch-site",
+)
+
+
+class Caller:
+    """Who sends a request, and the request."""
+
+    __slots__ = ("allowed", "headers", "principal", "request", "session")
+
+    def __init__(self, request: Request) -> None:
+        """Raises `ApiProblem`, 400, where two headers disagree on who asks, or what for."""
+        raw = request.scope["headers"]
+        self.request = request
+        self.headers: Mapping[bytes, bytes] = dict(raw)
+        """By name in lower case. A look-up costs a tenth of one in `request.headers`, which is a list."""
+        if len(self.headers) != len(raw):
+            _check_doubles(raw)
+        self.principal = NOBODY
+        self.session: Session | None = None
+        """The dashboard's session, if the request came with one instead of an API key."""
+        self.allowed = True
+        """Whether the caller has the scope of an operation that says `hidden`."""
+
+    def header(self, name: bytes) -> str:
+        """A header's value; empty if there is none."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def ip(self) -> str:
+        """The caller's network address; empty if a proxy names one that cannot be an address."""
+        client = self.request.client
+        return client.host if client and _ADDRESS.fullmatch(client.host) else ""
+
+    def has_hung_up(self) -> bool:
+        """Whether the caller has left already. What is left of the body is dropped."""
+        loop = asyncio.get_running_loop()
+        while True:
+            receiving = asyncio.Task(self._message(), loop=loop, eager_start=True)
+            if not receiving.done():
+                receiving.cancel()
+                return False
+            if receiving.result()["type"] == "http.disconnect":
+                return True
+
+    async def hung_up(self) -> None:
+        """Wait until the caller hangs up. What it may still send is dropped."""
+        while (await self._message())["type"] != "http.disconnect":
+            pass
+
+    async def _message(self) -> Message:
+        return await self.request.receive()
+
+
+_ADDRESS = re.compile(r"[\w.:%-]{1,64}", re.ASCII)
+
+
+def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    names = [name for name, _ in headers]
+    for name in _GIVEN_ONCE:
+        if names.count(name) > 1:
+            raise ApiProblem("malformed", f"the header {name.decode()} is given more than once")
+
+
+# -- operations -------------------------------------------------------------------------------------
+
+_FROM_PATH = {"name": "{name}", "directory": "{dir}", "word": "{word}", "rest": "{rest}"}
+"""Arguments of handlers, and what they are in a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path, with all that its description in OpenAPI needs."""
+
+    method: Method
+    path: str
+    needs: Needs
+    handler: Handler
+    """A method of `owner`; without an owner, a function of a `Call`."""
+    summary: str
+    query: type[Struct] | None = None
+    body: Any = None
+    """The type of the body, if it takes one."""
+    max_body: int = 0
+    """Bytes of a body that is decoded for the handler; 0: the handler reads it."""
+    ignores_body: bool = False
+    """Without that, a body is refused where none is taken."""
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    """The type of the body of each success; None for none, `str` for a text, a tuple for one of several."""
+    problems: tuple[int, ...] = ()
+    """Statuses of problems besides those that every operation of its kind has."""
+    media: str = "application/json"
+    """Of its answers."""
+    also_text: bool = False
+    """The answer may be a plain text too, where JSON is not asked for."""
+    documented: bool = True
+    owner: type | None = None
+    """The class that has the handler; see `table_of`."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its answers go on until one side ends them."""
+        return self.media == "text/event-stream"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What a method takes besides the caller."""
+        return tuple(inspect.signature(self.handler).parameters)[2:]
+
+
+class Described(TypedDict, total=False):
+    """What may be said of an operation besides; see `Operation`."""
+
+    query: type[Struct]
+    body: Any
+    max_body: int
+    ignores_body: bool
+    answers: Mapping[int, Any]
+    problems: tuple[int, ...]
+    media: str
+    also_text: bool
+    documented: bool
+
+
+def route[H: Handler](
+    method: Method,
+    paths: str | tuple[str, ...],
+    needs: Needs,
+    *,
+    summary: str,
+    **more: Unpack[Described],
+) -> Callable[[H], H]:
+    """Mark a method as the handler of a path, or of several.
+
+    Where these need different things of a caller, each has a decorator of its own.
+    """
+
+    def mark(handler: H) -> H:
+        made = tuple(
+            Operation(
+                method=method, path=path, needs=needs, handler=handler, summary=summary, **more
+            )
+            for path in ((paths,) if isinstance(paths, str) else paths)
+        )
+        vars(handler)["operations"] = (*made, *getattr(handler, "operations", ()))
+        return handler
+
+    return mark
+
+
+def table_of(*classes: type) -> tuple[Operation, ...]:
+    """The operations whose handlers are methods of these classes, in their order.
+
+    Raises `TypeError` for a method that takes what it would not be given.
+    """
+    found: list[Operation] = []
+    for each in classes:
+        for member in vars(each).values():
+            operations: tuple[Operation, ...] = getattr(member, "operations", ())
+            paths = "".join(operation.path for operation in operations)
+            for operation in operations:
+                _check_arguments(operation, paths)
+                found.append(replace(operation, owner=each))
+    return tuple(found)
+
+
+def _check_arguments(operation: Operation, paths: str) -> None:
+    given = {argument for argument, part in _FROM_PATH.items() if part in paths}
+    if operation.query is not None:
+        given.add("query")
+    if operation.max_body:
+        given.add("body")
+    if unknown := set(operation.arguments) - given:
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"{operation.handler.__qualname__}: nothing gives it {names}")
+
+
+def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
+    """What a path names, as handlers take it. Raises `ApiProblem`, 400, for a name that is none."""
+    found: dict[str, Any] = {}
+    for what, text in params.items():
+        if what == "name":
+            found[what] = _resource_name(text)
+        elif what == "dir":
+            found["directory"] = _resource_name(text) + b"/"
+        else:
+            found[what] = text
+    return found
+
+
+def _resource_name(text: str) -> bytes:
+    if not text.startswith(MARK):
+        raise ApiProblem(
+            "malformed",
+            f"write a name as {MARK} followed by its bytes in URL-safe base64 without padding",
+        )
+    try:
+        raw = decoded(text[len(MARK) :])
+    except ValueError:
+        raise ApiProblem(
+            "malformed", f"the text after {MARK} must be URL-safe base64 without padding"
+        ) from None
+    if not 1 <= len(raw) <= MAX_NAME:
+        raise ApiProblem(
+            "malformed", f"a name must be 1 to {MAX_NAME} bytes long; this one is {len(raw)}"
+        )
+    return raw
+
+
+# -- paths ------------------------------------------------------------------------------------------
+
+
+class BoundOperation(NamedTuple):
+    """An operation, and what is called with each request for it."""
+
+    operation: Operation
+    handle: Handler
+
+
+type Found = BoundOperation | ApiProblem
+"""What a request leads to, or why it leads nowhere."""
+
+type Respond = Callable[[Found, Connection, Receive, Send], Awaitable[None]]
+
+
+class PathEndpoint:
+    """All methods of one path, as an ASGI application.
+
+    Starlette answers 405 from the first of several routes of one path, with the methods of that one only.
+    """
+
+    def __init__(self, methods: Mapping[str, BoundOperation], respond: Respond) -> None:
+        self.methods = methods
+        self._respond = respond
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        found = self.methods.get(scope["method"]) or _no_such_method(self.methods)
+        await self._respond(found, scope, receive, send)
+
+
+def starlette_routes(operations: Iterable[BoundOperation], respond: Respond) -> list[Route]:
+    """One route for each path, in their order; those that match any rest of a path come last."""
+    paths: dict[str, dict[str, BoundOperation]] = {}
+    for bound in operations:
+        operation = bound.operation
+        methods = paths.setdefault(operation.path, {})
+        for method in _methods_of(operation):
+            if method in methods:
+                raise ValueError(f"two operations for {method} {operation.path}")
+            methods[method] = bound
+    return [
+        Route(path.replace("{rest}", "{rest:path}"), PathEndpoint(paths[path], respond))
+        for path in sorted(paths, key=lambda path: path.endswith("{rest}"))
+    ]
+
+
+def _methods_of(operation: Operation) -> Iterator[str]:
+    yield operation.method
+    if operation.method == "GET" and not operation.is_stream:
+        yield "HEAD"
+
+
+def no_such_route() -> ApiProblem:
+    """A problem for a path that leads nowhere."""
+    return ApiProblem("no-such-route", "no route matches this path; see /v1/openapi.json")
+
+
+def _no_such_method(methods: Iterable[str]) -> ApiProblem:
+    allowed = ", ".join(sorted(methods))
+    return ApiProblem(
+        "method", f"allowed methods: {allowed}", headers=((b"allow", allowed.encode()),)
+    )

@@ -1,0 +1,197 @@
+"""What the service says of itself: health, metrics, promises, limits, its description; and tokens."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from dibs.model import Capabilities
+from dibs.server.api.parameters import BodyReader
+from dibs.server.api.problems import PROBLEM_KINDS, ApiProblem, ProblemKind
+from dibs.server.api.responses import bytes_response, json_response, text_response
+from dibs.server.api.routing import PUBLIC, SIGNED_IN, Caller, route
+from dibs.server.auth.credentials import PREFIX
+from dibs.server.auth.keys import KeyService
+from dibs.server.limits import Limits
+from dibs.server.service import Health
+from dibs.stores.http.names import encoded
+from dibs.stores.http.wire import About, Promises
+
+RELEASE = version("dibs")
+"""The version that runs, also when another has been installed meanwhile."""
+
+METRICS_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of Prometheus' text format."""
+
+MAX_TOKEN_BODY = 4096
+"""Bytes of a request for a token, which mean nothing."""
+
+
+class Well(Struct, frozen=True):
+    """A server that is well."""
+
+    status: str = "ok"
+
+
+class TokenShape(Struct, frozen=True):
+    """A token. `tenant` is the id of the key that it is bound to, `subdomain` its name."""
+
+    token: str
+    tenant: str
+    subdomain: str
+
+
+class ServiceRoutes:
+    """Answers about one server and its service."""
+
+    def __init__(
+        self,
+        server_id: str,
+        capabilities: Callable[[], Capabilities],
+        keys: KeyService,
+        limits: Limits,
+        bodies: BodyReader,
+        health: Health,
+        metrics: Callable[[], bytes] | None,
+        description: Callable[[], bytes],
+    ) -> None:
+        """`metrics` returns the page for Prometheus, `description` the OpenAPI document."""
+        self._server_id = server_id
+        self._capabilities = capabilities
+        self._keys = keys
+        self._limits = limits
+        self._bodies = bodies
+        self._health = health
+        self._metrics = metrics
+        self._description = description
+
+    @route(
+        "POST",
+        ("/v1/token", "/identity/token"),
+        SIGNED_IN,
+        summary="Exchange a key for a token that is good for about a minute",
+        ignores_body=True,
+        answers={200: TokenShape},
+        problems=(403,),
+        also_text=True,
+    )
+    async def token(self, caller: Caller) -> Response:
+        """Exchange a key for a token: as text, or as JSON where that is asked for."""
+        await self._bodies.read(caller, MAX_TOKEN_BODY)
+        if b" " + PREFIX.encode() not in caller.headers.get(b"authorization", b""):
+            raise ApiProblem(
+                "forbidden", "a token cannot be exchanged for another: send the API key"
+            )
+        who = caller.principal
+        issued = self._keys.token(who)
+        if "application/json" in caller.header(b"accept"):
+            return json_response(TokenShape(issued, who.key_id, who.name))
+        return text_response(issued)
+
+    @route(
+        "GET",
+        "/v1/about",
+        SIGNED_IN,
+        summary="What this service is and promises, and whose key this is",
+        answers={200: About},
+    )
+    async def about(self, caller: Caller) -> Response:
+        """What the service is, and who asks."""
+        who, promised = caller.principal, self._capabilities()
+        promises = Promises(
+            promised.scope,
+            promised.clock,
+            promised.durable,
+            promised.fenced,
+            promised.notifies,
+            tuple(sorted(promised.survives)),
+        )
+        return json_response(
+            About(
+                self._server_id,
+                RELEASE,
+                promises,
+                who.key_id,
+                who.name,
+                tuple(sorted(who.scopes)),
+                tuple(encoded(prefix) for prefix in who.prefixes),
+            )
+        )
+
+    @route(
+        "GET",
+        "/v1/limits",
+        SIGNED_IN,
+        summary="All limits, in total and per API key",
+        answers={200: Limits},
+    )
+    async def limits(self, _: Caller) -> Response:
+        """How much there may be of anything."""
+        return json_response(self._limits)
+
+    @route(
+        "GET",
+        "/v1/openapi.json",
+        PUBLIC,
+        summary="This description",
+        answers={200: dict[str, Any]},
+    )
+    async def description(self, _: Caller) -> Response:
+        """All of the service, as OpenAPI 3.1."""
+        return bytes_response(self._description(), "application/json")
+
+    @route(
+        "GET",
+        "/problems/{word}",
+        PUBLIC,
+        summary="What a problem's type means, and what to do",
+        answers={200: ProblemKind},
+        problems=(404,),
+    )
+    async def problem(self, _: Caller, word: str) -> Response:
+        """What a problem's type means."""
+        kind = PROBLEM_KINDS.get(word)
+        if kind is None:
+            raise ApiProblem("no-such-route", "unknown problem type")
+        return json_response(kind)
+
+    @route(
+        "GET",
+        "/livez",
+        PUBLIC,
+        summary="Whether the server lives: restart one that does not answer",
+        answers={200: Well},
+    )
+    async def live(self, _: Caller) -> Response:
+        """The event loop turns."""
+        return json_response(Well())
+
+    @route(
+        "GET",
+        "/readyz",
+        PUBLIC,
+        summary="Whether requests should be sent here: "
+        "not while its store is away, or it is about to stop",
+        answers={200: Well},
+    )
+    async def ready(self, _: Caller) -> Response:
+        """The store and the records answer, and the server is not about to stop."""
+        await self._health.check()
+        return json_response(Well())
+
+    @route(
+        "GET",
+        "/metrics",
+        PUBLIC,
+        summary="Counts and times, for Prometheus",
+        answers={200: str},
+        problems=(404,),
+        media="text/plain",
+    )
+    async def metrics(self, _: Caller) -> Response:
+        """All that is counted and measured."""
+        if self._metrics is None:
+            raise ApiProblem("no-such-route", "metrics are off: set metrics = true")
+        return bytes_response(self._metrics(), METRICS_FORMAT)
