@@ -105,10 +105,13 @@ bench: ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 CAS_STORES := etcd kubernetes nats
+THOROUGH := --hypothesis-profile=thorough --timeout=1800 tests/core tests/locks tests/stores
 
 .PHONY: torture
 torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "hypothesis and not long" $(THOROUGH)
+	DIBS_WHOLE_CONFORMANCE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal tests/conformance
 	$(PYTHON) -m tests.torture simulate
 	$(PYTHON) -m tests.torture processes
 	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done

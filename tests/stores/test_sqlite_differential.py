@@ -24,6 +24,7 @@ from dibs.model import (
 )
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
+from tests.sampling import examples
 from tests.stores.ledger_reference import SWEPT, VECTORS, Reference, Time, plain
 from tests.stores.redis.ledger_commands import PLANS as DRAWN
 
@@ -61,7 +62,7 @@ MANNERS = ("remembering", "reopened", "in turns")
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -21,6 +21,7 @@ from dibs.model import (
     Resize,
 )
 from dibs.stores.postgres.ledger import escaped
+from tests.sampling import examples
 from tests.servers.postgres import PostgresServer
 from tests.stores.ledger_reference import NOON, VECTORS, Time
 from tests.stores.postgres.ledger_plans import MORE_THAN_A_BATCH, ROWS
@@ -53,7 +54,7 @@ def test_the_vectors_are_answered_alike(subject: Database, manner: str) -> None:
 
 @pytest.mark.parametrize("manner", MANNERS)
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
