@@ -55,6 +55,15 @@ demo: env ## watch processes take turns, one killed, its lock passing on
 .PHONY: test
 test: env env-other env-servers test-main test-other ## run all tests, on Python 3.12 and 3.13 (ARGS="-k word" for some)
 
+# Without servers and processes, on memory and SQLite, for each time that you save.
+FAST_TESTS := $(addprefix tests/,api config conformance core fencing locks runtime tasks testing torture stores)
+NO_SERVER := not (redis or valkey or postgres or etcd or nats or s3 or kube or temporal or http)
+
+.PHONY: test-fast
+test-fast: env ## run what needs no server, in about a minute
+	$(PYTHON) -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS) $(ARGS) \
+		-m "not (long or slow or serial or multiprocess or once)" -k "$(NO_SERVER)"
+
 .PHONY: env-other
 env-other: env
 	@$(BOOTSTRAP) $(OTHER)

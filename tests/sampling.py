@@ -10,6 +10,10 @@ settings.register_profile("quick", max_examples=30, derandomize=True, database=N
 settings.register_profile("thorough", max_examples=1_000)
 
 
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+"""CI tries one of so many of a long list."""
+
+
 def examples(number: int) -> int:
     """Number of examples for a property that needs `number`, scaled by the profile of Hypothesis.
 

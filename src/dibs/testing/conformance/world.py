@@ -23,6 +23,7 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.port import Store
+from dibs.stores.port import step as step
 from dibs.testing.clock import ManualClock
 from dibs.testing.conformance.observer import ROUNDING
 from dibs.testing.connections import Mode, TestedConnection, connection_of
@@ -219,14 +220,3 @@ class World:
             if found:
                 return found[0]
         return None
-
-
-def step[T](coro: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine over a blocking connection, which must not suspend it."""
-    try:
-        coro.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    coro.close()
-    raise AssertionError("a blocking connection suspended its caller")
