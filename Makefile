@@ -61,6 +61,15 @@ endef
 demo: env ## watch processes take turns, one killed, its lock passing on
 	@$(PYTHON) examples/demo.py
 
+# Without servers and processes, on memory and SQLite, for each time that you save.
+FAST_TESTS := $(addprefix tests/,api config conformance core fencing locks runtime tasks testing torture stores)
+NO_SERVER := not (redis or valkey or postgres or etcd or nats or s3 or kube or temporal or http)
+
+.PHONY: test-fast
+test-fast: env ## run what needs no server, in about a minute
+	$(PYTHON) -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS) $(ARGS) \
+		-m "not (long or slow or serial or multiprocess or once)" -k "$(NO_SERVER)"
+
 .PHONY: test test-main
 test: test-main $(OTHERS:%=test-%) ## run all tests on Python 3.12, and some on OTHERS (ARGS="-k word" for some)
 test-main: env-servers
@@ -98,6 +107,7 @@ bench: env-servers .venv/bench ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 CAS_STORES := etcd kubernetes nats
+THOROUGH := --hypothesis-profile=thorough --timeout=1800 tests/core tests/locks tests/stores
 
 .venv/bench: .venv/made requirements/bench.txt
 	$(UV) pip install --quiet --python .venv --require-hashes --requirement requirements/bench.txt
@@ -106,6 +116,8 @@ CAS_STORES := etcd kubernetes nats
 .PHONY: torture
 torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "hypothesis and not long" $(THOROUGH)
+	DIBS_WHOLE_CONFORMANCE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal tests/conformance
 	$(PYTHON) -m tests.torture simulate
 	$(PYTHON) -m tests.torture processes
 	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done

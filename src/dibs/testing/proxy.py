@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from dibs.testing.proxy_links import Counts, Direction, Link, Reset, Rules
+from dibs.testing.proxy_links import Direction, ProxyCounts, ProxyLink, ProxyRules, ResetOrder
 
 HOST = "127.0.0.1"
 ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to do what it was told
@@ -27,9 +27,9 @@ class FaultProxy:
 
     def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
         self.host = HOST
-        self._rules = Rules()
-        self._counts = Counts()
-        self._links: set[Link] = set()
+        self._rules = ProxyRules()
+        self._counts = ProxyCounts()
+        self._links: set[ProxyLink] = set()
         self._upstream = (host, port)
         self._socket = bound(listen)
         self.port: int = self._socket.getsockname()[1]
@@ -88,7 +88,7 @@ class FaultProxy:
 
         That happens to the first `times` connections that get so far.
         """
-        self._do(lambda: setattr(self._rules, "reset", Reset(count, direction, times)))
+        self._do(lambda: setattr(self._rules, "reset", ResetOrder(count, direction, times)))
 
     def heal(self) -> None:
         """End every fault, and the connections that lost bytes by one."""
@@ -168,7 +168,7 @@ class FaultProxy:
             self._server = await self._loop.create_server(self._accept, sock=self._socket)
 
     def _accept(self) -> asyncio.Protocol:
-        return Link(self._rules, self._counts, self._links, self._upstream).client
+        return ProxyLink(self._rules, self._counts, self._links, self._upstream).client
 
     def _refuse(self) -> None:
         """Keep the port, but do not listen: a system refuses connections to it by itself."""

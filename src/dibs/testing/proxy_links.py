@@ -17,7 +17,7 @@ type Direction = Literal["to_server", "to_client"]
 
 
 @dataclass(eq=False, slots=True)
-class Reset:
+class ResetOrder:
     """An order to reset the first `times` connections that carry `count` bytes in a direction."""
 
     count: int
@@ -26,7 +26,7 @@ class Reset:
 
 
 @dataclass(slots=True)
-class Rules:
+class ProxyRules:
     """The faults in force."""
 
     swallow: set[Direction] = field(default_factory=set[Direction])
@@ -34,7 +34,7 @@ class Rules:
         default_factory=dict[Direction, tuple[float, float]]
     )
     rate: float = math.inf
-    reset: Reset | None = None
+    reset: ResetOrder | None = None
 
     def clear(self) -> None:
         """No faults any more."""
@@ -45,7 +45,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Counts:
+class ProxyCounts:
     """What went through; `changed` is notified of every change."""
 
     accepted: int = 0
@@ -60,11 +60,15 @@ MANY = 1 << 18  # bytes under way in a stream, from which its source has to wait
 TICK = 0.02  # seconds of traffic in a piece that is throttled
 
 
-class Link:
+class ProxyLink:
     """One connection through the proxy, from its acceptance until both ends are closed."""
 
     def __init__(
-        self, rules: Rules, counts: Counts, links: "set[Link]", upstream: tuple[str, int]
+        self,
+        rules: ProxyRules,
+        counts: ProxyCounts,
+        links: "set[ProxyLink]",
+        upstream: tuple[str, int],
     ) -> None:
         self.rules = rules
         self.counts = counts
@@ -74,11 +78,11 @@ class Link:
         self._upstream = upstream
         self._connecting: asyncio.Task[None] | None = None
         self._ended = 0
-        self.client, self.server = End(self), End(self)
-        self.client.received = Stream(self, "to_server", self.client, self.server)
-        self.server.received = Stream(self, "to_client", self.server, self.client)
+        self.client, self.server = ProxyEnd(self), ProxyEnd(self)
+        self.client.received = ProxyStream(self, "to_server", self.client, self.server)
+        self.server.received = ProxyStream(self, "to_client", self.server, self.client)
 
-    def joined(self, end: "End") -> None:
+    def joined(self, end: "ProxyEnd") -> None:
         """An end is connected; after the client's it goes on to the server's, if anything may."""
         if end is self.client:
             self._links.add(self)
@@ -137,12 +141,12 @@ class Link:
             end.received.hurry()
 
 
-class End(asyncio.Protocol):
+class ProxyEnd(asyncio.Protocol):
     """One of a connection's two sockets; `received` is the stream of the bytes read from it."""
 
-    received: "Stream"
+    received: "ProxyStream"
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ProxyLink) -> None:
         self.transport: asyncio.Transport | None = None
         self.full = False  # it does not take what is written fast enough
         self.ended = False  # it will send no more
@@ -187,10 +191,12 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
 
-class Stream:
+class ProxyStream:
     """The bytes of a connection that go in one direction; an empty piece is its end."""
 
-    def __init__(self, link: Link, direction: Direction, source: End, target: End) -> None:
+    def __init__(
+        self, link: ProxyLink, direction: Direction, source: ProxyEnd, target: ProxyEnd
+    ) -> None:
         self._link = link
         self._direction: Direction = direction
         self._source, self._target = source, target
@@ -199,7 +205,7 @@ class Stream:
         self._free_at = 0.0  # when what was sent before is through
         self._pieces = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._order: Reset | None = None
+        self._order: ResetOrder | None = None
         self._left = 0  # bytes until that order is carried out
 
     def arrived(self, data: bytes) -> None:
