@@ -150,7 +150,7 @@ RULES: Mapping[str, Rule] = {
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
-        PUBLIC | names("config process settings"), siblings=True, theirs=names("cronsim")
+        PUBLIC | names("clock config process settings"), siblings=True, theirs=names("cronsim")
     ),
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside

@@ -6,16 +6,17 @@ from datetime import tzinfo
 from typing import Self
 
 from dibs import Client, connect
+from dibs.clock import Clock, SystemClock
 from dibs.config import Duration, seconds
 from dibs.process import on_sigterm
 from dibs.settings import store_name
-from dibs.tasks.claim import Claimant
-from dibs.tasks.clock import Clock, Timekeeper, WallClock
+from dibs.tasks.attempt import Claimant
+from dibs.tasks.clock import TickClock
 from dibs.tasks.definition import Definition, Led, Scheduled
 from dibs.tasks.router import Registry
 from dibs.tasks.schedule import zone_of
-from dibs.tasks.session import Session
-from dibs.tasks.status import OnError, Tally, TaskStatus
+from dibs.tasks.session import TaskSession
+from dibs.tasks.status import OnError, RunStats, TaskStatus
 
 
 class Tasks(Registry):
@@ -56,9 +57,9 @@ class Tasks(Registry):
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._on_error = on_error
         self._require = frozenset({require} if isinstance(require, str) else require)
-        self._clock = clock or WallClock()
-        self._tallies: dict[str, Tally] = {}
-        self._session: Session | None = None
+        self._clock = clock or SystemClock()
+        self._stats: dict[str, RunStats] = {}
+        self._session: TaskSession | None = None
         self._adding: set[asyncio.Task[None]] = set()
 
     # -- start and stop -----------------------------------------------------------------------------
@@ -74,12 +75,11 @@ class Tasks(Registry):
                 "these tasks run already: start them once, and stop them before again"
             )
         claimant = Claimant(self._store(), self._require)
-        time = Timekeeper(self._clock)
-        session = Session(claimant, time, self._shutdown_timeout, self._on_error)
+        session = TaskSession(claimant, TickClock(self._clock), self._shutdown_timeout)
         self._session = session
         try:
             for definition in list(self._definitions.values()):
-                await session.begin(definition, self._tallies[definition.name])
+                await session.begin(definition, self._stats[definition.name])
         except BaseException:
             await self.stop()
             raise
@@ -143,19 +143,18 @@ class Tasks(Registry):
         }
 
     def _status(self, definition: Definition) -> TaskStatus:
-        tally = self._tallies[definition.name]
+        stats = self._stats[definition.name]
         leads = isinstance(definition, Led) and definition.election.is_leader()
-        return tally.status(
-            definition.name,
+        return stats.status(
             str(definition.schedule),
-            running=leads or tally.running,
+            running=leads or stats.running,
             trouble=self._trouble(definition),
         )
 
     def _trouble(self, definition: Definition) -> str | None:
         """Why it can't be tried at this moment."""
         if not isinstance(definition, Led):
-            return self._tallies[definition.name].trouble
+            return self._stats[definition.name].trouble
         return None if self._session is None else self._session.trouble(definition.election)
 
     def healthy(self) -> bool:
@@ -172,15 +171,16 @@ class Tasks(Registry):
 
     def _is_well(self, definition: Definition) -> bool:
         lasts = not isinstance(definition, Scheduled)
-        ended_badly = lasts and self._tallies[definition.name].ended_badly
+        ended_badly = lasts and self._stats[definition.name].ended_badly
         return self._trouble(definition) is None and not ended_badly
 
     # -- tasks that come later ----------------------------------------------------------------------
 
     def _define(self, definition: Definition) -> None:
-        definition = definition.placed(self._zone)
+        if isinstance(definition, Scheduled):
+            definition = definition.placed(self._zone)
         super()._define(definition)
-        tally = self._tallies[definition.name] = Tally()
+        stats = self._stats[definition.name] = RunStats(definition.name, self._on_error)
         session = self._session
         if session is None or session.asked.is_set():
             return
@@ -191,6 +191,6 @@ class Tasks(Registry):
         if here is not session.loop:
             del self._definitions[definition.name]
             raise RuntimeError("these tasks run already: add one in the event loop that runs them")
-        adding = session.loop.create_task(session.begin(definition, tally))
+        adding = session.loop.create_task(session.begin(definition, stats))
         self._adding.add(adding)
         adding.add_done_callback(self._adding.discard)

@@ -97,7 +97,7 @@ class Show:
             f"  {server.sign_in_url}\n\n"
             "Or watch in another shell:\n\n"
             f"  export DIBS_URL={server.url} DIBS_API_KEY={server.first_key}\n"
-            "  dibs top\n\n"
+            "  dibs list --watch\n\n"
             "Press Ctrl-C to stop.\n",
             url=server.url,
             sign_in_url=server.sign_in_url,

@@ -1,4 +1,4 @@
-"""The connection of a thread to a service. Everything happens in the caller's thread."""
+"""The blocking connections to a service: for requests, and for events. All happens in the caller's thread."""
 
 import logging
 import select
@@ -11,12 +11,13 @@ from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.requests import Requests, findings
+from dibs.stores.http.requests import NOTIFICATIONS, Requests, findings
 from dibs.stores.http.stream import (
     MISSED_SOME,
+    EventReader,
+    NotificationReader,
     ReconnectDelay,
     ServerAffinity,
-    StreamReader,
     nowhere,
 )
 from dibs.stores.http.url import LARGEST, HttpSettings
@@ -26,7 +27,6 @@ from dibs.stores.web.endpoint import IDLE, keep_alive
 from dibs.stores.web.reading import Response, ResponseReader
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
 
 BUFFER = 65536
 """Bytes that are read at a time, at most."""
@@ -127,29 +127,36 @@ def _connect(settings: HttpSettings, timeout: float) -> socket.socket:
     return sock
 
 
-class BlockingHttpStream:
-    """A connection on which notifications arrive, and whose silence is noticed.
+class BlockingEventStream[R: EventReader]:
+    """A connection on which events arrive, and whose silence is noticed.
 
     The constructor returns when the stream works. It cannot be used again after an error.
     """
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        reader: Callable[[Requests], R],
+        path: str = NOTIFICATIONS,
+        last_id: str = "",
+    ) -> None:
         self._settings = settings
         self._link = link = dial(settings, settings.connect_timeout)
         self.socket: socket.socket = link.socket
-        self.reader = reader = StreamReader(link.requests)
-        link.reader.heed = reader.heed
+        self.reader = reader(link.requests)
+        link.reader.heed = self.reader.heed
         try:
-            self._begin(time.monotonic() + settings.connect_timeout)
+            self._begin(link.requests.stream(path, last_id))
         except BaseException as error:
             link.close()
             if isinstance(error, Exception):
                 raise broken(error, settings) from error
             raise
 
-    def _begin(self, until: float) -> None:
-        self._link.send(self._link.requests.stream(), self._settings.connect_timeout)
-        while self.reader.hello is None:
+    def _begin(self, request: bytes) -> None:
+        until = time.monotonic() + self._settings.connect_timeout
+        self._link.send(request, self._settings.connect_timeout)
+        while not self.reader.begun:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -162,15 +169,14 @@ class BlockingHttpStream:
             self.reader.ended(answer)
         self._heard_at = time.monotonic()
 
-    def receive(self) -> list[Notification]:
-        """Return what has arrived, without waiting. Raises `BackendUnavailable` if the stream ended."""
+    def receive(self) -> None:
+        """Read what has arrived, without waiting. Raises `DibsError` if the stream ended."""
         try:
             self._read_all()
             if time.monotonic() >= self._heard_at + self.reader.longest:
                 raise TimeoutError
         except Exception as error:
             raise broken(error, self._settings) from error
-        return self.reader.take()
 
     def _read_all(self) -> None:
         try:
@@ -201,7 +207,7 @@ class BlockingHttpConnection:
         self._affinity = ServerAffinity()
         self._reconnect = ReconnectDelay()
         self._link: BlockingHttpLink | None = None
-        self._stream: BlockingHttpStream | None = None
+        self._stream: BlockingEventStream[NotificationReader] | None = None
         self._waker: Waker | None = None
         on_fork(self)
 
@@ -279,7 +285,7 @@ class BlockingHttpConnection:
     def _listen(self) -> None:
         """Open a stream, and with it an inbox. Without one only notifications are missing."""
         try:
-            self._stream = BlockingHttpStream(self._settings)
+            self._stream = BlockingEventStream(self._settings, NotificationReader)
         except BackendUnavailable as error:
             log.debug("no stream of %s: %s", self._settings.shown, error)
             self._reconnect.failed()
@@ -322,11 +328,15 @@ class BlockingHttpConnection:
         return ()
 
     def _wait(
-        self, stream: BlockingHttpStream, waker: Waker, timeout: float | None
+        self,
+        stream: BlockingEventStream[NotificationReader],
+        waker: Waker,
+        timeout: float | None,
     ) -> Sequence[Notification]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            arrived = stream.receive()
+            stream.receive()
+            arrived = stream.reader.arrived()
             left = None if end is None else end - time.monotonic()
             if arrived or stream.reader.missed or (left is not None and left <= 0):
                 return arrived
