@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 
 from dibs.model import Inspect, Status
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 from dibs.temporal.worker.sandbox import passing_ours
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer

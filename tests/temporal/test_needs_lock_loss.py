@@ -16,7 +16,7 @@ import dibs
 from dibs.core.timing import trusted
 from dibs.temporal import current_lock, needs_lock
 from dibs.temporal.activity.decorator import need_of
-from dibs.temporal.activity.slots import longest_hold, slots_for, times_of, ttl_for, whole
+from dibs.temporal.activity.semaphore import longest_hold, slots_for, times_of, ttl_for, whole
 from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer

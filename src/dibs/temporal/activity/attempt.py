@@ -16,11 +16,11 @@ from temporalio.worker import ExecuteActivityInput
 import dibs
 from dibs.config import Duration, Unset
 from dibs.errors import DibsError, LeaseLost
-from dibs.temporal.activity import failures
+from dibs.temporal.activity import errors as failures
 from dibs.temporal.activity.decorator import LockBackend, Need
 from dibs.temporal.activity.lock import ActivityLock, Holding, holding
 from dibs.temporal.activity.running import Body, Held, Pulse
-from dibs.temporal.activity.slots import (
+from dibs.temporal.activity.semaphore import (
     Position,
     Slots,
     Stores,

@@ -17,7 +17,7 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.core.names import key_of
 from dibs.errors import InvalidName, NotConfigured
 from dibs.stores.registry import check_scheme
-from dibs.temporal.activity.failures import no_activity, not_installed
+from dibs.temporal.activity.errors import no_activity, not_installed
 from dibs.temporal.activity.lock import held_for
 from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
 

@@ -19,7 +19,7 @@ from dibs.temporal.activity.attempt import Attempt, Station
 from dibs.temporal.activity.decorator import LockBackend, checked_backend, need_of, refuse_nowhere
 from dibs.temporal.activity.lock import held_for
 from dibs.temporal.activity.running import Pulse
-from dibs.temporal.activity.slots import without_position
+from dibs.temporal.activity.semaphore import without_position
 
 WAIT_IN_SLOT = 5.0
 """Seconds that a waiting attempt keeps its activity slot before it ends, if attempts are not limited."""

@@ -11,7 +11,7 @@ from temporalio.exceptions import CancelledError as ActivityCancelled
 from dibs import Lease
 from dibs.config import Duration
 from dibs.errors import DibsError, LeaseLost
-from dibs.temporal.activity import failures
+from dibs.temporal.activity import errors as failures
 from dibs.temporal.activity.lock import ActivityLock, holding
 from dibs.temporal.sdk import cancel_here
 
