@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from dibs.temporal.semaphore import Semaphore as Semaphore
     from dibs.temporal.slots.workflow import PermitSlotInput as PermitSlotInput
     from dibs.temporal.slots.workflow import PermitSlotWorkflow as PermitSlotWorkflow
-    from dibs.temporal.worker.joining import TEMPORAL_TASK_QUEUE as TEMPORAL_TASK_QUEUE
-    from dibs.temporal.worker.joining import connect_temporal_client as connect_temporal_client
+    from dibs.temporal.worker.serve import TEMPORAL_TASK_QUEUE as TEMPORAL_TASK_QUEUE
+    from dibs.temporal.worker.serve import connect_temporal_client as connect_temporal_client
     from dibs.temporal.worker.serve import serve as serve
     from dibs.temporal.worker.worker import TemporalWorker as TemporalWorker
 
@@ -63,7 +63,6 @@ else:
             "dibs.temporal.activity.lock": ("ActivityLock", "current_lock"),
             "dibs.stores.temporal.protocol.ids": ("permit_workflow_id",),
             "dibs.temporal.options": ("DEFAULT_BACKOFF", "DEFAULT_LEASE", "MAX_BACKOFF"),
-            "dibs.temporal.worker.joining": ("TEMPORAL_TASK_QUEUE", "connect_temporal_client"),
             "dibs.temporal.errors": ("Misused",),
             "dibs.temporal.activity.interceptor": ("LockInterceptor",),
             "dibs.temporal.activity.decorator": ("needs_lock",),
@@ -71,7 +70,11 @@ else:
             "dibs.temporal.slots.workflow": ("PermitSlotInput", "PermitSlotWorkflow"),
             "dibs.temporal.plugin": ("DibsPlugin",),
             "dibs.temporal.semaphore": ("Lock", "Semaphore"),
-            "dibs.temporal.worker.serve": ("serve",),
+            "dibs.temporal.worker.serve": (
+                "TEMPORAL_TASK_QUEUE",
+                "connect_temporal_client",
+                "serve",
+            ),
             "dibs.temporal.worker.worker": ("TemporalWorker",),
         },
     )

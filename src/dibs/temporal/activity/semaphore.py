@@ -1,12 +1,12 @@
-"""The semaphore behind an activity's lock: its store, its times, and its position over several attempts."""
+"""The semaphore behind an activity's lock: its store, its times, and its queue position over attempts."""
 
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from temporalio.activity import Info
 
@@ -19,19 +19,21 @@ from dibs.locks.requests import AcquireRequest
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
-from dibs.temporal.activity.decorator import LockBackend, Need, full_name, refuse_nowhere
+from dibs.temporal.activity.decorator import LockBackend, LockNeed, full_name, refuse_nowhere
+
+# -- the position in the queue --------------------------------------------------------------------------
 
 MARK = "dibs-waiting"
-"""What the heartbeat details call the position that the next attempt continues with."""
+"""Key in the heartbeat details for the position that the next attempt continues with."""
 
 
-class Position:
+class QueuePosition:
     """An activity's position in the queue of its lock.
 
-    The lease id is a hash of the run id, the activity id, the store's URL and a random salt, so that
-    nobody can guess it who reads only the store, or only Temporal. An attempt that has only waited leaves
-    the salt to the next one. An attempt that has held the lock never does, as its successor must not
-    share its lease.
+    The lease id is a hash of the run id, the activity id, the store's URL and a random salt, so that nobody
+    can guess it who reads only the store, or only Temporal. An attempt that has only waited leaves the salt
+    to the next one. An attempt that has held the lock never does, because its successor must not share its
+    lease.
     """
 
     def __init__(self, info: Info, url: str, salt: str, since: float) -> None:
@@ -44,7 +46,7 @@ class Position:
 
     @classmethod
     def of(cls, info: Info, url: str) -> Self:
-        """The position that the attempt before has left, else a new one."""
+        """The position that the previous attempt has left, else a new one."""
         for each in info.heartbeat_details:
             if _is_ours(each) and each.get("attempt") == info.attempt:
                 return cls(info, url, str(each[MARK]), float(each["since"]))
@@ -52,7 +54,7 @@ class Position:
 
     @property
     def lease_id(self) -> str:
-        """The id of the lease that is waited for."""
+        """The id of the lease that it waits for."""
         parts = (self._salt, self._run, self._activity, self._url)
         return urlsafe_b64encode(sha256(repr(parts).encode()).digest()[:18]).decode()
 
@@ -61,7 +63,7 @@ class Position:
         self._salt = _salt()
 
     def left_to(self, attempt: int) -> dict[str, Any]:
-        """For the heartbeat details: that attempt continues with it."""
+        """Heartbeat detail from which that attempt continues."""
         return {MARK: self._salt, "since": self.since, "attempt": attempt}
 
 
@@ -78,19 +80,19 @@ def _salt() -> str:
     return urlsafe_b64encode(os.urandom(18)).decode()
 
 
-class KeptAcquiring(AcquireAttempt):
+class _PositionAttempt(AcquireAttempt):
     """An acquire that can end without giving up its position."""
 
     __slots__ = ("_position",)
 
     def __init__(
-        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None, position: Position
+        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None, position: QueuePosition
     ) -> None:
         super().__init__(rt, request, on_wait, position.lease_id)
         self._position = position
 
     def keep_position(self) -> None:
-        """From now on its end leaves the id in the queue, or holding what was just granted to it."""
+        """Leave the id in the queue at the end, or holding what was just granted to it."""
         self._over = True
 
     def _begin_anew(self) -> None:
@@ -99,135 +101,41 @@ class KeptAcquiring(AcquireAttempt):
         self._id = self._position.lease_id
 
 
-SHORTEST = 1.0
-"""No lease is shorter, in seconds: a timeout of less than a second makes no sense of one."""
+class ActivitySemaphore(dibs.Semaphore):
+    """A semaphore that acquires for one queue position, with an owner in Temporal's terms."""
 
-GRACE = 1.0
-"""So much longer than the attempt the lease may be kept, at least, in seconds."""
-
-
-class Times(NamedTuple):
-    """What the server has told of an attempt, in seconds."""
-
-    left: float | None
-    """Until the server gives up on it, from its beginning."""
-    heartbeat: float | None
-    """It has to be heard of so often."""
-    total: float | None = None
-    """Until the server gives up on the activity, from the attempt's beginning."""
-
-    @property
-    def to_wait(self) -> float | None:
-        """How long a wait for the lock may take, so that its end is still told; None for ever."""
-        return None if self.total is None else _less_a_little(self.total)
-
-    @property
-    def to_wait_now(self) -> float | None:
-        """The same within this attempt."""
-        if self.left is None or self.left == self.total:
-            return self.left
-        return _less_a_little(self.left)
-
-
-def times_of(info: Info) -> Times:
-    """By the server's clock alone, so that it is the same whatever this machine's says."""
-    total = _seconds(info.schedule_to_close_timeout)
-    if total is not None:
-        total = max(total - (info.started_time - info.scheduled_time).total_seconds(), 0.0)
-    ends = (_seconds(info.start_to_close_timeout), total)
-    left = min((each for each in ends if each is not None), default=None)
-    return Times(left, _seconds(info.heartbeat_timeout), total)
-
-
-def longest_hold(times: Times) -> float | None:
-    """How long the lease may be kept at all; None where the server sets no end."""
-    if times.left is None:
-        return None
-    return times.left + max(DRIFT * times.left, GRACE)
-
-
-def ttl_for(longest: float | None, wanted: float) -> float:
-    """A ttl: what is wanted, or less where the whole activity takes less."""
-    return wanted if longest is None else min(wanted, whole(longest))
-
-
-def whole(longest: float) -> float:
-    """A ttl that the holder may rely on for so long without a renewal."""
-    # trusted(ttl) is ttl less its margin, which is a part of it, or a constant for short ones
-    ttl = max(longest / (1 - 0.1 - DRIFT), longest + margin(0.0) + DRIFT * longest)
-    return max(ttl, SHORTEST)
-
-
-def _less_a_little(time: float) -> float:
-    return time - min(max(time / 10, 0.5), time / 2)
-
-
-def _seconds(value: timedelta | None) -> float | None:
-    return None if value is None else value.total_seconds()
-
-
-class Slots(dibs.Semaphore):
-    """A semaphore whose holders are called as Temporal calls them, and which acquires for one position."""
-
-    called_by: str
-    position: Position
-    _pending: KeptAcquiring | None = None
+    owner: str
+    position: QueuePosition
+    _pending: _PositionAttempt | None = None
 
     def _attempt(
         self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
     ) -> AcquireAttempt:
-        self._pending = KeptAcquiring(rt, request, on_wait, self.position)
+        self._pending = _PositionAttempt(rt, request, on_wait, self.position)
         return self._pending
 
     def keep_position(self) -> None:
-        """The acquire that is under way may be cancelled without giving up its position."""
+        """Keep the position if the pending acquire is cancelled."""
         if self._pending is not None:
             self._pending.keep_position()
 
     def _describe_here(self) -> Any:
         request, options = super()._describe_here()
         self._prepared = (
-            request._replace(owner=self.called_by),
-            options._replace(owner=self.called_by),
+            request._replace(owner=self.owner),
+            options._replace(owner=self.owner),
         )
         return self._prepared
 
 
-class Stores:
-    """The stores that the activities of a worker use, each opened once."""
-
-    def __init__(self) -> None:
-        self._by_url: dict[str, dibs.Client] = {}
-
-    def client(self, backend: LockBackend) -> dibs.Client:
-        """Of a URL, a client of either world, the name of a store, or None for the default store."""
-        if backend is None:
-            refuse_nowhere("an activity")
-            return dibs.connect()
-        if not isinstance(backend, str):
-            return dibs.Client(backend.session)
-        if "://" not in backend:
-            return dibs.Client.named(backend)
-        found = self._by_url.get(backend)
-        if found is None:
-            found = self._by_url[backend] = dibs.connect(backend)
-        return found
-
-    async def close(self) -> None:
-        """Disconnect from those that were opened by URL."""
-        clients, self._by_url = list(self._by_url.values()), {}
-        for client in clients:
-            await client.close()
-
-
-def slots_for(
-    need: Need,
+def semaphore_for(
+    need: LockNeed,
     arguments: tuple[Any, ...],
     info: Info,
     application: str,
     client: dibs.Client,
-) -> Slots:
-    """What one attempt of an activity is to acquire.
+) -> ActivitySemaphore:
+    """The semaphore for one attempt of an activity.
 
     Raises `TypeError` for an argument that makes no name, `InvalidName` for a name that is too long.
     """
@@ -245,9 +153,9 @@ def slots_for(
         config = replace(config, ttl=whole(longest), auto_renew=False)
     else:
         config = replace(config, ttl=ttl_for(longest, seconds(config.ttl)))
-    slots = Slots.from_config(name, need.capacity, config, client=client)
-    slots.called_by = owner_of(info, application)
-    return slots
+    semaphore = ActivitySemaphore.from_config(name, need.capacity, config, client=client)
+    semaphore.owner = owner_of(info, application)
+    return semaphore
 
 
 def owner_of(info: Info, application: str) -> str:
@@ -256,7 +164,105 @@ def owner_of(info: Info, application: str) -> str:
     return ":".join(each for each in (application, run, info.activity_id) if each)
 
 
-def name_shown(slots: Slots) -> str:
+def name_shown(semaphore: ActivitySemaphore) -> str:
     """Its name, for people."""
-    name = slots.name
+    name = semaphore.name
     return shown(name.encode() if isinstance(name, str) else name)
+
+
+# -- times ------------------------------------------------------------------------------------------------
+
+SHORTEST = 1.0
+"""Seconds of the shortest lease: timeouts of less make no sense of one."""
+
+GRACE = 1.0
+"""Seconds that the lease may last longer than the attempt, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Timeouts of an attempt, in seconds, counted from its beginning."""
+
+    left: float | None
+    """Until the server gives up on the attempt."""
+    heartbeat: float | None
+    """Between heartbeats, at most."""
+    total: float | None = None
+    """Until the server gives up on the activity."""
+
+    @property
+    def to_wait(self) -> float | None:
+        """How long a wait for the lock may take, so that its failure is still reported. None: no limit."""
+        return None if self.total is None else _less_a_little(self.total)
+
+    @property
+    def to_wait_now(self) -> float | None:
+        """The same within this attempt."""
+        if self.left is None or self.left == self.total:
+            return self.left
+        return _less_a_little(self.left)
+
+
+def times_of(info: Info) -> AttemptTimes:
+    """By the server's clock alone, so that this machine's clock does not matter."""
+    total = _seconds(info.schedule_to_close_timeout)
+    if total is not None:
+        total = max(total - (info.started_time - info.scheduled_time).total_seconds(), 0.0)
+    ends = (_seconds(info.start_to_close_timeout), total)
+    left = min((each for each in ends if each is not None), default=None)
+    return AttemptTimes(left, _seconds(info.heartbeat_timeout), total)
+
+
+def longest_hold(times: AttemptTimes) -> float | None:
+    """Seconds that the lease may be held at most. None if the server sets no end."""
+    return None if times.left is None else times.left + max(DRIFT * times.left, GRACE)
+
+
+def ttl_for(longest: float | None, wanted: float) -> float:
+    """The wanted ttl, or less if the whole activity takes less."""
+    return wanted if longest is None else min(wanted, whole(longest))
+
+
+def whole(longest: float) -> float:
+    """A ttl that its holder can rely on for this many seconds without a renewal."""
+    # trusted(ttl) is ttl less its margin, which is a part of it, or a constant for short ones
+    ttl = max(longest / (1 - 0.1 - DRIFT), longest + margin(0.0) + DRIFT * longest)
+    return max(ttl, SHORTEST)
+
+
+def _less_a_little(time: float) -> float:
+    return time - min(max(time / 10, 0.5), time / 2)
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
+
+
+# -- stores -----------------------------------------------------------------------------------------------
+
+
+class LockStores:
+    """The stores that the activities of a worker use, each opened once."""
+
+    def __init__(self) -> None:
+        self._by_url: dict[str, dibs.Client] = {}
+
+    def client(self, backend: LockBackend) -> dibs.Client:
+        """A client for a URL, a client of either side, the name of a store, or None: the default store."""
+        if backend is None:
+            refuse_nowhere("an activity")
+            return dibs.connect()
+        if not isinstance(backend, str):
+            return dibs.Client(backend.session)
+        if "://" not in backend:
+            return dibs.Client.named(backend)
+        found = self._by_url.get(backend)
+        if found is None:
+            found = self._by_url[backend] = dibs.connect(backend)
+        return found
+
+    async def close(self) -> None:
+        """Disconnect from the stores that were opened by URL."""
+        clients, self._by_url = list(self._by_url.values()), {}
+        for client in clients:
+            await client.close()
