@@ -1,4 +1,4 @@
-"""What is needed of Temporal's SDK that it has no public name for, in one place."""
+"""The parts of Temporal's SDK that we need and that have no public name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +58,9 @@ def is_part_of_a_workflow(function: Any) -> bool:
 
 
 # -- errors -----------------------------------------------------------------------------------------
+
+GONE = "ExternalWorkflowExecutionNotFound"
+"""Type of the error when the target of a signal has ended or never existed."""
 
 
 def name_error(error: ApplicationError, name: str, *, retryable: bool) -> None:

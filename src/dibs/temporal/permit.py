@@ -1,4 +1,4 @@
-"""A permit that is held by a workflow, whoever granted it: the slot itself, or a broker."""
+"""A permit in workflow code, in slot mode or fair mode, and the block that holds it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -14,11 +14,11 @@ from temporalio.exceptions import is_cancelled_exception
 from dibs.config import Duration, seconds
 from dibs.locks.messages import format_duration
 from dibs.stores.temporal.protocol.wire import too_new
-from dibs.temporal.failures import Misused, NotHolding, PermitLost
+from dibs.temporal.errors import Misused, NotHolding, PermitLost
 
 
 async def settle(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
-    """Wait until a task is done; the last cancellation that came meanwhile, for the caller to raise."""
+    """Wait until the task is done. Returns the last cancellation meanwhile, for the caller to raise."""
     cancelled = None
     while not task.done():
         try:
@@ -29,7 +29,7 @@ async def settle(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
 
 
 async def to_its_end[T](what: Coroutine[Any, Any, T]) -> T:
-    """Its result. A cancellation that came meanwhile is raised afterwards, not into it."""
+    """Await it and return its result. A cancellation meanwhile is raised afterwards, not into it."""
     task = asyncio.create_task(what)
     cancelled = await settle(task)
     result = task.result()
@@ -43,26 +43,25 @@ FORMAT = 1
 
 @dataclass
 class Handoff:
-    """A permit on its way. As an argument it may be declared as `Handoff` or as `dict`."""
+    """A detached permit. A workflow's argument can be declared as `Handoff` or as `dict`."""
 
     resource: str
     slots: list[str]
     run_id: str
-    """Of the permit, or of what granted it."""
+    """Of the permit; in fair mode its lease's fingerprint."""
     token: int | None
     ttl: float
     acquired_at: float
     until: float
     """When `max_hold` ends, in seconds since 1970."""
     renews: bool
-    """Whether it is renewed."""
     mode: str = "slot"
     more: dict[str, Any] = field(default_factory=dict[str, Any])
     format: int = FORMAT
 
     @classmethod
     def of(cls, given: "Handoff | Mapping[str, Any]") -> "Handoff":
-        """As it came. Raises `Misused` for what is none, or of a later release."""
+        """Read a handoff. Raises `Misused` for other values, or one of a later release."""
         if isinstance(given, Mapping):
             known = {each.name for each in fields(cls)}
             try:
@@ -78,21 +77,20 @@ class Handoff:
 
 
 def may_run_on(error: BaseException | None) -> bool:
-    """Whether a body that ended so may have left an activity running.
+    """Whether a body that ended with this error may have left an activity running.
 
-    Any error may come of a cancellation or a time-out: as an `ActivityError`, as Python's `TimeoutError`,
-    in a task group's `ExceptionGroup`, or as what the body made of it.
+    Any error can result from a cancellation or a timeout: an `ActivityError`, Python's `TimeoutError`, a
+    task group's `ExceptionGroup`, or one that the body raised instead.
     """
     return error is not None and not isinstance(error, (Misused, workflow.ContinueAsNewError))
 
 
 class Permit(str, ABC):
-    """A slot of a resource, held. Made by `acquire()` only; times are the workflow's own.
+    """A slot of a resource, held by this workflow. `acquire()` returns it.
 
-    It is also the name of its slot, a `str` that activities can be given. Of several slots, the first.
-
-    It ends with `release()`, which leaving the block does as well; by `detach()` it stays and may be
-    taken up by the next run. `lost` is true once it has ended otherwise, or its deadline has passed.
+    It is also the name of its slot, a `str` that you can pass to activities; of several slots, the first.
+    Leaving the block or `release()` ends it. `detach()` keeps it for the next run. `lost` is true once it
+    has ended otherwise, or its deadline has passed. All times are the workflow's.
     """
 
     def __init__(
@@ -120,7 +118,7 @@ class Permit(str, ABC):
 
     @property
     def resource(self) -> str:
-        """What it is a permit for."""
+        """The resource's name."""
         return self._resource
 
     @property
@@ -135,32 +133,32 @@ class Permit(str, ABC):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """All slots it holds; more than one only with `units=` of a fair semaphore."""
+        """All its slots. More than one only with `units=` of a fair semaphore."""
         return self._slots
 
     @property
     def run_id(self) -> str:
-        """The run ID of the workflow that is the permit; of a broker's grant, its lease's fingerprint."""
+        """The run ID of the permit's workflow. In fair mode the fingerprint of its lease."""
         return self._run_id
 
     @property
     def token(self) -> int | None:
-        """The fencing token: of each slot it grows with every permit. None without `armed`."""
+        """The fencing token. It rises with every permit of a slot. None without `armed`."""
         return self._token
 
     @property
     def ttl(self) -> float:
-        """How long it stands without a renewal, in seconds."""
+        """How long it lasts without a renewal, in seconds."""
         return self._ttl
 
     @property
     def deadline(self) -> datetime:
-        """Until when it can be relied on, as it stands now."""
+        """When its holder must stop, unless it is renewed."""
         return datetime.fromtimestamp(self._deadline, UTC)
 
     @property
     def remaining(self) -> float:
-        """So many seconds it can be relied on, as it stands now; 0 once it is lost or over."""
+        """Seconds until the deadline. 0 once it is lost or over."""
         if self._over or self._reason:
             return 0.0
         return max(self._deadline - workflow.time(), 0.0)
@@ -172,13 +170,13 @@ class Permit(str, ABC):
 
     @property
     def reason(self) -> str | None:
-        """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`; None unless it was."""
+        """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`. None if it was not lost."""
         return self._reason or (self._ran_out() if self.lost else None)
 
     def ensure(self, needs: Duration = 0.0) -> None:
-        """Raises `LeaseLost` unless it is held for `needs` seconds yet; `NotHeld` if it was given up.
+        """Raise `LeaseLost` unless `needs` seconds are left, or `NotHeld` if it was given up.
 
-        Too little time left is no loss yet: who catches that may still renew it.
+        If it only has too little time left, it is not lost yet, and you can still renew it.
         """
         if self._over:
             raise NotHolding(f"this permit on {self._named()} was {self._over}")
@@ -194,24 +192,27 @@ class Permit(str, ABC):
 
     @abstractmethod
     async def renew(self, ttl: Duration | None = None) -> None:
-        """Let it stand for `ttl` seconds from now, or as many as it was acquired with.
+        """Let it last for `ttl` seconds from now, or as many as it was acquired with.
 
         Raises `LeaseLost` if it has ended, `NotHeld` if it was given up.
         """
 
     @abstractmethod
     async def release(self) -> bool:
-        """Give it up; whether it was held until then. The second time does nothing.
+        """Give it up. Returns whether it was held until then. The second time does nothing.
 
-        A cancellation meanwhile is raised once the release is done.
+        A cancellation meanwhile is raised after the release.
         """
 
     @abstractmethod
     async def detach(self) -> Handoff:
-        """Keep it, but not in this run: what is returned goes to the next one, for `reattach`."""
+        """Keep it for the next run. Pass the result to that run, for `reattach()`.
+
+        Raises `LeaseLost` if it has ended, `NotHeld` if it was given up.
+        """
 
     def __str__(self) -> str:
-        """The slot, as the habit of `async with ... as slot` wants it."""
+        """The slot's name."""
         return self.slot
 
     def __repr__(self) -> str:
@@ -219,7 +220,7 @@ class Permit(str, ABC):
         return f"<Permit {self._named()}, {state}>"
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """A copy is only the name, as in a dataclass that becomes an argument."""
+        """A copy is only the slot's name, as in a dataclass that becomes an argument."""
         return str, (self.slot,)
 
     def __int__(self) -> int:
@@ -229,11 +230,11 @@ class Permit(str, ABC):
         return f"{self._resource}:{','.join(self._slots)}"
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Its block has ended, with that; give it up."""
+        """Give it up, because its block has ended, with this error."""
         await self.release()
 
     def _lose(self, reason: str, detail: str = "") -> None:
-        """It has ended; whoever is in its block is cancelled."""
+        """Note that it has ended, and cancel the body of its block."""
         if not self._over and not self._reason:
             self._reason = reason
             self._detail = detail
@@ -250,17 +251,17 @@ class Permit(str, ABC):
         )
 
     def _ran_out(self) -> str:
-        """Why it is over that its deadline has passed."""
+        """The reason of the loss if its deadline has passed."""
         return "expired"
 
     def _why(self) -> str:
-        """Why it was lost, for people."""
+        """The reason of the loss, for people."""
         reason = self.reason or "expired"
         why = _WHY.get(reason, reason)
         return f"{why} ({self._detail})" if self._detail else why
 
     def _still(self, what: str) -> None:
-        """Raises unless it is held."""
+        """Raise unless it is held."""
         if self._over:
             raise NotHolding(f"can't {what}: this permit on {self._named()} was {self._over}")
         if self.lost:
@@ -275,23 +276,23 @@ _WHY = {
 }
 
 
-class Acquiring:
-    """What `acquire()` returns: enter it with `async with`, or await it and release the permit yourself.
+class PermitBlock:
+    """Result of `acquire()`: enter it with `async with`, or await it and release the permit yourself.
 
-    In a block the body is cancelled as soon as the permit is lost, and `LeaseLost` is raised on leaving.
-    The body's own exception is never hidden by that, and somebody else's cancellation never swallowed.
+    A lost permit cancels the body, and leaving the block raises `LeaseLost`. That never hides the body's
+    own exception, and never swallows another cancellation.
     """
 
     def __init__(self, obtain: Callable[[], Awaitable[Permit]]) -> None:
         self._obtain = obtain
-        self._entered: list[tuple[Permit, Guard]] = []
+        self._entered: list[tuple[Permit, BodyGuard]] = []
 
     def __await__(self) -> Generator[Any, Any, Permit]:
         return self._obtain().__await__()
 
     async def __aenter__(self) -> Permit:
         permit = await self._obtain()
-        guard = Guard()
+        guard = BodyGuard()
         guard.enter()
         permit._on_lost = guard.fire
         if permit.lost:
@@ -305,7 +306,7 @@ class Acquiring:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, GeneratorExit):  # the run is put away, and goes on elsewhere
+        if isinstance(error, GeneratorExit):  # the worker drops this run from its cache
             return
         permit, guard = self._entered.pop()
         permit._on_lost = None
@@ -329,11 +330,11 @@ class Acquiring:
             error.add_note(str(loss))
 
 
-class Guard:
-    """Cancels the task that entered, once; what it then ends with is told apart on leaving.
+class BodyGuard:
+    """Cancels the task that entered, once, and tells its own cancellation from others on leaving.
 
-    Temporal takes a cancellation back while it waits for an activity or a child, and has it end with an
-    error of its own; so the task's count says less here than in plain asyncio.
+    While a task waits for an activity or a child, Temporal replaces a cancellation by an error of its own.
+    So the task's count of cancellations says less here than in plain asyncio.
     """
 
     __slots__ = ("_at_entry", "_fired", "_task", "_workflow_was_cancelled")
@@ -345,22 +346,22 @@ class Guard:
         self._workflow_was_cancelled = False
 
     def enter(self) -> None:
-        """The task that runs now is the one to cancel."""
+        """Guard the current task."""
         task = asyncio.current_task()
         self._at_entry = task.cancelling() if task is not None else 0
         self._task = task
-        self._workflow_was_cancelled = is_cancelled()
+        self._workflow_was_cancelled = _is_cancelled()
 
     def fire(self) -> None:
-        """Cancel the body; only the first time counts."""
+        """Cancel the body. Only the first call counts."""
         if self._task is not None and not self._fired:
             self._fired = True
             self._task.cancel("the permit was lost")
 
     async def leave(self, error: BaseException | None) -> bool:
-        """Whether it was our cancellation, or silence, that the body ended with.
+        """Whether the body ended by our cancellation, or without an error.
 
-        Raises `CancelledError` if somebody else's cancellation came together with ours and unnoticed.
+        Raises `CancelledError` if another cancellation came together with ours, and was not delivered.
         """
         task, self._task = self._task, None
         if task is None or not self._fired:
@@ -368,19 +369,18 @@ class Guard:
         caught = False
         if task.cancelling() > self._at_entry:
             try:
-                await asyncio.sleep(0)  # one that the body was not there to receive any more
+                await asyncio.sleep(0)  # a cancellation that the body no longer received
             except asyncio.CancelledError:
                 caught = True
             task.uncancel()
-        others = task.cancelling() > self._at_entry or self._workflow_is_cancelled_since()
+        others = task.cancelling() > self._at_entry or (
+            _is_cancelled() and not self._workflow_was_cancelled
+        )
         if others and caught and error is None:
             raise asyncio.CancelledError
         return error is None or (is_cancelled_exception(error) and not others)
 
-    def _workflow_is_cancelled_since(self) -> bool:
-        return is_cancelled() and not self._workflow_was_cancelled
 
-
-def is_cancelled() -> bool:
-    """Whether somebody has asked for this workflow's cancellation."""
+def _is_cancelled() -> bool:
+    """Whether a cancellation of this workflow was requested."""
     return workflow.cancellation_reason() is not None

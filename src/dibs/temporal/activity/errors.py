@@ -1,4 +1,4 @@
-"""What a decorated activity fails with, and whether Temporal tries it again."""
+"""Errors of a decorated activity, and whether Temporal retries them."""
 
 from datetime import timedelta
 from random import uniform
@@ -19,13 +19,13 @@ NOT_INSTALLED = "LockNotInstalled"
 WAITING = "WaitingForLock"
 
 AWAY = timedelta(seconds=1)
-"""How long a waiting activity leaves its worker's slot to others. A position in the queue outlasts that."""
+"""How long a waiting activity leaves its worker's slot to others. Its queue position outlasts that."""
 
 _FOR_GOOD = (AcquireTimeout, InvalidName, InvalidRequest, UnsafeTiming)
 
 
 def not_installed(activity: str) -> ApplicationError:
-    """It would run without its lock."""
+    """The activity would run without its lock."""
     return ApplicationError(
         f"{activity} needs a lock, and nothing on this worker takes it: install DibsPlugin, or "
         "LockInterceptor, with `Client.connect(..., plugins=[DibsPlugin()])`. A test that wants "
@@ -36,7 +36,7 @@ def not_installed(activity: str) -> ApplicationError:
 
 
 def no_activity(function: str) -> ApplicationError:
-    """A workflow has called what only its activities may."""
+    """A workflow calls the function itself."""
     return ApplicationError(
         f"needs_lock is for activities, and {function} runs in a workflow: there write `async with "
         "dibs.temporal.Semaphore(...).acquire():` around what needs the lock",
@@ -45,8 +45,8 @@ def no_activity(function: str) -> ApplicationError:
     )
 
 
-def loss(error: LeaseLost) -> ApplicationError:
-    """The lock was lost. Tried again, in turn, unless somebody has revoked it: that was meant."""
+def lost(error: LeaseLost) -> ApplicationError:
+    """The lock was lost. Retried, in turn, unless somebody has revoked it on purpose."""
     return ApplicationError(
         f"{error}: what the activity did since then may have met another's work",
         error.reason,
@@ -55,8 +55,8 @@ def loss(error: LeaseLost) -> ApplicationError:
     )
 
 
-def refusal(error: DibsError | TypeError | ValueError) -> ApplicationError:
-    """The lock was not to be had. A store that is away is tried again soon, a mistake never."""
+def not_acquired(error: DibsError | TypeError | ValueError) -> ApplicationError:
+    """There is no lock. A store that is unavailable is retried soon, a mistake never."""
     away = isinstance(error, BackendUnavailable)
     return ApplicationError(
         str(error),
@@ -67,7 +67,7 @@ def refusal(error: DibsError | TypeError | ValueError) -> ApplicationError:
 
 
 def waiting(key: str, waited: float) -> ApplicationError:
-    """This attempt ends, and the next one continues to wait."""
+    """This attempt ends, and the next one continues the wait."""
     return ApplicationError(
         f"waiting for a slot of {key}, for {waited:.0f} s so far",
         type=WAITING,

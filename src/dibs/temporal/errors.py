@@ -1,7 +1,6 @@
-"""What goes wrong in workflow code: our errors, which also fail a workflow as Temporal wants it.
+"""Errors in workflow code. Each is also a failure of Temporal's, and so ends the workflow if uncaught.
 
-An ordinary exception makes a workflow repeat its task for ever, until somebody mends its code. Each of
-these is one of Temporal's own failures besides: uncaught, it ends the workflow.
+An ordinary exception would make the workflow repeat its task until somebody fixes its code.
 """
 
 from collections.abc import Generator
@@ -15,13 +14,13 @@ from dibs.temporal.sdk import name_error
 
 
 class _Failure(DibsError, ApplicationError):
-    """An error of ours that Temporal knows by the name `kind`, and that it may try again or not."""
+    """An error that Temporal knows by the name `kind`, and retries only if `again` is set."""
 
     kind = "DibsError"
     again = False
 
     def __init__(self, message: str = "", **about: Any) -> None:
-        # by name: where an error is the system's as well, `super()` would never get there
+        # by name: if an error is an OSError as well, `super()` would never get there
         ApplicationError.__init__(self, message, type=self.kind, non_retryable=not self.again)
         super().__init__(message, **about)
         name_error(self, self.kind, retryable=self.again)
@@ -31,7 +30,7 @@ class _Failure(DibsError, ApplicationError):
 
 
 class PermitLost(LeaseLost, _Failure):
-    """The permit ended before its holder gave it up: another may hold the slot by now.
+    """The permit ended before its holder gave it up. Another workflow can hold the slot now.
 
     `reason` is `expired`, `max_hold`, `revoked` (somebody ended the permit) or `closed` (it is gone).
     """
@@ -40,39 +39,39 @@ class PermitLost(LeaseLost, _Failure):
 
 
 class AcquireTimedOut(AcquireTimeout, _Failure):
-    """No slot was to be had within `wait`."""
+    """No slot was free within `wait`."""
 
     kind = "AcquireTimeout"
 
 
 class AlreadyHeld(Reentrant, _Failure):
-    """This very task holds every slot, so waiting for one would never end."""
+    """This task holds every slot itself, so waiting for one would never end."""
 
     kind = "Reentrant"
 
 
 class NotServed(BackendUnavailable, _Failure):
-    """Nobody serves the task queue of the permits; run `dibs temporal worker`."""
+    """No worker serves the task queue of the permits. Run `dibs temporal worker`."""
 
     kind = "BackendUnavailable"
     again = True
 
 
 class NotHolding(NotHeld, _Failure):
-    """The operation needs a permit that is held, and this one was released or detached."""
+    """The permit was released or detached before."""
 
     kind = "NotHeld"
 
 
 class Misused(_Failure, ValueError):
-    """A name, a duration or another argument that makes no sense."""
+    """A name, a duration or another argument makes no sense."""
 
     kind = "Misused"
 
 
 @contextmanager
 def checked() -> Generator[None]:
-    """What is wrong with arguments fails the workflow, with the same words."""
+    """Turn errors about arguments into `Misused`, which fails the workflow, with the same text."""
     try:
         yield
     except ApplicationError:

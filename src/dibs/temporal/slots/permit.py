@@ -1,7 +1,6 @@
-"""A permit in slot mode: the running workflow of that ID is the lock. How it is given up, and how it ends."""
+"""A permit in slot mode: how its holder renews it, gives it up, hands it over and learns of its loss."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
@@ -18,47 +17,66 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as TimedOut
 
 from dibs.config import Duration, safe_ttl
+from dibs.core.timing import margin
 from dibs.locks.messages import format_duration
-from dibs.stores.temporal.protocol import permits as said
 from dibs.stores.temporal.protocol.ids import permit_workflow_id
-from dibs.stores.temporal.protocol.permits import PermitNews
 from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
-from dibs.stores.temporal.workflows.permit_runs import Child, PermitRun
-from dibs.temporal import defaults
-from dibs.temporal.failures import Misused, NotServed, checked
-from dibs.temporal.permits.permit import Handoff, Permit, may_run_on, to_its_end
-from dibs.temporal.permits.terms import Pool
-from dibs.temporal.slot.here import here
-from dibs.temporal.slot.permit_workflow import LONGEST_MARGIN, spare, trusted
+from dibs.temporal import options
+from dibs.temporal.errors import Misused, NotServed, PermitLost, checked
+from dibs.temporal.options import PermitPool
+from dibs.temporal.permit import Handoff, Permit, may_run_on, settle, to_its_end
+from dibs.temporal.slots.run_state import run_state
+from dibs.temporal.slots.workflow import (
+    ADOPT,
+    ARMED,
+    ENDED,
+    ENDING,
+    EXPIRED,
+    EXTEND,
+    HAND_OVER,
+    RELEASE,
+    RETIRE,
+    Adoption,
+    PermitNews,
+    signal_run,
+)
 
-type Telling = Callable[[], Awaitable[bool]]
-"""A word to the permit; whether it was there to hear it."""
+type Child = workflow.ChildWorkflowHandle[Any, str]
+LONGEST_MARGIN = 5.0
+
+
+def spare(ttl: float) -> float:
+    """Seconds by which the holder stops before its permit does, so that nobody else has it by then."""
+    return min(margin(ttl), LONGEST_MARGIN)
+
+
+def trusted(sent: float, ttl: float, until: float) -> float:
+    """The holder's deadline for a lease that was confirmed at the time `sent`."""
+    return min(sent + ttl, until) - spare(ttl)
 
 
 class SlotPermit(Permit):
-    """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
+    """Held while its workflow runs. Its run ID distinguishes it from later permits of the same slot."""
 
-    def __new__(cls, *, slot: str, **about: Any) -> Self:
+    def __new__(cls, pool: PermitPool, slot: str, **about: Any) -> Self:
         return str.__new__(cls, slot)
 
     def __init__(
         self,
-        *,
-        resource: str,
+        pool: PermitPool,
         slot: str,
+        *,
         run_id: str,
         ttl: float,
         began: float,
         until: float,
         renews: bool,
-        stays: bool,
-        quarantine: float = 0.0,
         token: int | None = None,
         child: Child | None = None,
         acquired_at: float | None = None,
     ) -> None:
         super().__init__(
-            resource=resource,
+            resource=pool.resource,
             slots=(slot,),
             run_id=run_id,
             token=token,
@@ -66,28 +84,27 @@ class SlotPermit(Permit):
             deadline=trusted(began, ttl, until),
             acquired_at=began if acquired_at is None else acquired_at,
         )
-        self._run = PermitRun(permit_workflow_id(resource, slot), run_id)
+        self._pool = pool
+        self._workflow_id = permit_workflow_id(pool.resource, slot)
         self._renewed_at = began
         self._until = until
         self._renews = renews
         self._keeping: asyncio.Task[None] | None = None
-        self._stays = stays
-        self._quarantine = quarantine
         self._child = child
-        self._here = here()
+        self._state = run_state()
         self.armed = False
         """It has reported, so a worker serves it."""
         self.ended = False
         self.failure: BaseException | None = None
         """Why its workflow could not be a permit."""
-        self._here.listen(run_id, self._hear)
+        self._state.listen(run_id, self._receive)
         if child is not None:
             child.add_done_callback(self._child_closed)
 
     # -- while it is held -------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """From now on it is renewed, and known to be lost at its deadline."""
+        """Begin to renew it, and to report its loss at its deadline."""
         self._keeping = asyncio.create_task(self._keep())
 
     async def renew(self, ttl: Duration | None = None) -> None:
@@ -99,10 +116,10 @@ class SlotPermit(Permit):
         self._still("renew")
 
     async def stands(self) -> bool:
-        """Whether it can be relied on. One that was heard of too late is extended first.
+        """Whether it can be relied on. A permit whose report came too late is extended first.
 
-        As long as it has not ended nobody else has its slot; and where each step takes long so would the
-        steps of the next one.
+        Until it has ended nobody else has its slot. Where each step takes long, those of the next permit
+        would take as long.
         """
         if self.lost and not self._reason:
             with suppress(FailureError):
@@ -113,24 +130,21 @@ class SlotPermit(Permit):
         while not self.lost:
             now, due = workflow.time(), self._due()
             if now < due:
-                what = (
-                    "until the permit's renewal"
-                    if due < self._deadline
-                    else "the permit's deadline"
-                )
+                renews = due < self._deadline
+                what = "until the permit's renewal" if renews else "the permit's deadline"
                 await workflow.sleep(min(due, self._deadline) - now, summary=what)
             elif not await self._is_there():
                 return self._lose(self._gone())
         self._lose(self._ran_out())
 
     def _due(self) -> float:
-        """When to renew next; never where its deadline is as late as it may be."""
+        """When to renew next; never if the deadline is as late as it can be."""
         if not self._renews or self._deadline >= self._until - spare(self._ttl):
             return inf
         return self._renewed_at + self._ttl / 2
 
     async def _is_there(self) -> bool:
-        """Renew it. Whoever waits for that longer than until its deadline learns of the loss too late."""
+        """Renew it, and wait for that until its deadline: later would report the loss too late."""
         extending = asyncio.create_task(self._try_to_extend())
         try:
             await workflow.wait([extending], timeout=self._deadline - workflow.time())
@@ -147,18 +161,21 @@ class SlotPermit(Permit):
 
     async def _extend(self, ttl: float) -> bool:
         sent = workflow.time()
-        if not await self._run.extend(ttl):
+        if not await self._signal(EXTEND, ttl):
             return False
         self._renewed_at = sent
         self._deadline = max(self._deadline, trusted(sent, ttl, self._until))
         return True
 
+    async def _signal(self, name: str, *arg: Any) -> bool:
+        """Whether the permit was still there, and so acts on it. Raises `FailureError`."""
+        return await signal_run(self._workflow_id, self._run_id, name, *arg)
+
     def _ran_out(self) -> str:
-        """Why its time is over."""
         return "max_hold" if workflow.time() >= self._until - LONGEST_MARGIN else "expired"
 
     def _gone(self) -> str:
-        """Why it has ended, where that is all that is known."""
+        """The reason, if only the end itself is known."""
         return self._ran_out() if workflow.time() >= self._deadline else "closed"
 
     # -- how it ends ------------------------------------------------------------------------------------
@@ -166,32 +183,36 @@ class SlotPermit(Permit):
     async def release(self) -> bool:
         if self.reason in ("expired", "max_hold"):
             # it ends by itself within a moment, and its result says why
-            return await self._give_up(_nothing_said, 0.0)
+            return await self._give_up(None, 0.0)
         return await self.give_back()
 
     async def give_back(self) -> bool:
         """End it now, whatever this run knows of its lease."""
-        return await self._give_up(self._run.release, defaults.CONFIRMED)
+        return await self._give_up(RELEASE, options.CONFIRM_TIMEOUT)
 
     async def leave_unserved(self) -> None:
-        """Give it up without waiting for its end, which needs the worker that isn't there."""
-        await self._give_up(self._run.release, 0.0)
+        """Give it up without waiting for its end, which needs the missing worker."""
+        await self._give_up(RELEASE, 0.0)
 
     async def _leave(self, error: BaseException | None) -> None:
-        if self._quarantine and (self.lost or may_run_on(error)):
-            await self._give_up(self._run.retire, 0.0)
+        if self._pool.quarantine and (self.lost or may_run_on(error)):
+            await self._give_up(RETIRE, 0.0)
         else:
             await self.release()
 
     async def detach(self) -> Handoff:
         self._still("detach")
-        if not self._stays:
+        if self._pool.on_holder_close == "fast":
             raise Misused(
                 'can\'t detach: with on_holder_close="fast" the server ends the permit together with this '
                 'run, also where it continues as new; take on_holder_close="safe"'
             )
         await self.renew()
-        await self._hand_over()
+        if self._pool.quarantine and self._child is not None:
+            # else the end of this run, which started the permit, would have it retire
+            if not await self._signal(HAND_OVER):
+                self._lose(self._gone())
+            self._still("detach")
         self._stop("detached")
         return Handoff(
             resource=self._resource,
@@ -204,29 +225,23 @@ class SlotPermit(Permit):
             renews=self._renews,
         )
 
-    async def _hand_over(self) -> None:
-        """With a quarantine the end of the run that started it cancels it, also by a continue-as-new."""
-        if not self._quarantine or self._child is None:
-            return
-        if not await self._run.hand_over():
-            self._lose(self._gone())
-        self._still("detach")
-
-    async def _give_up(self, tell: Telling, patience: float) -> bool:
+    async def _give_up(self, signal: str | None, patience: float) -> bool:
         if self._over:
             return False
         held = not self.lost
         self._over = "released"
         try:
-            return await to_its_end(self._end(tell, patience)) and held
+            return await to_its_end(self._end(signal, patience)) and held
         finally:
             self._stop("released")
 
-    async def _end(self, tell: Telling, patience: float) -> bool:
-        """Whether it was there to be released. Its end is waited for: else the next step of its
-        holder might overtake it, and "released" and "terminated" would be a coin's toss.
+    async def _end(self, signal: str | None, patience: float) -> bool:
+        """Send the signal and wait for the end. Returns whether the permit was still there.
+
+        Without the wait the holder's next step could come first, and whether the permit ended as "released"
+        or "terminated" would be chance.
         """
-        if self.ended or not await tell():
+        if self.ended or signal is None or not await self._signal(signal):
             return False
         if patience:
             try:
@@ -240,23 +255,23 @@ class SlotPermit(Permit):
                 )  # fmt: skip
         return True
 
-    def _hear(self, news: PermitNews) -> None:
-        if news.what == said.ARMED:
+    def _receive(self, news: PermitNews) -> None:
+        if news.what == ARMED:
             if not self.armed:  # nothing has been renewed yet, so the permit knows better
                 self._deadline = min(self._deadline, news.deadline - spare(self._ttl))
             self.armed = True
             self._token = news.token
-        elif news.what == said.ENDING:
-            self._lose("revoked", CANCELLED)
-        elif news.what == said.ENDED:
-            self._has_ended(self._ran_out() if news.outcome == said.EXPIRED else "closed")
+        elif news.what == ENDING:
+            self._lose("revoked", _CANCELLED)
+        elif news.what == ENDED:
+            self._has_ended(self._ran_out() if news.outcome == EXPIRED else "closed")
 
     def _child_closed(self, child: "asyncio.Future[str]") -> None:
         if child.cancelled():
-            return  # the workflow is being put away
+            return  # the worker drops this run from its cache
         error = child.exception()
         if error is None:
-            self._has_ended(self._ran_out() if child.result() == said.EXPIRED else "closed")
+            self._has_ended(self._ran_out() if child.result() == EXPIRED else "closed")
             return
         cause = error.cause if isinstance(error, ChildWorkflowError) else error
         if isinstance(cause, ApplicationError):
@@ -264,7 +279,7 @@ class SlotPermit(Permit):
         if isinstance(cause, TimedOut):
             self._has_ended(self._ran_out())
         else:
-            self._has_ended("revoked", by_hand(cause))
+            self._has_ended("revoked", _by_hand(cause))
 
     def _has_ended(self, reason: str, detail: str = "") -> None:
         self.ended = True
@@ -277,28 +292,26 @@ class SlotPermit(Permit):
         self._over = how
         if self._keeping is not None:
             self._keeping.cancel()
-        self._here.unlisten(self._run_id)
-        self._here.give_back(self._resource, self.slot)
+        self._state.unlisten(self._run_id)
+        self._state.give_back(self._resource, self.slot)
 
 
-async def _nothing_said() -> bool:
-    return False
+_CANCELLED = "somebody has cancelled its workflow"
 
 
-CANCELLED = "somebody has cancelled its workflow"
-
-
-def by_hand(cause: BaseException | None) -> str:
+def _by_hand(cause: BaseException | None) -> str:
     """What somebody did to the permit's workflow."""
     if isinstance(cause, TerminatedError):
         return "somebody has terminated its workflow"
-    return CANCELLED if isinstance(cause, CancelledError) else "its workflow has failed"
+    return _CANCELLED if isinstance(cause, CancelledError) else "its workflow has failed"
 
 
-async def wait_until_armed(permit: SlotPermit, bound: float, pool: Pool, *, until: float) -> None:
-    """Until it has reported or ended. Raises `NotServed` where neither comes.
+async def wait_until_armed(
+    permit: SlotPermit, bound: float, pool: PermitPool, *, until: float
+) -> None:
+    """Wait until it has reported or ended. Raises `NotServed` after `bound` seconds.
 
-    It can't be ended then, only told to: that takes a worker. The server ends it, at `until`.
+    To end it takes a worker, so it can only be asked to end then. The server ends it at the time `until`.
     """
     try:
         await workflow.wait_condition(
@@ -312,19 +325,54 @@ async def wait_until_armed(permit: SlotPermit, bound: float, pool: Pool, *, unti
         mend = serve(queue)
         if queue == workflow.info().task_queue:
             mend = "register PermitSlotWorkflow with this worker, as DibsPlugin does"
+        latest = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
         raise NotServed(
             f"{unserved(queue, ' for permits')}: {taken} was started there and no worker took it up within "
             f"{format_duration(bound)}: {mend}; or name the queue that has one by task_queue= or "
             f"TEMPORAL_TASK_QUEUE. Slot {permit.slot} stays taken until a worker of {queue!r} has come, "
-            f"at the latest until {_moment(until)}; {terminate(taken)} frees it now. "
+            f"at the latest until {latest}; {terminate(taken)} frees it now. "
             "(A worker with another PermitSlotWorkflow than ours needs armed=False.)"
         ) from None
 
 
-def queue_of(pool: Pool) -> str:
+def queue_of(pool: PermitPool) -> str:
     """The task queue of its permits: the one that was named, else that of this workflow."""
     return pool.task_queue or workflow.info().task_queue
 
 
-def _moment(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+async def reattach_slot(pool: PermitPool, handoff: Handoff) -> SlotPermit:
+    """The permit that an earlier run has detached. Raises `PermitLost` if it has ended meanwhile."""
+    slot, info = handoff.slots[0], workflow.info()
+    run_state().take(pool.resource, slot)
+    permit = SlotPermit(
+        pool,
+        slot,
+        run_id=handoff.run_id,
+        ttl=handoff.ttl,
+        began=workflow.time(),
+        until=handoff.until,
+        renews=handoff.renews,
+        acquired_at=handoff.acquired_at,
+        token=handoff.token,
+    )
+    adoption = Adoption(info.workflow_id, info.run_id, handoff.ttl)
+    adopting = asyncio.create_task(permit._signal(ADOPT, adoption))
+    cancelled = await settle(adopting)
+    try:
+        if not adopting.result():
+            raise PermitLost(
+                f"the permit on {pool.resource}:{slot} (token {handoff.token}) has ended "
+                "before this run took it up",
+                reason="closed",
+            )
+        if cancelled is not None:
+            raise cancelled
+        ends = handoff.until + pool.quarantine + options.GRACE
+        await wait_until_armed(permit, options.REPORT_TIMEOUT, pool, until=ends)
+        await permit.stands()
+        permit.ensure()
+    except BaseException:
+        await permit.release()
+        raise
+    permit.keep()
+    return permit
