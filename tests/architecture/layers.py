@@ -214,12 +214,15 @@ RULES: Mapping[str, Rule] = {
     "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.key_state server.lock_events")
+        | names("server.key_changes server.lock_events")
     ),
     # in the command line as well, without a loop
-    "server.key_state": Rule(
-        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    "server.key_changes": Rule(
+        BASE | names("core.names server.key_state server.lock_events"),
+        not_stdlib=names("asyncio"),
+        no_async=True,
     ),
+    "server.key_state": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(

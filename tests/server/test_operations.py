@@ -25,7 +25,7 @@ from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
 from dibs.stores.http import wire
-from tests.server.inside import drain_of, health_of, keys_of, meters_of, store_of
+from tests.server.inside import health_of, keys_of, meters_of, shutdown_of, store_of
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -61,7 +61,7 @@ def test_a_server_that_is_well_says_so_to_anybody(anybody: httpx2.Client, path: 
 def test_one_that_is_about_to_stop_lives_and_is_not_ready(
     world: World, anybody: httpx2.Client
 ) -> None:
-    world.do(drain_of(world).begin)
+    world.do(shutdown_of(world).begin)
     answer = anybody.get("/readyz")
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/draining")
     assert answer.headers["retry-after"] == "1"

@@ -52,6 +52,7 @@ async def traced(server: "Server") -> AsyncGenerator[None]:
         service = server.service
         spans = service.spans = Spans(service, tracer)
         service.leases.observers.append(spans.saw)
+        service.leases.traces = spans
     yield
 
 
