@@ -200,8 +200,20 @@ RULES: Mapping[str, Rule] = {
     "server.auth.*": Rule(
         BASE
         | names("clock core.names stores.http.names server.audit server.records.port")
-        | names("server.repeating server.tokens"),
+        | names("server.repeating"),
         siblings=True,
+        theirs=names("msgspec"),
+    ),
+    # signs keys' tokens and cookies
+    "server.auth.credentials": Rule(
+        BASE | names("clock"),
+        theirs=names("itsdangerous msgspec"),
+    ),
+    # also knows what browsers send
+    "server.auth.sessions": Rule(
+        BASE
+        | names("server.api.problems server.api.responses server.api.routing")
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
@@ -209,7 +221,6 @@ RULES: Mapping[str, Rule] = {
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
     "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
-    "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows neither routes nor stores
     "server.activity": Rule(
         BASE
@@ -231,10 +242,12 @@ RULES: Mapping[str, Rule] = {
         siblings=True,
         theirs=names("msgspec"),
     ),
-    # pages and sessions know who asks, and nothing of locks
+    # pages know who asks, and nothing of locks
     "server.ui.*": Rule(
-        names("server.api.problems server.api.responses server.api.routing server.records.port")
-        | names("server.auth.credentials server.auth.keys server.auth.policy"),
+        BASE
+        | names("stores.http.names server.api.parameters server.api.problems server.api.responses")
+        | names("server.api.routing server.api.schemas server.audit server.auth.policy")
+        | names("server.auth.sessions server.quotas"),
         siblings=True,
         theirs=HTTP,
     ),

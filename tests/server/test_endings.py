@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from dibs.server.auth.policy import BrowserSession
 from dibs.server.call import Call
 from dibs.server.drain import End, ends_of
 from dibs.server.routes.events import ROUTES
-from dibs.server.ui.seal import new_session
 from tests.server.inside import service_of
 from tests.server.world import LONG, World
 
@@ -32,7 +32,7 @@ class Caller:
         request = Request({"type": "http", "headers": []}, self._receive)
         self.call = Call(service, request, ROUTE)
         self.call.principal = principal
-        self.session = new_session(principal.key_id, int(service.keys.now() + 3600))
+        self.session = BrowserSession(principal.key_id, int(service.keys.now() + 3600), "x")
         self.call.session = self.session
 
     async def _receive(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from dibs.server.call import Call, handler_of
 from dibs.server.placing.runtime import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
-from dibs.server.ui.files import POLICY
+from dibs.server.ui.pages import POLICY, Pages
 from dibs.stores.http.wire import holders_to_wire
 
 log = logging.getLogger("dibs.server")
@@ -180,6 +180,7 @@ def _parts_of(service: Service) -> Iterable[object]:
         None if service.metrics is None else service.metrics.shown,
         _description,
     )
+    yield Pages(service.sessions, service.quotas, service.audit, service.bodies)
 
 
 @cache

@@ -197,7 +197,7 @@ class Server:
                 "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
                 "`dibs keys create --name me --scope admin` makes one"
             )
-        return service.tickets.issue(administrator.key_id)
+        return service.sessions.link_for(administrator.key_id)
 
     def _open_store(self, url: str) -> AsyncRuntime:
         """The way to a store."""

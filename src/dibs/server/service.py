@@ -2,7 +2,7 @@
 
 Leases lie in stores, keys and restrictions in records; another server of the same service answers just
 as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
-each key has in use, tickets, sessions that were ended, and the activity that it has seen.
+each key has in use, and the activity that it has seen.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
+from dibs.server.auth.sessions import Sessions
 from dibs.server.drain import Drain, draining
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
@@ -33,9 +34,6 @@ from dibs.server.post import Post, TappedMail
 from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
-from dibs.server.ui.origin import Origins
-from dibs.server.ui.sessions import Sessions
-from dibs.server.ui.tickets import Tickets
 
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
@@ -132,7 +130,6 @@ class Service:
     post: Post = field(init=False)
     health: Health = field(init=False)
     activity: Activity = field(init=False)
-    tickets: Tickets = field(init=False)
     sessions: Sessions = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
@@ -155,8 +152,7 @@ class Service:
         tapped = TappedMail(runtime.receiver, self.post)
         runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
         self.leases.observers.append(self.activity.applied)
-        self.tickets = Tickets(self.now)
-        self.sessions = Sessions(self.keys, self.records, self.tickets, Origins(self.origins))
+        self.sessions = Sessions(self.keys, self.records, self.origins)
 
     @property
     def trace(self) -> str:

@@ -4,14 +4,8 @@ from dibs.server.api.admin import KeyRoutes, PlacementRoutes
 from dibs.server.api.listing import Listing
 from dibs.server.api.routing import Operation, table_of
 from dibs.server.api.service import ServiceRoutes
-from dibs.server.routes import (
-    batch,
-    dashboard,
-    events,
-    locks,
-    stream,
-    watch,
-)
+from dibs.server.routes import batch, events, locks, stream, watch
+from dibs.server.ui.pages import Pages
 
 ROUTES: tuple[Operation, ...] = (
     *locks.ROUTES,
@@ -21,7 +15,6 @@ ROUTES: tuple[Operation, ...] = (
     *table_of(ServiceRoutes),
     *events.ROUTES,
     *watch.ROUTES,
-    *table_of(KeyRoutes, PlacementRoutes),
-    *dashboard.ROUTES,
+    *table_of(KeyRoutes, PlacementRoutes, Pages),
 )
 """Starlette tries paths in this order: those that are asked for most come first."""
