@@ -200,7 +200,7 @@ RULES: Mapping[str, Rule] = {
     "server.auth.*": Rule(
         BASE
         | names("clock core.names stores.http.names server.audit server.records.port")
-        | names("server.repeating"),
+        | names("server.background"),
         siblings=True,
         theirs=names("msgspec"),
     ),
@@ -219,7 +219,9 @@ RULES: Mapping[str, Rule] = {
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.tracing": Rule(
+        SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}
+    ),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     # sees what passes, and knows neither routes nor stores
     "server.activity": Rule(
@@ -238,7 +240,7 @@ RULES: Mapping[str, Rule] = {
         | names("core.names stores.registry stores.http.names stores.postgres.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.config server.auth.policy server.reach server.records.port")
-        | names("server.repeating server.auth.credentials"),
+        | names("server.background server.auth.credentials"),
         siblings=True,
         theirs=names("msgspec"),
     ),

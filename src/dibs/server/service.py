@@ -37,7 +37,7 @@ from dibs.server.records.port import Records
 
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
-    from dibs.server.spans import Spans
+    from dibs.server.tracing import Tracing
 
 
 HEALTH_PATIENCE = 2.0
@@ -118,7 +118,7 @@ class Service:
     meters: list[Meter] = field(default_factory=list)
     metrics: "Metrics | None" = None
     """What is shown at `/metrics`."""
-    spans: "Spans | None" = None
+    spans: "Tracing | None" = None
     """What is told to OpenTelemetry, where there is anybody to tell."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
