@@ -12,7 +12,8 @@ from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
-from dibs.server.auth.policy import Principal
+from dibs.server.auth.policy import BrowserSession, Principal
+from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
@@ -25,7 +26,6 @@ from dibs.server.records.port import Records
 from dibs.server.serve import Server
 from dibs.server.service import Health, Meter, Service
 from dibs.server.shutdown import Endings, Shutdown
-from dibs.server.ui.sessions import Sessions
 
 type Stores = PlacedRuntime
 """What leads commands to one store or several."""
@@ -75,16 +75,23 @@ def sessions_of(world: Running) -> Sessions:
     return service_of(world).sessions
 
 
-def secret_of(world: Running) -> bytes:
-    """What it signs browser sessions with."""
-    return keys_of(world).secrets.newest
+def session_in(world: Running, cookie: str) -> BrowserSession:
+    """The session that a cookie is."""
+    found = sessions_of(world)._cookies.read(cookie, BrowserSession)
+    assert found is not None
+    return found
+
+
+def cookie_for(world: Running, key_id: str, expires_at: float, nonce: str = "a nonce") -> str:
+    """A cookie as the server would sign it."""
+    return sessions_of(world)._cookies.sign(BrowserSession(key_id, int(expires_at), nonce))
 
 
 def ticket_of(world: Running) -> str:
-    """A new ticket that signs an administrator in, as the first start prints one."""
+    """The secret part of a new link that signs an administrator in, as the first start prints one."""
     administrator = keys_of(world).administrator()
     assert administrator is not None
-    return service_of(world).tickets.issue(administrator.key_id)
+    return sessions_of(world).link_for(administrator.key_id)
 
 
 def records_of(world: Running) -> Records:

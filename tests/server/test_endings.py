@@ -8,8 +8,8 @@ import pytest
 from starlette.requests import Request
 
 from dibs.server.api.routing import Caller
+from dibs.server.auth.policy import BrowserSession
 from dibs.server.shutdown import End
-from dibs.server.ui.seal import new_session
 from tests.server.inside import endings_of, keys_of, sessions_of, shutdown_of
 from tests.server.world import LONG, World
 
@@ -28,7 +28,7 @@ class Someone:
         self.caller = Caller(Request({"type": "http", "headers": []}, self._receive))
         self.caller.principal = world.do(lambda: keys.admit(f"Bearer {key}"))
         expires_at = int(keys.now() + 3600)
-        self.session = new_session(self.caller.principal.key_id, expires_at)
+        self.session = BrowserSession(self.caller.principal.key_id, expires_at, "x")
         self.caller.session = self.session
 
     async def _receive(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 import traceback
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Router
@@ -45,7 +45,7 @@ from dibs.server.call import Call, handler_of
 from dibs.server.placing.runtime import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
-from dibs.server.ui.files import POLICY
+from dibs.server.ui.pages import POLICY, Pages
 from dibs.stores.http.wire import holders_to_wire
 
 log = logging.getLogger("dibs.server")
@@ -91,25 +91,25 @@ class Application:
 
     async def _respond(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer a request for an operation, or with the problem of there being none."""
+        tracing = self.service.spans
+        if tracing is None:
+            return await self._answer(found, scope, receive, send)
+        operation = None if isinstance(found, ApiProblem) else found.operation
+        return await tracing.answer(operation, partial(self._answer, found), scope, receive, send)
+
+    async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         service, status = self.service, 0
         operation = None if isinstance(found, ApiProblem) else found.operation
-        span = None if service.spans is None else service.spans.begin(scope)
         begun = service.now()
         try:
             response = await self._response(found, Request(scope, receive, send))
             status = getattr(response, "status_code", 200)
-            if span is not None:
-                span.answered(operation, status)
             await response(scope, receive, send)
         except ClientDisconnect:
             status = HUNG_UP
-            if span is not None:
-                span.hung_up(operation)
         finally:
             for meter in service.meters:
                 meter(operation, status, service.now() - begun)
-            if span is not None:
-                span.end()
 
     async def _response(self, found: Found, request: Request) -> ASGIApp:
         """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
@@ -193,6 +193,7 @@ def _parts_of(service: Service) -> Iterable[object]:
         None if service.metrics is None else service.metrics.shown,
         _description,
     )
+    yield Pages(service.sessions, service.quotas, service.audit, service.bodies)
 
 
 @cache

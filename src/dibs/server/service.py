@@ -2,7 +2,7 @@
 
 Leases lie in stores, keys and restrictions in records; another server of the same service answers just
 as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
-each key has in use, tickets, sessions that were ended, and the activity that it has seen.
+each key has in use, and the activity that it has seen.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
+from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
 from dibs.server.placing.desk import Desk
@@ -33,13 +34,10 @@ from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
 from dibs.server.shutdown import Endings, Shutdown
-from dibs.server.ui.origin import Origins
-from dibs.server.ui.sessions import Sessions
-from dibs.server.ui.tickets import Tickets
 
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
-    from dibs.server.spans import Spans
+    from dibs.server.tracing import Tracing
 
 
 HEALTH_PATIENCE = 2.0
@@ -119,7 +117,7 @@ class Service:
     meters: list[Meter] = field(default_factory=list)
     metrics: "Metrics | None" = None
     """What is shown at `/metrics`."""
-    spans: "Spans | None" = None
+    spans: "Tracing | None" = None
     """What is told to OpenTelemetry, where there is anybody to tell."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
@@ -131,7 +129,6 @@ class Service:
     post: NotificationStreams = field(init=False)
     health: Health = field(init=False)
     activity: Activity = field(init=False)
-    tickets: Tickets = field(init=False)
     sessions: Sessions = field(init=False)
     endings: Endings = field(init=False)
     now: Callable[[], float] = field(init=False)
@@ -151,6 +148,5 @@ class Service:
         tapped = StreamReceiver(runtime.receiver, self.post)
         runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
         self.leases.observers.append(self.activity.applied)
-        self.tickets = Tickets(self.now)
-        self.sessions = Sessions(self.keys, self.records, self.tickets, Origins(self.origins))
+        self.sessions = Sessions(self.keys, self.records, self.origins)
         self.endings = Endings(self.drain, self.keys.cache, self.sessions)

@@ -9,7 +9,7 @@ from typing import Literal
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
 from dibs.server.auth.key_cache import KeyCache
-from dibs.server.ui.sessions import Sessions
+from dibs.server.auth.sessions import Sessions
 
 type Told = Callable[[], None]
 

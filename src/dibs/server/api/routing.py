@@ -28,8 +28,7 @@ from starlette.types import Scope as Connection
 
 from dibs.core.names import MAX_NAME
 from dibs.server.api.problems import ApiProblem
-from dibs.server.auth.policy import Principal, Scope
-from dibs.server.ui.seal import Session
+from dibs.server.auth.policy import BrowserSession, Principal, Scope
 from dibs.stores.http.names import MARK, decoded
 
 type Handler = Callable[..., Awaitable[ASGIApp]]
@@ -122,7 +121,7 @@ class Caller:
         if len(self.headers) != len(raw):
             _check_doubles(raw)
         self.principal = NOBODY
-        self.session: Session | None = None
+        self.session: BrowserSession | None = None
         """The dashboard's session, if the request came with one instead of an API key."""
         self.allowed = True
         """Whether the caller has the scope of an operation that says `hidden`."""

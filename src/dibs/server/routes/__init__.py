@@ -1,4 +1,4 @@
-"""The table of all operations. Those of the dashboard are no methods yet."""
+"""The table of all operations."""
 
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
 from dibs.server.api.batch import BatchRoutes
@@ -8,11 +8,10 @@ from dibs.server.api.locks import LockRoutes
 from dibs.server.api.push import PushRoutes
 from dibs.server.api.routing import Operation, table_of
 from dibs.server.api.service import ServiceRoutes
-from dibs.server.routes import dashboard
+from dibs.server.ui.pages import Pages
 
 ROUTES: tuple[Operation, ...] = (
     *table_of(LockRoutes, BatchRoutes, ListingRoutes, PushRoutes, ServiceRoutes, EventRoutes),
-    *table_of(KeyRoutes, PlacementRoutes),
-    *dashboard.ROUTES,
+    *table_of(KeyRoutes, PlacementRoutes, Pages),
 )
 """Starlette tries paths in this order: those that are asked for most come first."""
