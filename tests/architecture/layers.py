@@ -193,26 +193,42 @@ RULES: Mapping[str, Rule] = {
     "server.auth.*": Rule(
         BASE
         | names("clock core.names stores.http.names server.audit server.records.port")
-        | names("server.repeating server.tokens"),
+        | names("server.background"),
         siblings=True,
+        theirs=names("msgspec"),
+    ),
+    # signs keys' tokens and cookies
+    "server.auth.credentials": Rule(
+        BASE | names("clock"),
+        theirs=names("itsdangerous msgspec"),
+    ),
+    # also knows what browsers send
+    "server.auth.sessions": Rule(
+        BASE
+        | names("server.api.problems server.api.responses server.api.routing")
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.tracing": Rule(
+        SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}
+    ),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
-    "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows neither routes nor stores
     "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.key_state server.lock_events")
+        | names("server.key_changes server.lock_events")
     ),
     # in the command line as well, without a loop
-    "server.key_state": Rule(
-        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    "server.key_changes": Rule(
+        BASE | names("core.names server.key_state server.lock_events"),
+        not_stdlib=names("asyncio"),
+        no_async=True,
     ),
+    "server.key_state": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
@@ -220,14 +236,16 @@ RULES: Mapping[str, Rule] = {
         | names("core.names stores.registry stores.http.names stores.postgres.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.config server.auth.policy server.reach server.records.port")
-        | names("server.repeating server.auth.credentials"),
+        | names("server.background server.auth.credentials"),
         siblings=True,
         theirs=names("msgspec"),
     ),
-    # pages and sessions know who asks, and nothing of locks
+    # pages know who asks, and nothing of locks
     "server.ui.*": Rule(
-        names("server.api.problems server.api.responses server.api.routing server.records.port")
-        | names("server.auth.credentials server.auth.keys server.auth.policy"),
+        BASE
+        | names("stores.http.names server.api.parameters server.api.problems server.api.responses")
+        | names("server.api.routing server.api.schemas server.audit server.auth.policy")
+        | names("server.auth.sessions server.quotas"),
         siblings=True,
         theirs=HTTP,
     ),

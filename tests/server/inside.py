@@ -8,24 +8,24 @@ from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
-from dibs.server.auth.policy import Principal
-from dibs.server.drain import Drain
+from dibs.server.auth.policy import BrowserSession, Principal
+from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import Table
 from dibs.server.placing.ways import Ways
-from dibs.server.post import Post, TappedMail
 from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.serve import Server
 from dibs.server.service import Health, Meter, Service
-from dibs.server.ui.sessions import Sessions
+from dibs.server.shutdown import Endings, Shutdown
 
 type Stores = PlacedRuntime
 """What leads commands to one store or several."""
@@ -75,16 +75,23 @@ def sessions_of(world: Running) -> Sessions:
     return service_of(world).sessions
 
 
-def secret_of(world: Running) -> bytes:
-    """What it signs browser sessions with."""
-    return keys_of(world).secrets.newest
+def session_in(world: Running, cookie: str) -> BrowserSession:
+    """The session that a cookie is."""
+    found = sessions_of(world)._cookies.read(cookie, BrowserSession)
+    assert found is not None
+    return found
+
+
+def cookie_for(world: Running, key_id: str, expires_at: float, nonce: str = "a nonce") -> str:
+    """A cookie as the server would sign it."""
+    return sessions_of(world)._cookies.sign(BrowserSession(key_id, int(expires_at), nonce))
 
 
 def ticket_of(world: Running) -> str:
-    """A new ticket that signs an administrator in, as the first start prints one."""
+    """The secret part of a new link that signs an administrator in, as the first start prints one."""
     administrator = keys_of(world).administrator()
     assert administrator is not None
-    return service_of(world).tickets.issue(administrator.key_id)
+    return sessions_of(world).link_for(administrator.key_id)
 
 
 def records_of(world: Running) -> Records:
@@ -107,8 +114,8 @@ def runtime_of(world: Running) -> Stores:
 
 def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
-    if not isinstance(runtime.receiver, TappedMail):
-        runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
+    if not isinstance(runtime.receiver, StreamReceiver):
+        runtime.receiver = StreamReceiver(runtime.receiver, notifications_of(world))
     service_of(world).runtime = service_of(world).leases.runtime = runtime
 
 
@@ -174,7 +181,7 @@ def meters_of(world: Running) -> list[Meter]:
     return service_of(world).meters
 
 
-def notifications_of(world: Running) -> Post:
+def notifications_of(world: Running) -> NotificationStreams:
     """The streams of notifications to clients."""
     return service_of(world).post
 
@@ -186,7 +193,7 @@ def events_of(world: Running) -> Activity:
 
 def is_watched(world: Running) -> bool:
     """Whether anybody follows its events or watches a key."""
-    return events_of(world).poller.has_followers
+    return events_of(world).has_followers
 
 
 def followers_of(world: Running) -> int:
@@ -204,9 +211,14 @@ def is_traced(server: Server) -> bool:
     return server.service.spans is not None
 
 
-def drain_of(world: Running) -> Drain:
-    """What ends its long answers."""
+def shutdown_of(world: Running) -> Shutdown:
+    """Whether it is about to stop."""
     return service_of(world).drain
+
+
+def endings_of(world: Running) -> Endings:
+    """What ends its long answers."""
+    return service_of(world).endings
 
 
 def health_of(world: Running) -> Health:

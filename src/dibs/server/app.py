@@ -3,7 +3,7 @@
 import logging
 import traceback
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Router
@@ -19,10 +19,14 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
-from dibs.server.api.listing import Listing
+from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.events import EventRoutes
+from dibs.server.api.listing import ListingRoutes
+from dibs.server.api.locks import LockRoutes
 from dibs.server.api.openapi import describe
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
+from dibs.server.api.push import PushRoutes
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
@@ -33,13 +37,15 @@ from dibs.server.api.routing import (
     starlette_routes,
 )
 from dibs.server.api.service import ServiceRoutes
+from dibs.server.api.sse import EventStreams
+from dibs.server.api.waiting import WaitingAcquires
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, handler_of
 from dibs.server.placing.runtime import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
-from dibs.server.ui.files import POLICY
+from dibs.server.ui.pages import POLICY, Pages
 from dibs.stores.http.wire import holders_to_wire
 
 log = logging.getLogger("dibs.server")
@@ -85,25 +91,25 @@ class Application:
 
     async def _respond(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer a request for an operation, or with the problem of there being none."""
+        tracing = self.service.spans
+        if tracing is None:
+            return await self._answer(found, scope, receive, send)
+        operation = None if isinstance(found, ApiProblem) else found.operation
+        return await tracing.answer(operation, partial(self._answer, found), scope, receive, send)
+
+    async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         service, status = self.service, 0
         operation = None if isinstance(found, ApiProblem) else found.operation
-        span = None if service.spans is None else service.spans.begin(scope)
         begun = service.now()
         try:
             response = await self._response(found, Request(scope, receive, send))
             status = getattr(response, "status_code", 200)
-            if span is not None:
-                span.answered(operation, status)
             await response(scope, receive, send)
         except ClientDisconnect:
             status = HUNG_UP
-            if span is not None:
-                span.hung_up(operation)
         finally:
             for meter in service.meters:
                 meter(operation, status, service.now() - begun)
-            if span is not None:
-                span.end()
 
     async def _response(self, found: Found, request: Request) -> ASGIApp:
         """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
@@ -165,8 +171,15 @@ def build_app(service: Service) -> Application:
 
 def _parts_of(service: Service) -> Iterable[object]:
     """What has the handlers that are methods, each with the parts of the service that it uses."""
-    changing, reading = service.quotas.changing, service.quotas.reading
-    yield Listing(service.leases, service.reader, reading, service.activity, service.limits)
+    leases, quotas, reader, limits = service.leases, service.quotas, service.reader, service.limits
+    changing, reading = quotas.changing, quotas.reading
+    waiting = WaitingAcquires(leases, quotas, service.endings)
+    yield LockRoutes(leases, quotas, waiting, service.audit, limits)
+    yield BatchRoutes(leases, quotas, reader, service.post, service.audit, limits, service.bodies)
+    yield ListingRoutes(leases, reader, limits)
+    answers = EventStreams(service.endings, quotas, limits)
+    yield PushRoutes(answers, service.post)
+    yield EventRoutes(service.server_id, answers, service.activity, leases, reader, reading, limits)
     yield KeyRoutes(service.keys, service.audit, changing)
     if service.placing is not None:
         yield PlacementRoutes(service.placing, changing)
@@ -180,6 +193,7 @@ def _parts_of(service: Service) -> Iterable[object]:
         None if service.metrics is None else service.metrics.shown,
         _description,
     )
+    yield Pages(service.sessions, service.quotas, service.audit, service.bodies)
 
 
 @cache

@@ -16,8 +16,8 @@ from dibs.clock import Clock, SystemClock
 from dibs.core.names import shown
 from dibs.errors import DibsError
 from dibs.server.auth.policy import Principal, Scope
+from dibs.server.background import repeat
 from dibs.server.records.port import LogEntry, Records
-from dibs.server.repeating import repeat
 from dibs.stores.http.names import decoded, encoded
 
 log = logging.getLogger("dibs.server")

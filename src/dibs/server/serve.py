@@ -5,27 +5,22 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING
 
 from dibs.errors import NotConfigured
 from dibs.runtime.aio import AsyncRuntime
 from dibs.server.audit import Audit
 from dibs.server.auth.credentials import SHORTEST
 from dibs.server.auth.keys import KeyService
+from dibs.server.background import background, repeat
 from dibs.server.config import Placement, ServerConfig
 from dibs.server.front import Front, allow_files, listening_socket, url_of
-from dibs.server.logs import logged
-from dibs.server.metrics import measured
+from dibs.server.logs import STDERR, logging_to
+from dibs.server.metrics import Metrics
 from dibs.server.placing.address import is_beside
 from dibs.server.placing.listing import Own, check_each_once
 from dibs.server.placing.markers import Markers
@@ -33,50 +28,11 @@ from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others
-from dibs.server.repeating import repeat
 from dibs.server.service import Service
 from dibs.session import session_for
 from dibs.stores.redact import redacted
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
-
-@asynccontextmanager
-async def traced(server: "Server") -> AsyncGenerator[None]:
-    """Trace as long as the server runs, if there is anybody to tell."""
-    tracer = _tracer()
-    if tracer is not None:
-        from dibs.server.spans import Spans  # only where OpenTelemetry is there
-
-        service = server.service
-        spans = service.spans = Spans(service, tracer)
-        service.leases.observers.append(spans.saw)
-    yield
-
-
-def _tracer() -> "Tracer | None":
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-        return None  # nobody has set one, and so nobody would ever see a span
-    return provider.get_tracer("dibs.server")
-
-
 log = logging.getLogger("dibs.server")
-
-type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
-"""Something that runs beside requests: entered when the service is ready, left at its end."""
-
-PARTS: tuple[Part, ...] = (
-    logged,
-    measured,
-    lambda server: server.service.activity.polling(),
-    traced,
-)
 
 YOUNG = 5_000
 """So many new objects are there before a look for garbage among them: requests under way are none."""
@@ -119,8 +75,13 @@ class Server:
         self._stack.callback(sock.close)
         new_folders = missing_folders(config.named_urls)
         self._service = service = await self._open()
-        for part in PARTS:
-            await self._stack.enter_async_context(part(self))
+        lines = self._stack.enter_context(logging_to(STDERR, config.log_format))
+        if config.log_format:
+            service.meters.append(lines.request)
+        if config.metrics:
+            _measure(service, config.metrics_directories)
+        _trace(service)
+        await self._stack.enter_async_context(service.activity.polling())
         await self._warn(service.records, new_folders)  # now that it is logged as the settings say
         if not service.keys.living():  # now that all else is well: it is shown once
             made = await service.keys.first("first administrator")
@@ -197,7 +158,7 @@ class Server:
                 "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
                 "`dibs keys create --name me --scope admin` makes one"
             )
-        return service.tickets.issue(administrator.key_id)
+        return service.sessions.link_for(administrator.key_id)
 
     def _open_store(self, url: str) -> AsyncRuntime:
         """The way to a store."""
@@ -252,14 +213,44 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
         await server.close()
 
 
-@contextmanager
-def background(work: Coroutine[None, None, None]) -> Generator[None]:
-    """Have it done meanwhile."""
-    task = asyncio.create_task(work)
+def _measure(service: Service, directories: Sequence[str]) -> None:
+    """Count and measure requests and commands."""
+    quotas = service.quotas
+    metrics = service.metrics = Metrics(
+        directories,
+        service.runtime.place_of,
+        leases=lambda: quotas.census().leases,
+        waiters=lambda: quotas.census().places,
+        streams=lambda: len(list(service.post.streams)),
+        keys_age=lambda: service.keys.cache.stale_for,
+        draining=lambda: service.drain.begun,
+    )
+    service.meters.append(metrics.request)
+    service.leases.observers.append(metrics.command)
+    service.leases.batch_observers.append(metrics.batch)
+
+
+def _trace(service: Service) -> None:
+    """Make a span of each request, if OpenTelemetry is set up in this process."""
     try:
-        yield
-    finally:
-        task.cancel()
+        from opentelemetry import trace
+    except ImportError:
+        return
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return  # nobody would see a span
+    try:
+        from dibs.server.tracing import Tracing
+    except ModuleNotFoundError as error:
+        log.warning(
+            "requests are not traced: %s is missing. "
+            "Run: pip install 'dibs[otel]' opentelemetry-instrumentation-asgi",
+            error.name,
+        )
+        return
+    tracing = service.spans = Tracing(provider, service.runtime.call_all, service.now)
+    service.leases.observers.append(tracing.saw)
+    service.leases.traces = tracing
 
 
 async def leave_sign(url: str, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Leases lie in stores, keys and restrictions in records; another server of the same service answers just
 as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
-each key has in use, tickets, sessions that were ended, and the activity that it has seen.
+each key has in use, and the activity that it has seen.
 """
 
 import asyncio
@@ -21,25 +21,23 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import ApiProblem
+from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
-from dibs.server.drain import Drain, draining
+from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
 from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.post import Post, TappedMail
 from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
-from dibs.server.ui.origin import Origins
-from dibs.server.ui.sessions import Sessions
-from dibs.server.ui.tickets import Tickets
+from dibs.server.shutdown import Endings, Shutdown
 
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
-    from dibs.server.spans import Spans
+    from dibs.server.tracing import Tracing
 
 
 HEALTH_PATIENCE = 2.0
@@ -60,8 +58,7 @@ class Health:
 
     async def check(self) -> None:
         """Raises `ApiProblem`, 503, where requests should go to another server."""
-        if self._service.drain.begun:
-            raise draining()
+        self._service.drain.check()
         if not self._service.keys.cache.is_current:
             raise ApiProblem("unavailable", "the server cannot read its records", retry_after=1)
         if not self._service.runtime.may_grant:
@@ -120,20 +117,20 @@ class Service:
     meters: list[Meter] = field(default_factory=list)
     metrics: "Metrics | None" = None
     """What is shown at `/metrics`."""
-    spans: "Spans | None" = None
+    spans: "Tracing | None" = None
     """What is told to OpenTelemetry, where there is anybody to tell."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
-    drain: Drain = field(default_factory=Drain)
+    drain: Shutdown = field(default_factory=Shutdown)
     quotas: Quotas = field(init=False)
     bodies: BodyReader = field(init=False)
     leases: LeaseService = field(init=False)
     reader: KeyReader = field(init=False)
-    post: Post = field(init=False)
+    post: NotificationStreams = field(init=False)
     health: Health = field(init=False)
     activity: Activity = field(init=False)
-    tickets: Tickets = field(init=False)
     sessions: Sessions = field(init=False)
+    endings: Endings = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
 
@@ -144,21 +141,12 @@ class Service:
         self.bodies = BodyReader(quotas.small_bodies, quotas.bodies, self.limits.request_time)
         self.leases = LeaseService(self.runtime, quotas)
         self.reader = KeyReader(self.leases, quotas.reading)
-        self.post = Post(
-            self.server_id,
-            backlog=self.limits.stream_backlog,
-            leases=self.limits.leases_per_key + self.limits.waiters_per_key,
-        )
+        self.post = NotificationStreams(self.server_id, self.limits)
         self.health = Health(self)
         runtime = self.runtime
-        self.activity = Activity(runtime.now, runtime.connection.scan, runtime.call_all)
-        tapped = TappedMail(runtime.receiver, self.post)
+        self.activity = Activity(runtime.now, runtime.connection.scan)
+        tapped = StreamReceiver(runtime.receiver, self.post)
         runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
         self.leases.observers.append(self.activity.applied)
-        self.tickets = Tickets(self.now)
-        self.sessions = Sessions(self.keys, self.records, self.tickets, Origins(self.origins))
-
-    @property
-    def trace(self) -> str:
-        """The `traceparent` of the current request; empty if it is not traced."""
-        return "" if self.spans is None else self.spans.trace
+        self.sessions = Sessions(self.keys, self.records, self.origins)
+        self.endings = Endings(self.drain, self.keys.cache, self.sessions)

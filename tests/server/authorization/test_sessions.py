@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dibs.server.api.routing import Operation
+from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.keys import KeyService
-from dibs.server.auth.policy import Scope
+from dibs.server.auth.policy import BrowserSession, Scope
 from dibs.server.routes import ROUTES
-from dibs.server.ui.seal import Seal, new_session
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
 from tests.server.inside import keys_of
@@ -131,16 +131,19 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
     revoked, _ = matrix.world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
     matrix.world.do(lambda: ring.revoke(revoked.key_id))
     expired, _ = matrix.world.do(lambda: ring.create("old", {Scope.ADMIN}, [], expires_in=1e-6))
-    own, foreign, now = Seal(ring.secrets.newest), Seal(b"x" * 32), int(time.time())
+    own, foreign, now = ring.secrets, ServiceSecret(["x" * 32]), int(time.time())
     sessions = {
-        "a session that is over": (own, new_session(good.key_id, now - 1)),
-        "a session of a revoked key": (own, new_session(revoked.key_id, now + 60)),
-        "a session of an expired key": (own, new_session(expired.key_id, now + 60)),
-        "a session of another service": (foreign, new_session(good.key_id, now + 60)),
+        "a session that is over": (own, BrowserSession(good.key_id, now - 1, "a")),
+        "a session of a revoked key": (own, BrowserSession(revoked.key_id, now + 60, "b")),
+        "a session of an expired key": (own, BrowserSession(expired.key_id, now + 60, "c")),
+        "a session of another service": (foreign, BrowserSession(good.key_id, now + 60, "d")),
     }
     found = {
-        what: (seal.sealed(session), seal.token(session))
-        for what, (seal, session) in sessions.items()
+        what: (
+            Signatures(secret, "session").sign(session),
+            Signatures(secret, "csrf").sign(session.nonce),
+        )
+        for what, (secret, session) in sessions.items()
     }
     return found | {"no session": ("x", "x"), "nothing": ("", "")}
 

@@ -10,8 +10,8 @@ import pytest
 
 from dibs.core.names import KINDS
 from dibs.model import MANY
+from dibs.server.auth import sessions
 from dibs.server.lock_events import EventType
-from dibs.server.ui import sessions, tickets
 from tests.servers.binaries import ROOT
 
 ASSETS = files("dibs.server.ui") / "assets"
@@ -122,9 +122,9 @@ def test_how_long_a_session_lasts(path: str) -> None:
         "docs/serve.md",
         "src/dibs/cli/demo/show.py",
         "src/dibs/cli/serve.py",
-        "src/dibs/server/ui/sessions.py",
+        "src/dibs/server/auth/sessions.py",
     ],
 )
-def test_how_long_a_ticket_is_good_for(path: str) -> None:
+def test_how_long_a_sign_in_link_is_good_for(path: str) -> None:
     told = re.findall(r"(\d+) minutes", (ROOT / path).read_text("utf-8"))
-    assert {int(each) * 60 for each in told} == {tickets.LIFETIME}
+    assert {int(each) * 60 for each in told} == {sessions.LINK_LIFETIME}

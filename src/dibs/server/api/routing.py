@@ -28,8 +28,7 @@ from starlette.types import Scope as Connection
 
 from dibs.core.names import MAX_NAME
 from dibs.server.api.problems import ApiProblem
-from dibs.server.auth.policy import Principal, Scope
-from dibs.server.ui.seal import Session
+from dibs.server.auth.policy import BrowserSession, Principal, Scope
 from dibs.stores.http.names import MARK, decoded
 
 type Handler = Callable[..., Awaitable[ASGIApp]]
@@ -122,7 +121,7 @@ class Caller:
         if len(self.headers) != len(raw):
             _check_doubles(raw)
         self.principal = NOBODY
-        self.session: Session | None = None
+        self.session: BrowserSession | None = None
         """The dashboard's session, if the request came with one instead of an API key."""
         self.allowed = True
         """Whether the caller has the scope of an operation that says `hidden`."""
@@ -188,6 +187,8 @@ class Operation:
     """The type of the body, if it takes one."""
     max_body: int = 0
     """Bytes of a body that is decoded for the handler; 0: the handler reads it."""
+    optional_body: bool = False
+    """Without a body the handler gets None."""
     ignores_body: bool = False
     """Without that, a body is refused where none is taken."""
     answers: Mapping[int, Any] = field(default_factory=dict)
@@ -219,6 +220,7 @@ class Described(TypedDict, total=False):
     query: type[Struct]
     body: Any
     max_body: int
+    optional_body: bool
     ignores_body: bool
     answers: Mapping[int, Any]
     problems: tuple[int, ...]

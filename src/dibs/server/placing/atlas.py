@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
 from dibs.runtime.aio import AsyncRuntime
+from dibs.server.background import repeat
 from dibs.server.placing.documents import read_table
 from dibs.server.placing.markers import Markers
 from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table
 from dibs.server.records.port import Records
-from dibs.server.repeating import repeat
 
 
 class Atlas:

@@ -20,6 +20,7 @@ from dibs.locks.requests import new_id
 from dibs.model import Acquire, Granted, Inspect, Release
 from dibs.server.audit import Audit
 from dibs.server.auth.policy import Principal
+from dibs.server.background import LogOnce, repeat
 from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
 from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing
 from dibs.server.placing.home import Home
@@ -28,7 +29,6 @@ from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import FRESH_ALONE, settled_after
 from dibs.server.reach import HEADS
 from dibs.server.records.port import Conflict, Records
-from dibs.server.repeating import Complaints, repeat
 
 SCANNED = 200
 """Keys that are read at a time."""
@@ -50,7 +50,7 @@ class Mover:
         self._placed = placed
         self._records = records
         self._audit = audit
-        self._complaints = Complaints()
+        self._complaints = LogOnce()
         self._several_since = inf
         """Since when it has known that there are several placements, and that others may not."""
         self._frozen_since: dict[tuple[bytes, int], float] = {}
@@ -79,11 +79,11 @@ class Mover:
                     await self._finish(found, directory, home)
                 else:
                     await self._begin(found, directory)
-                self._complaints.settle(about)
+                self._complaints.clear(about)
             except Conflict:
                 return  # another server was faster: look again
             except (DibsError, Unsatisfiable) as error:
-                self._complaints.tell(about, str(error))
+                self._complaints.warn(about, str(error))
 
     async def _is_known_to_all(self, found: Documents) -> bool:
         """Whether no server can believe any more that there is one placement only."""

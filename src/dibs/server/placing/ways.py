@@ -7,9 +7,9 @@ from functools import reduce
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities
 from dibs.runtime.aio import AsyncRuntime
+from dibs.server.background import LogOnce
 from dibs.server.placing.listing import Listing
 from dibs.server.placing.placement import Place
-from dibs.server.repeating import Complaints
 
 log = logging.getLogger("dibs.server")
 
@@ -22,7 +22,7 @@ class Ways:
         self.places: tuple[Place, ...] = ()
         """The placements that are here, in the order of the list."""
         self._by_address = by_address
-        self._complaints = Complaints()
+        self._complaints = LogOnce()
         self.go_by(listing)
 
     def go_by(self, listing: Listing) -> None:
@@ -37,7 +37,7 @@ class Ways:
         self.places = tuple(each.place for each, _ in here)
         for each in listing.places:
             if each.name not in self.named:
-                self._complaints.tell(
+                self._complaints.warn(
                     f"the placement {each.name} ({each.stores[-1]})",
                     "it is not in this server's settings: what lives there can't be reached from here",
                 )

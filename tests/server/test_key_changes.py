@@ -22,7 +22,7 @@ from dibs.model import (
     Revoke,
     Status,
 )
-from dibs.server.key_state import KeyStates
+from dibs.server.key_changes import KeyStates
 from dibs.server.lock_events import LockEvent, event_json
 
 KEY = b"lock:jobs/1"
