@@ -28,7 +28,7 @@ async def runtime() -> AsyncIterator[Stores]:
 
 
 def activity_of(runtime: Stores) -> Activity:
-    return Activity(runtime.now, runtime.connection.scan, runtime.call_all)
+    return Activity(runtime.now, runtime.scan, runtime.call_all)
 
 
 async def events_told(seen: Activity, news: asyncio.Event) -> list[str]:
@@ -45,7 +45,7 @@ async def test_a_walk_that_fails_is_begun_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(activity, "FOLLOWED", 0.01)
-    scan, failures = runtime.connection.scan, 3
+    scan, failures = runtime.scan, 3
 
     async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         nonlocal failures

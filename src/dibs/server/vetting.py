@@ -20,7 +20,7 @@ from dibs.model import (
 from dibs.server.api.problems import lacking
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
-from dibs.server.placing.home import SLACK
+from dibs.server.placement.registry import SLACK
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)
 
