@@ -231,12 +231,12 @@ RULES: Mapping[str, Rule] = {
     "server.key_state": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
-    "server.placing.*": Rule(
+    "server.placement.*": Rule(
         BASE
-        | names("core.names stores.registry stores.http.names stores.postgres.url")
+        | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.config server.auth.policy server.reach server.records.port")
-        | names("server.background server.auth.credentials"),
+        | names("server.audit server.auth.policy server.records server.records.port")
+        | names("server.background server.reach"),
         siblings=True,
         theirs=names("msgspec"),
     ),

@@ -42,7 +42,7 @@ from dibs.server.api.waiting import WaitingAcquires
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, handler_of
-from dibs.server.placing.runtime import Moving
+from dibs.server.placement.router import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
 from dibs.server.ui.pages import POLICY, Pages

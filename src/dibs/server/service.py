@@ -28,8 +28,8 @@ from dibs.server.auth.keys import KeyService
 from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
-from dibs.server.placing.desk import Desk
-from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placement.restrictions import PlacementAdmin
+from dibs.server.placement.router import StoreRouter
 from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
@@ -104,7 +104,7 @@ type Meter = Callable[[Operation | None, int, float], None]
 class Service:
     """See the module."""
 
-    runtime: PlacedRuntime
+    runtime: StoreRouter
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
     keys: KeyService
@@ -112,7 +112,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     origins: tuple[str, ...] = ()
     """Where else browsers find the dashboard."""
-    placing: Desk | None = None
+    placing: PlacementAdmin | None = None
     """Who knows where directories live."""
     meters: list[Meter] = field(default_factory=list)
     metrics: "Metrics | None" = None
@@ -144,7 +144,7 @@ class Service:
         self.post = NotificationStreams(self.server_id, self.limits)
         self.health = Health(self)
         runtime = self.runtime
-        self.activity = Activity(runtime.now, runtime.connection.scan)
+        self.activity = Activity(runtime.now, runtime.scan)
         tapped = StreamReceiver(runtime.receiver, self.post)
         runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
         self.leases.observers.append(self.activity.applied)

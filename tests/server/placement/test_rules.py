@@ -8,23 +8,32 @@ from hypothesis import strategies as st
 
 from dibs.core.codec import INTEGER_LIMIT
 from dibs.errors import Corrupt
-from dibs.server.placing import words
-from dibs.server.placing.choice import Unsatisfiable, allowed, around, chosen, lives_in, nearest
-from dibs.server.placing.home import HIGHEST, SLACK, Home
-from dibs.server.placing.listing import Listing, record_name
-from dibs.server.placing.placement import Place
-from dibs.server.placing.rules import Rule
-from dibs.server.placing.table import Table
+from dibs.server.placement.registry import HIGHEST, SLACK, Home, PlacementList, record_name
+from dibs.server.placement.rules import (
+    REGIONS,
+    Place,
+    Rule,
+    Unsatisfiable,
+    allowed_places,
+    around,
+    chosen_place,
+    lies_in,
+    lives_in,
+    nearest,
+    provider_name,
+    region_code,
+)
+from dibs.server.placement.table import RoutingTable
 
-REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
+CODES = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
 PROVIDERS = ["AWS", "GCP", "AZURE"]
 
-some = st.lists(st.sampled_from(REGIONS), max_size=2).map(tuple)
+some = st.lists(st.sampled_from(CODES), max_size=2).map(tuple)
 whose = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
 rules = st.builds(Rule, some, some, whose, whose)
 places = st.lists(
     st.builds(
-        Place, st.uuids().map(str), st.sampled_from(["", *PROVIDERS]), st.sampled_from(REGIONS)
+        Place, st.uuids().map(str), st.sampled_from(["", *PROVIDERS]), st.sampled_from(CODES)
     ),
     min_size=1,
     max_size=4,
@@ -48,27 +57,27 @@ trees = st.dictionaries(directories, rules, max_size=4)
     ],
 )
 def test_regions_have_one_spelling(text: str, spelt: str) -> None:
-    assert words.region(text) == spelt
+    assert region_code(text) == spelt
 
 
 def test_what_is_no_region_is_told_all_that_are() -> None:
     with pytest.raises(ValueError, match=r"unknown region 'atlantis'") as told:
-        words.region("atlantis", ["cellar"])
-    assert all(each in str(told.value) for each in (*words.REGIONS, "northamerica", "BR", "GB"))
-    assert words.region("north-america-2", ["North-America-2"]) == "North-America-2"
+        region_code("atlantis", ["cellar"])
+    assert all(each in str(told.value) for each in (*REGIONS, "northamerica", "BR", "GB"))
+    assert region_code("north-america-2", ["North-America-2"]) == "North-America-2"
 
 
 def test_providers_have_one_spelling_and_placements_may_have_their_own() -> None:
-    assert words.provider("digitalocean") == words.provider("Digital Ocean") == "DIGITALOCEAN"
-    assert words.provider("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
+    assert provider_name("digitalocean") == provider_name("Digital Ocean") == "DIGITALOCEAN"
+    assert provider_name("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
     with pytest.raises(ValueError, match="unknown provider"):
-        words.provider("our-cellar")
+        provider_name("our-cellar")
 
 
 def test_a_country_lies_in_its_part_of_the_world() -> None:
-    assert words.lies_in("DE", "XE")
-    assert not words.lies_in("GB", "XE"), "the United Kingdom is a part of its own"
-    assert not words.lies_in("XE", "DE")
+    assert lies_in("DE", "XE")
+    assert not lies_in("GB", "XE"), "the United Kingdom is a part of its own"
+    assert not lies_in("XE", "DE")
 
 
 @given(trees, directories, places)
@@ -81,10 +90,10 @@ def test_what_is_allowed_is_allowed_by_every_rule_around(
         if all(tree[each].objection(place) is None for each in around(directory) if each in tree)
     ]
     if by_hand:
-        assert allowed(tree, directory, known) == by_hand
+        assert allowed_places(tree, directory, known) == by_hand
     else:
         with pytest.raises(Unsatisfiable):
-            allowed(tree, directory, known)
+            allowed_places(tree, directory, known)
 
 
 @given(trees, directories, places, st.data())
@@ -94,12 +103,12 @@ def test_a_choice_is_allowed_and_stays(
     pins = data.draw(st.dictionaries(directories, st.sampled_from([p.name for p in known])))
     now_at = data.draw(st.sampled_from([p.name for p in known]))
     try:
-        to = chosen(tree, pins, directory, now_at, known)
+        to = chosen_place(tree, pins, directory, now_at, known)
     except Unsatisfiable:
         return
-    names = [each.name for each in allowed(tree, directory, known)]
+    names = [each.name for each in allowed_places(tree, directory, known)]
     assert to in names
-    assert chosen(tree, pins, directory, to, known) == to
+    assert chosen_place(tree, pins, directory, to, known) == to
     if now_at in names and nearest(pins, directory) not in names:
         assert to == now_at
 
@@ -127,9 +136,9 @@ def test_what_is_around_goes_outwards(directory: bytes) -> None:
     assert all(inner.startswith(outer) for inner, outer in pairwise(found))
 
 
-def table_of(default: str, homes: dict[bytes, Home]) -> Table:
+def table_of(default: str, homes: dict[bytes, Home]) -> RoutingTable:
     by_name = {record_name(each): home for each, home in homes.items()}
-    return Table(Listing((), default, 3.0, homes=by_name))
+    return RoutingTable(PlacementList((), default, 3.0, homes=by_name))
 
 
 def test_a_name_lives_where_the_innermost_directory_does() -> None:
@@ -161,13 +170,13 @@ def test_the_floor_rises_with_every_move() -> None:
     home = Home("one", floor=5).frozen("two")
     assert (home.place, home.phase, home.thawed().phase) == ("one", "moving", "settled")
     assert home.thawed() != Home("one", floor=5), "who was answered before it was frozen can tell"
-    after = home.arrived(100)
+    after = home.moved(100)
     assert (after.place, after.phase, after.floor) == ("two", "settled", 100 + SLACK)
 
 
 def test_no_floor_leaves_no_tokens_above_it() -> None:
     assert HIGHEST == INTEGER_LIMIT - 2**40
     home = Home("one").frozen("two")
-    assert home.arrived(HIGHEST - SLACK).floor == HIGHEST
+    assert home.moved(HIGHEST - SLACK).floor == HIGHEST
     with pytest.raises(Corrupt, match="too few"):
-        home.arrived(HIGHEST - SLACK + 1)
+        home.moved(HIGHEST - SLACK + 1)

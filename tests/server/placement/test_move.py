@@ -14,13 +14,19 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.model import Command
 from dibs.runtime.port import TimedReply
-from dibs.server.config import Placement
-from dibs.server.placing import mover
-from dibs.server.placing.documents import PIN, Pin, read_all, write, write_homes
-from dibs.server.placing.home import Home
+from dibs.server.placement import drain
+from dibs.server.placement.registry import (
+    ORDER,
+    Home,
+    MoveOrder,
+    read_all,
+    write_homes,
+    write_record,
+)
+from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.port import Conflict
-from tests.server.inside import atlas_of, placements_of, records_of
-from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
+from tests.server.inside import placements_of, records_of, table_reader_of
+from tests.server.placement.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import LONG, World, b64
 
 FRESH = 0.5
@@ -35,8 +41,8 @@ class Pair:
             "leases": "",
             "records": f"memory://{uuid4()}",
             "placement": (
-                Placement(name="one", url=f"memory://{uuid4()}", region="DE"),
-                Placement(name="two", url=f"memory://{uuid4()}", region="US"),
+                PlacementSettings(name="one", url=f"memory://{uuid4()}", region="DE"),
+                PlacementSettings(name="two", url=f"memory://{uuid4()}", region="US"),
             ),
             "placement_fresh": FRESH,
         }
@@ -52,7 +58,7 @@ class Pair:
         """Wait until every server has read that a directory is at that step."""
 
         def do() -> bool:
-            tables = [atlas_of(each).table for each in self.servers]
+            tables = [table_reader_of(each).table for each in self.servers]
             homes = [each.homes.get(directory) for each in tables]
             return all(each is not None and each.phase == phase for each in homes)
 
@@ -65,7 +71,7 @@ class Pair:
 
         async def do() -> None:
             found = await read_all(records)
-            await write(records, PIN, directory, Pin(to), 0)
+            await write_record(records, ORDER, directory, MoveOrder(to), 0)
             home = found.home_of(directory).frozen(to)
             await write_homes(records, found, {**found.homes, directory: home})
 
@@ -138,7 +144,7 @@ def test_tokens_rise_there_and_back(pair: Pair) -> None:
 def test_a_frozen_directory_says_so_and_its_holders_go_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mover, "settled_after", lambda _: 3600.0)
+    monkeypatch.setattr(drain, "settled_after", lambda _: 3600.0)
     here, there = pair.clients
     held = acquired(here, "d/x")
     pair.freeze(b"d/", "two")
@@ -168,7 +174,7 @@ def test_any_server_goes_on_after_a_crash(pair: Pair, in_use: bool) -> None:
 def test_a_frozen_directory_goes_on_where_it_is_if_the_new_store_is_away(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mover, "FROZEN", 1.0)
+    monkeypatch.setattr(drain, "FROZEN", 1.0)
     _, there = pair.clients
 
     async def away(*_: object) -> Any:
@@ -307,7 +313,7 @@ def test_a_rule_that_is_set_while_its_directory_is_frozen_keeps_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = [3600.0]
-    monkeypatch.setattr(mover, "settled_after", lambda _: waits[0])
+    monkeypatch.setattr(drain, "settled_after", lambda _: waits[0])
     here, _ = pair.clients
     pair.freeze(b"d/", "two")
     rule = f"/v1/restrict/locks/{b64('d')}/"

@@ -9,19 +9,19 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command
-from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.documents import read_table, write_listing
-from dibs.server.placing.home import Home
-from dibs.server.placing.listing import Listed, Listing
-from dibs.server.placing.markers import Markers
+from dibs.server.placement.markers import Markers
+from dibs.server.placement.registry import Home, PlacementList, RecordedPlacement, write_list
+from dibs.server.placement.table import RoutingTable, TableReader
 from dibs.server.records import records_for
 from dibs.session import StoreSession, session_for
 from tests.runtime.stores import TappedStore
 
-LISTING = Listing((Listed("one", ("a",)), Listed("two", ("b",))), "one", 3.0)
+LISTING = PlacementList(
+    (RecordedPlacement("one", ("a",)), RecordedPlacement("two", ("b",))), "one", 3.0
+)
 
 
-class Slow(Atlas):
+class Slow(TableReader):
     """Its readings are counted, and wait until they may go on."""
 
     asked = 0
@@ -37,12 +37,12 @@ class Slow(Atlas):
 
 
 @pytest.fixture
-async def atlas() -> AsyncIterator[Slow]:
+async def reader() -> AsyncIterator[Slow]:
     records = records_for(f"memory://{uuid4()}")
     await records.open()
-    await write_listing(records, LISTING, 0)
+    await write_list(records, LISTING, 0)
     session = session_for(f"memory://{uuid4()}")
-    table = await read_table(records, 0.0)
+    table = RoutingTable(LISTING, 1, 0.0)
     found = Slow(records, time.monotonic, table, 3.0, session.loop_runtime())
     found.may_go_on = asyncio.Event()
     yield found
@@ -51,59 +51,58 @@ async def atlas() -> AsyncIterator[Slow]:
     session.close()
 
 
-async def test_all_who_want_a_reading_share_the_next(atlas: Slow) -> None:
-    mark = atlas.mark
-    wanted = [asyncio.create_task(atlas.read_since(mark)) for _ in range(10)]
-    while not atlas.asked:
+async def test_all_who_want_a_reading_share_the_next(reader: Slow) -> None:
+    mark = reader.mark
+    wanted = [asyncio.create_task(reader.read_since(mark)) for _ in range(10)]
+    while not reader.asked:
         await asyncio.sleep(0)
-    atlas.let()
+    reader.let()
     await asyncio.gather(*wanted)
-    assert atlas.asked == 1
-    assert atlas.was_read_since(mark)
-    await atlas.read_since(mark)
-    assert atlas.asked == 1, "it has been read since"
+    assert reader.asked == 1
+    await reader.read_since(mark)
+    assert reader.asked == 1, "it has been read since"
 
 
-async def test_a_reading_that_was_sent_before_is_not_enough(atlas: Slow) -> None:
-    before = asyncio.create_task(atlas.read())
-    while not atlas.asked:
+async def test_a_reading_that_was_sent_before_is_not_enough(reader: Slow) -> None:
+    before = asyncio.create_task(reader.read())
+    while not reader.asked:
         await asyncio.sleep(0)
-    since = asyncio.create_task(atlas.read_since(atlas.mark))
-    atlas.let()
+    since = asyncio.create_task(reader.read_since(reader.mark))
+    reader.let()
     await asyncio.gather(before, since)
-    assert atlas.asked == 2
+    assert reader.asked == 2
 
 
-async def test_who_leaves_takes_a_reading_from_nobody(atlas: Slow) -> None:
-    mark = atlas.mark
-    first, second = (asyncio.create_task(atlas.read_since(mark)) for _ in range(2))
-    while not atlas.asked:
+async def test_who_leaves_takes_a_reading_from_nobody(reader: Slow) -> None:
+    mark = reader.mark
+    first, second = (asyncio.create_task(reader.read_since(mark)) for _ in range(2))
+    while not reader.asked:
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait((first,))
-    atlas.let()
+    reader.let()
     await second
-    assert atlas.asked == 1
+    assert reader.asked == 1
 
 
-async def test_nobody_waits_for_ever_for_one_that_hangs(atlas: Slow) -> None:
-    atlas.fresh = 0.1
+async def test_nobody_waits_for_ever_for_one_that_hangs(reader: Slow) -> None:
+    reader.fresh = 0.1
     with pytest.raises(BackendUnavailable, match="take too long"):
-        await atlas.read_since(atlas.mark)
-    assert atlas.asked == 1
-    atlas.let()
-    await atlas.read_since(atlas.mark)
-    assert atlas.table.home_of(b"lock:x") == Home("one")
+        await reader.read_since(reader.mark)
+    assert reader.asked == 1
+    reader.let()
+    await reader.read_since(reader.mark)
+    assert reader.table.home_of(b"lock:x") == Home("one")
 
 
-async def test_none_is_under_way_after_the_end(atlas: Slow) -> None:
-    atlas.every = 0.001
-    keeping = asyncio.create_task(atlas.keep())
-    while not atlas.asked:
+async def test_none_is_under_way_after_the_end(reader: Slow) -> None:
+    reader.every = 0.001
+    keeping = asyncio.create_task(reader.keep())
+    while not reader.asked:
         await asyncio.sleep(0.001)
     keeping.cancel()
     await asyncio.wait((keeping,))
-    assert not [each for each in asyncio.all_tasks() if "atlas" in each.get_name()]
+    assert not [each for each in asyncio.all_tasks() if "placements" in each.get_name()]
 
 
 def away(_: Sequence[Command]) -> None:

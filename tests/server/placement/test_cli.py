@@ -8,7 +8,7 @@ import pytest
 
 from dibs.cli import main
 from dibs.cli.exits import USAGE
-from dibs.server.config import Placement
+from dibs.server.placement.rules import PlacementSettings
 from tests.server.world import World
 
 
@@ -17,7 +17,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     found = World.over(
         leases="",
         placement=tuple(
-            Placement(name=name, provider=provider, region=region, url=f"memory://{uuid4()}")
+            PlacementSettings(
+                name=name, provider=provider, region=region, url=f"memory://{uuid4()}"
+            )
             for name, provider, region in (("here", "AWS", "DE"), ("there", "GCP", "US"))
         ),
         placement_fresh=0.5,

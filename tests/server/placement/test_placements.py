@@ -13,13 +13,14 @@ from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Acquire, Granted, Released, Renew, Renewed, Revoke
 from dibs.model import Release as GiveUp
 from dibs.server import serve
-from dibs.server.config import Placement
-from dibs.server.placing import atlas, mover
-from dibs.server.placing.documents import read_listing, write_listing
-from dibs.server.placing.table import Table
+from dibs.server.placement import drain
+from dibs.server.placement import table as table_module
+from dibs.server.placement.registry import read_list, write_list
+from dibs.server.placement.rules import PlacementSettings
+from dibs.server.placement.table import RoutingTable
 from dibs.testing.proxy import FaultProxy
-from tests.server.inside import atlas_of, placements_of, records_of, runtime_of
-from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
+from tests.server.inside import placements_of, records_of, runtime_of, table_reader_of
+from tests.server.placement.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
@@ -37,7 +38,7 @@ class Fleet:
         self._servers: list[World] = []
         self._key = ""
 
-    def start(self, *placements: Placement, store: str = "") -> World:
+    def start(self, *placements: PlacementSettings, store: str = "") -> World:
         found = World.over(
             leases=store, records=self._records, placement=placements, placement_fresh=FRESH
         )
@@ -55,8 +56,8 @@ class Fleet:
 
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    monkeypatch.setattr(atlas, "FRESH_ALONE", ALONE)
-    monkeypatch.setattr(mover, "FRESH_ALONE", ALONE)
+    monkeypatch.setattr(table_module, "FRESH_ALONE", ALONE)
+    monkeypatch.setattr(drain, "FRESH_ALONE", ALONE)
     found = Fleet()
     yield found
     found.close()
@@ -76,13 +77,15 @@ def places(of: World) -> Any:
     return placements_of(of)
 
 
-def table(of: World) -> Table:
-    return atlas_of(of).table
+def table(of: World) -> RoutingTable:
+    return table_reader_of(of).table
 
 
 def test_a_name_that_means_another_store_is_refused_and_the_others_go_on(fleet: Fleet) -> None:
     here = fleet.client(
-        fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+        fleet.start(
+            PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
+        )
     )
     for theirs, told in (
         ((("a", fleet.one), ("b", fleet.three)), "placement b"),
@@ -91,12 +94,12 @@ def test_a_name_that_means_another_store_is_refused_and_the_others_go_on(fleet: 
         ((("a", fleet.one), ("c", fleet.one)), "are one store"),
     ):
         with pytest.raises(NotConfigured, match=told):
-            fleet.start(*(Placement(name=name, url=url) for name, url in theirs))
+            fleet.start(*(PlacementSettings(name=name, url=url) for name, url in theirs))
     released(here, "x", acquired(here, "x"))
 
 
 def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
-    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    a, b = PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
     here, there = fleet.client(fleet.start(a, b)), fleet.client(fleet.start(b, a))
     acquired(here, "x")
     assert is_held(there, "x")
@@ -105,7 +108,9 @@ def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
 def test_a_file_of_another_machine_is_another_store(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(serve, "is_beside", lambda *_: False)  # the records are for all machines
+    monkeypatch.setattr(
+        serve, "is_found_with", lambda *_: False
+    )  # the records are for all machines
     file = f"sqlite:///{tmp_path / 'leases.db'}"
     monkeypatch.setattr(serve, "gethostname", lambda: "machine-1")
     for _ in range(2):
@@ -121,22 +126,24 @@ def test_a_file_of_another_machine_is_another_store(
 
 
 def test_a_new_placement_that_cant_be_reached_is_not_written_down(fleet: Fleet) -> None:
-    a = Placement(name="a", url=fleet.one)
+    a = PlacementSettings(name="a", url=fleet.one)
     with pytest.raises(BackendUnavailable):
-        fleet.start(a, Placement(name="b", url="redis://127.0.0.1:1"))
-    fleet.start(a, Placement(name="b", url=fleet.two))
+        fleet.start(a, PlacementSettings(name="b", url="redis://127.0.0.1:1"))
+    fleet.start(a, PlacementSettings(name="b", url=fleet.two))
 
 
 @pytest.mark.once
-def test_a_lone_store_gets_a_name_and_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
+def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.one)
     before = fleet.client(lone)
     held, idle = acquired(before, "d/held"), acquired(before, "d/idle")
     released(before, "d/idle", idle)
-    named = fleet.start(Placement(name="b", url=fleet.two), Placement(name="a", url=fleet.one))
+    named = fleet.start(
+        PlacementSettings(name="b", url=fleet.two), PlacementSettings(name="default", url=fleet.one)
+    )
     after = fleet.client(named)
     assert is_held(after, "d/held")
-    until(lambda: set(places(lone)) == {"a"})
+    assert set(places(lone)) == {"default"}
     move(after, "d", "b")
     assert before.patch(lock("d/held"), params={"id": held["id"], "ttl": 60}).status_code == 200
     released(before, "d/held", held)
@@ -148,7 +155,9 @@ def test_a_lone_store_gets_a_name_and_a_second_beside_it_while_it_is_in_use(flee
     assert before.get("/v1/locks/base64:ZA/").status_code == 503, "it can't see all of it"
     with pytest.raises(NotConfigured, match=r"lack the placement b .*, where d/ lives"):
         fleet.start(store=fleet.one)
-    fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    fleet.start(
+        PlacementSettings(name="default", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
+    )
     assert acquired(after, "d/idle")["sequencer"] > idle["sequencer"]
 
 
@@ -162,7 +171,9 @@ def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
     until(lambda: stale(lone))
     released(before, "d/x", acquired(before, "d/x"))
     lone.do(lambda: pause(lone, monkeypatch))  # it believes what it has read for as long as it may
-    named = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    named = fleet.start(
+        PlacementSettings(name="default", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
+    )
     after = fleet.client(named)
     move(after, "d", "b")
     while True:
@@ -179,13 +190,13 @@ def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
 
 def stale(of: World) -> bool:
     """It has read that there is one store when the records were away already."""
-    atlas = atlas_of(of)
-    return atlas._revision is None and atlas.is_lone()
+    reader = table_reader_of(of)
+    return reader._revision is None and reader.is_lone
 
 
 def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads nothing by itself any more, only when it has to."""
-    reading = atlas_of(of)
+    reading = table_reader_of(of)
 
     async def read() -> None:
         if not reading.is_fresh:
@@ -217,7 +228,7 @@ def test_a_service_with_one_store_needs_no_records_for_its_locks(
 def test_a_lone_server_that_was_stopped_for_long_reads_before_it_grants(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.one)
     client = fleet.client(lone)
-    reading = atlas_of(lone)
+    reading = table_reader_of(lone)
 
     def age() -> None:
         reading.table = reading.table.aged(float("-inf"))
@@ -228,7 +239,7 @@ def test_a_lone_server_that_was_stopped_for_long_reads_before_it_grants(fleet: F
 
 @pytest.mark.once
 def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
-    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    a, b = PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
     here = fleet.client(fleet.start(a, b))
     lease = acquired(here, "x")
     released(here, "x", lease)
@@ -249,7 +260,7 @@ def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
 
 @pytest.mark.once
 def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None:
-    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    a, b = PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
     world = fleet.start(a, b)
     here = fleet.client(world)
     move(here, "d", "b")
@@ -258,10 +269,10 @@ def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None
     records = records_of(world)
 
     async def lose() -> None:
-        listing, version = await read_listing(records)
+        listing, version = await read_list(records)
         assert listing is not None
         await records.delete("placements", "all", version)
-        await write_listing(records, listing, 0)
+        await write_list(records, listing, 0)
 
     world.do(lose)
     until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)
@@ -286,7 +297,9 @@ def an(name: str, key: bytes = KEY) -> Acquire:
 def test_who_can_grant_nothing_renews_what_came_in_the_same_batch(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    world = fleet.start(
+        PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
+    )
     assert isinstance(told(world, an("x"))[0], Granted)
     away(world, monkeypatch)
     new = an("y", b"lock:d/y")
@@ -297,7 +310,9 @@ def test_who_can_grant_nothing_renews_what_came_in_the_same_batch(
 
 
 def test_what_is_about_one_key_keeps_its_order_also_where_leases_are_ended(fleet: Fleet) -> None:
-    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    world = fleet.start(
+        PlacementSettings(name="a", url=fleet.one), PlacementSettings(name="b", url=fleet.two)
+    )
     for number in range(20):
         key = b"lock:d/%d" % number
         first, ended, second = told(
@@ -311,8 +326,8 @@ def test_a_store_that_hangs_delays_no_answer_of_another(
 ) -> None:
     """The client of both waits for a sixth of its ttl, and needs the renewal at the other one."""
     with FaultProxy(HOST, redis_server.port) as proxy:
-        slow = Placement(name="b", url=proxy.url_for(redis_server.url))
-        world = fleet.start(Placement(name="a", url=fleet.one), slow)
+        slow = PlacementSettings(name="b", url=proxy.url_for(redis_server.url))
+        world = fleet.start(PlacementSettings(name="a", url=fleet.one), slow)
         client = fleet.client(world)
         move(client, "d", "b")
         until(lambda: moved(client, "d", "b"))

@@ -14,20 +14,24 @@ from math import inf
 
 from msgspec import structs
 
-from dibs.core.names import WAIT
+from dibs.core.names import KINDS, WAIT
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.locks.requests import new_id
 from dibs.model import Acquire, Granted, Inspect, Release
 from dibs.server.audit import Audit
-from dibs.server.auth.policy import Principal
 from dibs.server.background import LogOnce, repeat
-from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
-from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing
-from dibs.server.placing.home import Home
-from dibs.server.placing.markers import Markers
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.table import FRESH_ALONE, settled_after
-from dibs.server.reach import HEADS
+from dibs.server.placement.markers import Markers
+from dibs.server.placement.registry import (
+    SERVICE,
+    DirectoryRecords,
+    Home,
+    read_all,
+    write_homes,
+    write_list,
+)
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.rules import Unsatisfiable, directory_shown, lives_in
+from dibs.server.placement.table import FRESH_ALONE, settled_after
 from dibs.server.records.port import Conflict, Records
 
 SCANNED = 200
@@ -39,15 +43,12 @@ REST = 10.0
 FROZEN = 30.0
 """Seconds that a directory stays frozen at most while a store it needs does not answer."""
 
-SERVICE = Principal("", "the service", frozenset(), ())
-"""The author of moves, in the audit."""
 
+class Drainer:
+    """Takes the next step of each move. Every server has one."""
 
-class Mover:
-    """One server's."""
-
-    def __init__(self, placed: PlacedRuntime, records: Records, audit: Audit) -> None:
-        self._placed = placed
+    def __init__(self, router: StoreRouter, records: Records, audit: Audit) -> None:
+        self._router = router
         self._records = records
         self._audit = audit
         self._complaints = LogOnce()
@@ -60,10 +61,10 @@ class Mover:
 
     async def run(self) -> None:
         """For ever."""
-        await repeat(self._turn, self._placed.atlas.every, "moving directories")
+        await repeat(self._turn, self._router.reader.every, "moving directories")
 
     async def _turn(self) -> None:
-        if not self._placed.atlas.table.is_lone:
+        if not self._router.table.is_lone:
             await self.go_on()
 
     async def go_on(self) -> None:
@@ -71,7 +72,7 @@ class Mover:
         found = await read_all(self._records)
         if not await self._is_known_to_all(found):
             return
-        for directory in sorted({*found.rules, *found.pins, *found.homes}):
+        for directory in sorted(found.directories):
             about = f"moving {directory_shown(directory)}"
             try:
                 home = found.homes.get(directory)
@@ -85,33 +86,33 @@ class Mover:
             except (DibsError, Unsatisfiable) as error:
                 self._complaints.warn(about, str(error))
 
-    async def _is_known_to_all(self, found: Documents) -> bool:
+    async def _is_known_to_all(self, found: DirectoryRecords) -> bool:
         """Whether no server can believe any more that there is one placement only."""
-        listing, here = found.listing, self._placed.ways.named
+        listing, here = found.listing, self._router.named
         if listing.places[0].name in here:
             with suppress(DibsError):  # it stands there for a month already
-                first = await self._placed.ways.to(listing.places[0].name)
+                first = await self._router.to(listing.places[0].name)
                 await Markers(lambda: (first,)).put(listing.mark)
         if not listing.was_lone:
             return True
-        self._several_since = min(self._several_since, self._placed.now())
-        if self._placed.now() - self._several_since < settled_after(FRESH_ALONE):
+        self._several_since = min(self._several_since, self._router.now())
+        if self._router.now() - self._several_since < settled_after(FRESH_ALONE):
             return False
         found.listing = structs.replace(listing, was_lone=False)
         try:
-            await write_listing(self._records, found.listing, found.version)
+            await write_list(self._records, found.listing, found.version)
         except Conflict:
             return False
         found.version += 1
         return True
 
-    async def _begin(self, found: Documents, directory: bytes) -> None:
+    async def _begin(self, found: DirectoryRecords, directory: bytes) -> None:
         """Freeze a directory that should live elsewhere, if it looks idle."""
-        home, here = found.home_of(directory), self._placed.ways.named
+        home, here = found.home_of(directory), self._router.named
         to = found.wanted(directory, here)
         if home.to or to == home.place or to not in here or home.place not in here:
             return
-        if self._placed.now() < self._rests.get(directory, 0.0):
+        if self._router.now() < self._rests.get(directory, 0.0):
             return
         stay = dict.fromkeys(found.staying(directory, to, here), home)
         homes = {**found.homes, **stay, directory: home}
@@ -121,9 +122,9 @@ class Mover:
         await self._check_answers(to)
         await write_homes(self._records, found, {**homes, directory: home.frozen(to)})
 
-    async def _finish(self, found: Documents, directory: bytes, home: Home) -> None:
+    async def _finish(self, found: DirectoryRecords, directory: bytes, home: Home) -> None:
         """Have a frozen directory live at the new place if it is idle, else stay."""
-        now = self._placed.now()
+        now = self._router.now()
         frozen = now - self._frozen_since.setdefault((directory, home.epoch), now)
         if frozen < settled_after(found.listing.fresh):
             return
@@ -142,18 +143,18 @@ class Mover:
         detail = {"from": home.place, "to": after.place}
         await self._audit.write(SERVICE, "move finished", directory, detail)
 
-    async def _arrived(self, found: Documents, directory: bytes, home: Home) -> Home:
+    async def _arrived(self, found: DirectoryRecords, directory: bytes, home: Home) -> Home:
         """Its home after the move, or where it is if it may not move. Raises `DibsError`."""
         for place in (home.place, home.to):
             await self._check_answers(place)
         keys, _ = await self.in_use(found.homes, directory, home, 1)
-        if keys or found.wanted(directory, self._placed.ways.named) != home.to:
+        if keys or found.wanted(directory, self._router.named) != home.to:
             return home.thawed()
-        return home.arrived(await self._token_at(home))
+        return home.moved(await self._token_at(home))
 
     async def _check_answers(self, place: str) -> None:
         """Raises `BackendUnavailable` if that store does not answer."""
-        await (await self._placed.ways.to(place)).call(Inspect(WAIT + new_id().encode()))
+        await (await self._router.to(place)).call(Inspect(WAIT + new_id().encode()))
 
     async def in_use(
         self, homes: Mapping[bytes, Home], directory: bytes, home: Home, most: int
@@ -162,13 +163,13 @@ class Mover:
 
         And in how many seconds the last of these leases ends. Raises `BackendUnavailable`.
         """
-        runtime = await self._placed.ways.to(home.place)
+        runtime = await self._router.to(home.place)
         homes = {**homes, directory: home}
         keys, ends_in = 0, 0.0
-        for head in HEADS:
+        for kind in sorted(KINDS):
             cursor: bytes | None = None
             while True:
-                page = await runtime.connection.scan(head + directory, cursor, SCANNED)
+                page = await runtime.page(kind.encode() + b":" + directory, cursor, SCANNED)
                 for status in page.items:
                     if lives_in(homes, status.name) == directory:
                         keys += 1
@@ -182,7 +183,7 @@ class Mover:
 
     async def _token_at(self, home: Home) -> int:
         """A token of the old place's clock: those of its names are at most `SLACK` ahead of it."""
-        runtime = await self._placed.ways.to(home.place)
+        runtime = await self._router.to(home.place)
         key, probe_id = WAIT + new_id().encode(), new_id()
         wish = Acquire(key, probe_id, "the service", 1.0, floor=home.floor)
         reply = (await runtime.call(wish)).reply

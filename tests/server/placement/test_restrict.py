@@ -6,13 +6,13 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from dibs.server.config import Placement
-from tests.server.placing.asking import moved, until
+from dibs.server.placement.rules import PlacementSettings
+from tests.server.placement.asking import moved, until
 from tests.server.world import World, b64
 
 PLACES = (
-    Placement(name="home", url="", provider="aws", region="DE"),
-    Placement(name="away", url="", provider="GCP", region="namerica"),
+    PlacementSettings(name="home", url="", provider="aws", region="DE"),
+    PlacementSettings(name="away", url="", provider="GCP", region="namerica"),
 )
 
 
@@ -21,7 +21,9 @@ def world() -> Iterator[World]:
     found = World.over(
         leases="",
         placement=tuple(
-            Placement(name=e.name, provider=e.provider, region=e.region, url=f"memory://{uuid4()}")
+            PlacementSettings(
+                name=e.name, provider=e.provider, region=e.region, url=f"memory://{uuid4()}"
+            )
             for e in PLACES
         ),
         placement_fresh=0.5,
