@@ -20,7 +20,9 @@ def examples(number: int) -> int:
     `quick`, which `tests/conftest.py` loads, scales by 0.3 and draws the same examples in each run.
     `thorough` scales by 10.
     """
-    return max(1, number * settings.default.max_examples // 100)
+    profile = settings.default
+    assert profile is not None
+    return max(1, number * profile.max_examples // 100)
 
 
 def sampled(values: Iterable[str], *, every: int) -> list[Any]:

@@ -173,11 +173,10 @@ class _Trip:
             raise BackendUnavailable("the store is down (injected)")
 
 
-class _FaultyConnection[C: (AsyncConnection, BlockingConnection)]:
+class _FaultyConnection[C: AsyncConnection | BlockingConnection]:
     """What the unreliable connections of both sides have in common."""
 
     def __init__(self, connection: C, faults: Faults) -> None:
-        self.examine = connection.examine
         self._connection = connection
         self._faults = faults
         self._trip = _Trip(faults)
@@ -197,7 +196,7 @@ class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
     def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
         super().__init__(connection, faults)
         self.parallel = connection.parallel
-        self.close = connection.close
+        self.close, self.examine = connection.close, connection.examine
 
     async def open(self) -> None:
         self._trip.connect()
@@ -270,6 +269,7 @@ class FaultyBlockingConnection(_FaultyConnection[BlockingConnection]):
     def __init__(self, connection: BlockingConnection, faults: Faults) -> None:
         super().__init__(connection, faults)
         self.close, self.wake = connection.close, connection.wake
+        self.examine = connection.examine
 
     def open(self, timeout: float) -> None:
         self._trip.connect()
