@@ -259,7 +259,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names("process settings temporal testing config stores.http.* stores.web.* server.*")
+        | names("process settings temporal testing config stores.http.* stores.waker server.*")
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),

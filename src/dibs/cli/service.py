@@ -1,7 +1,6 @@
 """A running service, asked over HTTP by the command line, and the streams of what happens to its locks."""
 
 import json
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +22,10 @@ from dibs.stores.http.blocking import BlockingEventStream, dial
 from dibs.stores.http.errors import unreadable
 from dibs.stores.http.names import MARK, encoded
 from dibs.stores.http.requests import Requests
-from dibs.stores.http.stream import EventReader, ReconnectDelay
+from dibs.stores.http.stream import EventReader
 from dibs.stores.http.url import read_url
 from dibs.stores.http.wire import to_model
+from dibs.stores.waker import Waker
 
 _MISSING = ("/problems/no-such-key", "/problems/no-such-restriction", "/problems/not-held")
 
@@ -89,15 +89,16 @@ class Tail(Iterator[ServiceEvent]):
     """
 
     def __init__(self, url: str, path: str) -> None:
-        self._settings = read_url(url)
-        self._path = f"/v1{path}"
-        self._stream: BlockingEventStream[_Reader] | None = None
+        settings = read_url(url)
+        self._shown = settings.shown
+        reader = partial(_Reader, heard=self._heard)
+        self._stream = BlockingEventStream(settings, reader, f"/v1{path}")
+        self._waker = Waker()
         self._events: deque[ServiceEvent] = deque()
-        self._reconnect = ReconnectDelay()
         self._is_up: bool | None = None
         """Whether the user believes that the stream works; None before it did for the first time."""
         self._said_bye = False
-        self._last_id = ""
+        """The service has announced the end of the stream, as before a restart."""
 
     def __next__(self) -> ServiceEvent:
         while (event := self.take(60.0)) is None:
@@ -115,60 +116,39 @@ class Tail(Iterator[ServiceEvent]):
             if left <= 0:
                 return None
             try:
-                self._read(left)
+                self._stream.receive()
             except BackendUnavailable as error:
                 if self._is_up is None:
                     raise
-                was_announced = self._hang_up()
-                if self._is_up and not was_announced:
+                if self._is_up and not self._said_bye:
                     self._is_up = False
                     self._events.append(ServiceEvent("lost", str(error)))
+                self._said_bye = False
+            if not self._events:
+                self._stream.wait(left, self._waker)
         return self._events.popleft()
-
-    def _read(self, left: float) -> None:
-        """Wait at most so long for events, or for the next attempt to connect."""
-        stream = self._stream
-        if stream is None and self._reconnect.left:
-            return time.sleep(min(left, self._reconnect.left))
-        if stream is None:
-            reader = partial(_Reader, heard=self._heard, last_id=self._last_id)
-            stream = BlockingEventStream(self._settings, reader, self._path, self._last_id)
-            self._stream = stream
-            self._reconnect.succeeded()
-        stream.receive()
-        if not self._events:
-            select.select([stream.socket], [], [], min(left, stream.due_in()))
 
     def _heard(self, kind: str, data: str) -> None:
         """Take an event, while it is read."""
-        if kind == "bye":
-            self._said_bye = True
+        self._said_bye = kind == "bye"
+        if self._said_bye:
             return
         if self._is_up is False:
-            self._events.append(ServiceEvent("back", self._settings.shown))
+            self._events.append(ServiceEvent("back", self._shown))
         self._is_up = True
         self._events.append(ServiceEvent(kind, json.loads(data)))
 
-    def _hang_up(self) -> bool:
-        """Close the stream. Returns whether the service has announced its end, as before a restart."""
-        stream, self._stream = self._stream, None
-        said_bye, self._said_bye = self._said_bye, False
-        if stream is not None:
-            self._last_id = stream.reader.last_id
-            stream.close()
-        self._reconnect.failed()
-        return said_bye
-
     def close(self) -> None:
         """Close the connection."""
-        self._hang_up()
+        self._stream.close()
+        self._waker.close()
 
 
 class _Reader(EventReader):
     """Passes events on."""
 
-    def __init__(self, requests: Requests, heard: Callable[[str, str], None], last_id: str) -> None:
-        super().__init__(requests, last_id=last_id)
+    def __init__(self, requests: Requests, heard: Callable[[str, str], None]) -> None:
+        super().__init__(requests)
         self._heard = heard
 
     def take(self, kind: str, data: str) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler: what is due runs in one process of all that have it, and nowhere twice.
+"""The scheduler: each tick of a task runs in one of the processes that declare it.
 
 `Tasks` runs tasks in an event loop, `TaskRouter` collects them. Cron expressions need
 `dibs[tasks]`.

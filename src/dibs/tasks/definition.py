@@ -1,4 +1,4 @@
-"""What was declared: a scheduled task, a lasting one, or a leader."""
+"""Declared tasks: scheduled ones, lasting ones, and candidates for a leader election."""
 
 import inspect
 import sys
@@ -17,7 +17,7 @@ type Function = Callable[[], Any]
 
 
 def is_async(function: Function) -> bool:
-    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    """Whether it is a coroutine function, a partial of one, or an object with an async `__call__`."""
     return _is(inspect.iscoroutinefunction, function)
 
 
@@ -44,7 +44,7 @@ def check_function(function: object) -> None:
 
 
 def called(function: Any) -> str:
-    """What to call it in a message."""
+    """Its name in a message."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
@@ -60,7 +60,7 @@ def default_name(function: Any) -> str:
 
 
 def _module(name: str) -> str:
-    """What is `__main__` in one process may be imported in another, or be another program's."""
+    """The name of a module, also of `__main__`, which another process may import by its name."""
     if name != "__main__":
         return name
     main: Any = sys.modules["__main__"]
@@ -99,7 +99,7 @@ class ScheduleOptions(TypedDict, total=False):
     leader: LeaderElection | Campaign
     """Only the leader runs it, and is cancelled when its term ends."""
     everywhere: bool
-    """Each process runs it, without any lock."""
+    """Every process runs it, without a lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +218,13 @@ class Scheduled:
         return self
 
     def tick_name(self, tick: int) -> str:
-        """The name of the lock that who wins a tick takes."""
+        """The name of the lock that claims a tick."""
         return f"{self.name}@{written(tick)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """A coroutine function that goes on from the start to the stop."""
+    """A coroutine function that runs from the start to the stop."""
 
     name: str
     function: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""The scheduler from one start to its stop."""
+"""The scheduler from one start to its stop: which ticks are tried when, and how it ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -35,11 +35,11 @@ class Runner:
         """What runs at this moment."""
         self._here_since: int
         self._done_until: int
-        """Ticks up to this moment are settled here."""
+        """Ticks up to this moment were tried or dropped here."""
         self._arrive()
 
     async def work(self) -> None:
-        """Go on until stopped, whatever happens."""
+        """Go on until stopped. Errors are reported."""
         while not self._clock.stopped:
             try:
                 await self._become_leader()
@@ -53,25 +53,25 @@ class Runner:
     # -- when ---------------------------------------------------------------------------------------
 
     async def _become_leader(self) -> None:
-        """Where only the leader runs it, wait until that is us; the time before is not ours."""
+        """If only the leader runs the task, wait until this process leads."""
         if self._campaign is not None and not self._campaign.is_leader():
             self._stats.next_run = None
             await self._clock.unless_stopped(self._campaign.wait())
             self._arrive()
 
     def _arrive(self) -> None:
-        """Ticks are ours from now on, and those before only as the policy says."""
+        """Take over ticks from now on, and earlier ones as the policy says."""
         self._here_since = self._done_until = self._clock.now()
         if not self._from_now_on:
             self._done_until -= self._terms.grace_span
 
     @property
     def _from_now_on(self) -> bool:
-        """Nobody wants to know what was due before we began."""
+        """Whether ticks before the start do not matter."""
         return self._terms.missed == "skip" or self._terms.everywhere
 
     async def _follow(self) -> None:
-        """Try one tick after the other while they are ours."""
+        """Try one tick after the other, while this process may."""
         while not self._clock.stopped and (self._campaign is None or self._campaign.is_leader()):
             now = self._clock.now()
             if now < self._done_until - self._terms.grace_span:
@@ -86,7 +86,7 @@ class Runner:
                 await self._try(self._ticks_until(now))
 
     def _delay(self, tick: int) -> int:
-        """How much later than it is due it is tried: the same until it has been."""
+        """Microseconds of jitter, drawn once for each tick."""
         if not self._terms.jitter:
             return 0
         if self._drawn[0] != tick:
@@ -96,7 +96,7 @@ class Runner:
         return self._drawn[1]
 
     def _ticks_until(self, now: int) -> list[int]:
-        """The ticks that are due, oldest first; all are settled with that."""
+        """The ticks that are due, oldest first. They are not returned again."""
         counted = now - max(COUNTED, self._terms.grace_span)
         ticks = ticks_between(self._task.schedule, max(self._done_until, counted), now)
         self._done_until = now if not ticks else ticks[-1]
@@ -105,7 +105,7 @@ class Runner:
     # -- what ---------------------------------------------------------------------------------------
 
     async def _try(self, ticks: list[int]) -> None:
-        """By its policy: the newest of them, or all, and none that is too old."""
+        """Try the newest of the ticks, or all, by the policy; never one that is too old."""
         if self._terms.missed != "all":
             self._stats.missed += sum(tick > self._here_since for tick in ticks[:-1])
             ticks = ticks[-1:]
@@ -124,7 +124,7 @@ class Runner:
         return self._clock.now() - tick > patience
 
     async def _attempt(self, tick: int, *, wait: bool) -> None:
-        """Try a tick, and wait until it is decided who runs it, or until it has been run."""
+        """Try a tick. With `wait`, wait until it has been run, else until it is decided who runs it."""
         until = tick + self._terms.window
         if self._terms.missed != "all":
             until = min(until, self._task.schedule.after(max(tick, self._clock.now())))
@@ -214,19 +214,19 @@ class TaskSession:
 
     @property
     def well(self) -> bool:
-        """It goes on, and every loop lives."""
+        """Whether it goes on and every loop lives."""
         return not self.asked.is_set() and len(self._loops) == len(self._runners)
 
     # -- the end ------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Begin nothing more, wait for what runs, cancel what takes too long."""
+        """Start nothing more, wait for what runs, and cancel what takes too long."""
         self.asked.set()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         try:
             await asyncio.shield(self._closing)
-        except asyncio.CancelledError:  # whoever stops us can't wait any longer
+        except asyncio.CancelledError:  # the caller waits no longer
             self._cancel()
             raise
 
@@ -259,7 +259,7 @@ class TaskSession:
         return {*self._loops, *self._lasting, *self._runs}
 
     async def _all_ended(self, timeout: float) -> None:
-        """Wait for all, also for what those begin meanwhile."""
+        """Wait for all, also for what those start meanwhile."""
         end = self.loop.time() + timeout
         while (busy := self._busy) and (left := end - self.loop.time()) > 0:
             await asyncio.wait(busy, timeout=left)

@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 
-from dibs.errors import BackendUnavailable, DibsError, Forbidden
+from dibs.errors import BackendUnavailable, Forbidden
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.http.errors import broken, unreachable
@@ -128,9 +128,9 @@ def _connect(settings: HttpSettings, timeout: float) -> socket.socket:
 
 
 class BlockingEventStream[R: EventReader]:
-    """A connection on which events arrive, and whose silence is noticed.
+    """A stream of events, whose silence is noticed, and which is opened again after it broke.
 
-    The constructor returns when the stream works. It cannot be used again after an error.
+    Each connection has a reader of its own. The server is asked to go on after the last event.
     """
 
     def __init__(
@@ -138,60 +138,92 @@ class BlockingEventStream[R: EventReader]:
         settings: HttpSettings,
         reader: Callable[[Requests], R],
         path: str = NOTIFICATIONS,
-        last_id: str = "",
     ) -> None:
+        self.reader: R | None = None
+        """Reads the present connection, or the last one."""
         self._settings = settings
-        self._link = link = dial(settings, settings.connect_timeout)
-        self.socket: socket.socket = link.socket
-        self.reader = reader(link.requests)
-        link.reader.heed = self.reader.heed
+        self._new_reader = reader
+        self._path = path
+        self._last_id = ""
+        self._link: BlockingHttpLink | None = None
+        self._heard_at = 0.0
+        self._reconnect = ReconnectDelay()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._link is not None
+
+    def receive(self) -> None:
+        """Read what has arrived, without waiting; first open the stream, if the pause for that is over.
+
+        Raises `DibsError` if it cannot be opened, or broke.
+        """
         try:
-            self._begin(link.requests.stream(path, last_id))
+            if self._link is None:
+                if self._reconnect.left:
+                    return
+                self._link = self._open()
+            self._read_all(self._link)
         except BaseException as error:
-            link.close()
+            self.close()
+            self._reconnect.failed()
             if isinstance(error, Exception):
-                raise broken(error, settings) from error
+                raise broken(error, self._settings) from error
             raise
 
-    def _begin(self, request: bytes) -> None:
-        until = time.monotonic() + self._settings.connect_timeout
-        self._link.send(request, self._settings.connect_timeout)
-        while not self.reader.begun:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self.socket.settimeout(left)
-            self._read()
-        self.socket.settimeout(0)
+    def _open(self) -> BlockingHttpLink:
+        timeout = self._settings.connect_timeout
+        link = dial(self._settings, timeout)
+        if self.reader is not None:
+            self._last_id = self.reader.last_id or self._last_id
+        self.reader = reader = self._new_reader(link.requests)
+        link.reader.heed = reader.heed
+        try:
+            until = time.monotonic() + timeout
+            link.send(link.requests.stream(self._path, self._last_id), timeout)
+            while not reader.begun:
+                link.socket.settimeout(max(until - time.monotonic(), 0.001))
+                self._read(link)
+        except BaseException:
+            link.close()
+            raise
+        link.socket.settimeout(0)
+        self._reconnect.succeeded()
+        return link
 
-    def _read(self) -> None:
-        for answer in self._link.read():
+    def _read(self, link: BlockingHttpLink) -> None:
+        assert self.reader is not None
+        for answer in link.read():
             self.reader.ended(answer)
         self._heard_at = time.monotonic()
 
-    def receive(self) -> None:
-        """Read what has arrived, without waiting. Raises `DibsError` if the stream ended."""
-        try:
-            self._read_all()
-            if time.monotonic() >= self._heard_at + self.reader.longest:
-                raise TimeoutError
-        except Exception as error:
-            raise broken(error, self._settings) from error
-
-    def _read_all(self) -> None:
+    def _read_all(self, link: BlockingHttpLink) -> None:
         try:
             while True:  # TLS may have read more than the socket shows
-                self._read()
+                self._read(link)
         except _NOTHING:
             pass
+        if self._silent_in() <= 0:
+            raise TimeoutError
 
-    def due_in(self) -> float:
+    def _silent_in(self) -> float:
         """Seconds to wait for the next bytes before the stream counts as dead."""
-        return max(self._heard_at + self.reader.longest - time.monotonic(), 0.0) + 0.01
+        longest = 0.0 if self.reader is None else self.reader.longest
+        return self._heard_at + longest - time.monotonic()
+
+    def wait(self, timeout: float | None, waker: Waker) -> bool:
+        """Wait until there is something to receive, or the stream may be opened. True after a `wake`."""
+        link = self._link
+        due = self._reconnect.left if link is None else max(self._silent_in(), 0.0) + 0.01
+        sockets = () if link is None else (link.socket,)
+        return waker.wait(due if timeout is None else min(timeout, due), *sockets)
 
     def close(self) -> None:
-        """Close it."""
-        self._link.close()
+        """Close the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
 
 log = logging.getLogger("dibs")
@@ -205,9 +237,8 @@ class BlockingHttpConnection:
         self._settings = settings
         self._learn = learn
         self._affinity = ServerAffinity()
-        self._reconnect = ReconnectDelay()
         self._link: BlockingHttpLink | None = None
-        self._stream: BlockingEventStream[NotificationReader] | None = None
+        self._stream = BlockingEventStream(settings, NotificationReader)
         self._waker: Waker | None = None
         on_fork(self)
 
@@ -216,7 +247,7 @@ class BlockingHttpConnection:
 
     def close(self) -> None:
         self.inbox = ""
-        self._end_stream()
+        self._stream.close()
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -282,68 +313,45 @@ class BlockingHttpConnection:
             self._listen()
             self._waker = Waker()
 
-    def _listen(self) -> None:
-        """Open a stream, and with it an inbox. Without one only notifications are missing."""
-        try:
-            self._stream = BlockingEventStream(self._settings, NotificationReader)
-        except BackendUnavailable as error:
-            log.debug("no stream of %s: %s", self._settings.shown, error)
-            self._reconnect.failed()
-            self.inbox = self.inbox or nowhere()
-        else:
-            self._reconnect.succeeded()
-            self.inbox = self._stream.reader.inbox
-
-    def _end_stream(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
-        if self._waker is None:
-            return ()
-        stream = self._stream
-        if stream is None:
-            return self._try_again(self._waker, timeout)
-        try:
-            found = self._wait(stream, self._waker, timeout)
-        except DibsError:
-            self._end_stream()
-            self._reconnect.failed()
-            self._waker.wait(self._reconnect.left)
-            raise
-        if stream.reader.missed:
-            stream.reader.missed = False
-            raise BackendUnavailable(MISSED_SOME)
-        return found
-
-    def _try_again(self, waker: Waker, timeout: float | None) -> Sequence[Notification]:
-        """Wait until a stream may be opened again, and open it."""
-        left = self._reconnect.left
-        woken = waker.wait(left if timeout is None else min(left, timeout))
-        if not woken and not self._reconnect.left:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (waker := self._waker) is not None:
             self._listen()
-            if self._stream is not None:
-                raise BackendUnavailable(MISSED_SOME)
+            reader = self._stream.reader
+            arrived = [] if reader is None else reader.arrived()
+            left = None if end is None else end - time.monotonic()
+            if arrived or (left is not None and left <= 0):
+                return arrived
+            if self._stream.wait(left, waker):
+                break
         return ()
 
-    def _wait(
-        self,
-        stream: BlockingEventStream[NotificationReader],
-        waker: Waker,
-        timeout: float | None,
-    ) -> Sequence[Notification]:
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
+    def _listen(self) -> None:
+        """Read the stream, and open it if necessary: with it comes the inbox.
+
+        Raises `BackendUnavailable` if notifications may be missing. Without a stream only they are.
+        """
+        stream, waker = self._stream, self._waker
+        was_open = stream.is_open
+        try:
             stream.receive()
-            arrived = stream.reader.arrived()
-            left = None if end is None else end - time.monotonic()
-            if arrived or stream.reader.missed or (left is not None and left <= 0):
-                return arrived
-            due = stream.due_in()
-            left = due if left is None else min(left, due)
-            if waker.wait(left, stream.socket):
-                return ()
+        except BackendUnavailable as error:
+            if was_open and waker is not None:
+                stream.wait(
+                    None, waker
+                )  # else all clients of a server that stopped would ask at once
+                raise
+            log.debug("no stream of %s: %s", self._settings.shown, error)
+            self.inbox = self.inbox or nowhere()
+        reader = stream.reader
+        if reader is None or not stream.is_open:
+            return
+        if not was_open:
+            self.inbox = reader.inbox
+        is_again = not was_open and waker is not None
+        if is_again or reader.missed:
+            reader.missed = False
+            raise BackendUnavailable(MISSED_SOME)
 
     def wake(self) -> None:
         waker = self._waker
@@ -352,9 +360,4 @@ class BlockingHttpConnection:
 
     def after_fork(self) -> None:
         """Forget the parent's connections, in the child."""
-        link, stream, waker = self._link, self._stream, self._waker
-        self._link = self._stream = self._waker = None
-        self.inbox = ""
-        for each in (link, stream, waker):
-            if each is not None:
-                each.close()
+        self.close()

@@ -38,13 +38,13 @@ _read_push = msgspec.json.Decoder(wire.Notification).decode
 class EventReader:
     """Reads the bytes of one stream of events. Subclasses take the events."""
 
-    def __init__(self, requests: Requests, *, beat: float = BEAT, last_id: str = "") -> None:
+    def __init__(self, requests: Requests) -> None:
         self.begun = False
         """An event has arrived, so the stream works."""
-        self.beat = beat
+        self.beat = BEAT
         """Seconds between two signs of life, at most."""
         self._requests = requests
-        self._events = Events(last_id)
+        self._events = Events()
 
     @property
     def last_id(self) -> str:

@@ -103,10 +103,10 @@ class ResponseReader:
 class Events:
     """Parses events from bytes, as pairs of kind and data. Comments only show that the sender is alive."""
 
-    def __init__(self, last_id: str = "") -> None:
-        self.last_id = last_id
+    def __init__(self) -> None:
+        self.last_id = ""
         """The id of the last complete event that had one; the next request continues there."""
-        self._id = last_id
+        self._id = ""
         self._rest = b""
         self._kind = ""
         self._data: list[str] = []
