@@ -108,24 +108,18 @@ async def test_a_handoff_of_a_later_release_is_refused_with_what_to_do() -> None
         Handoff.of({**later, "format": FORMAT + 1})
 
 
-async def test_what_permits_say_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only while a start is under way there may be one that is not yet known."""
+async def test_news_of_unknown_permits_are_kept_within_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A permit can report before its start is known here. Others report late, when they are over."""
     monkeypatch.setattr("temporalio.workflow.set_signal_handler", lambda *about: None)
     state = RunState()
     heard: list[PermitNews] = []
     news = [PermitNews(f"run {number}", ARMED) for number in range(MAX_EARLY_NEWS + 5)]
-    state.take("gpu", "0")
-    state._receive(news[0])
-    with state.starting():
-        for each in news[1:]:
-            state._receive(each)
-        state.listen("run 1", heard.append)  # the oldest of too many
-        state.listen(news[-1].permit, heard.append)
-        assert heard == [news[-1]]
-        with state.starting():
-            pass  # another task's start
-        state.listen(news[-2].permit, heard.append)
-        assert heard == [news[-1], news[-2]]
-    state.listen("run 0", heard.append)
-    state.listen(news[-3].permit, heard.append)
-    assert len(heard) == 2
+    for each in news:
+        state._receive(each)
+    state.listen("run 1", heard.append)  # among the oldest of too many
+    state.listen(news[-1].permit, heard.append)
+    assert heard == [news[-1]]
+    state._receive(news[-1])
+    assert heard == [news[-1], news[-1]], "at once, now that it is known"

@@ -54,8 +54,8 @@ TOO_LATE = 3 * errors.AWAY.total_seconds()
 type Next = Callable[[ExecuteActivityInput], Awaitable[Any]]
 
 
-class Pulse:
-    """When the activity sent its last heartbeat."""
+class HeartbeatClock:
+    """The time of the activity's last heartbeat."""
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -68,7 +68,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class LockTerms:
-    """What an activity needs, where its worker keeps the lock, and how long an attempt waits in its slot."""
+    """The need of an activity, the store of its lock, and how long an attempt waits in its slot."""
 
     need: LockNeed
     application: str
@@ -84,14 +84,14 @@ class LockAttempt:
     `own` is the server's information about it, `info` the same without what attempts leave to each other.
     """
 
-    def __init__(self, terms: LockTerms, own: Info, info: Info, pulse: Pulse) -> None:
+    def __init__(self, terms: LockTerms, own: Info, info: Info, heartbeats: HeartbeatClock) -> None:
         self._terms = terms
         self._need = terms.need
         self._position = QueuePosition.of(
             own, terms.backend if isinstance(terms.backend, str) else ""
         )
         self._info = info
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._times = times_of(info)
         self._begun = asyncio.get_running_loop().time()
         self._is_sync = False
@@ -227,7 +227,7 @@ class LockAttempt:
 
         Raises what the body raises, and `ApplicationError` of type `LeaseLost` if the lock was lost.
         """
-        self._pulse.beat()
+        self._heartbeats.beat()
         watcher: asyncio.Task[None] | None = None
         alarm = asyncio.timeout(None)
         try:
@@ -262,7 +262,7 @@ class LockAttempt:
         while not lease.lost:
             left = None
             if heartbeat is not None:
-                left = self._pulse.last + heartbeat - asyncio.get_running_loop().time()
+                left = self._heartbeats.last + heartbeat - asyncio.get_running_loop().time()
                 if left <= 0:
                     stop_renewing(lock)
                     break

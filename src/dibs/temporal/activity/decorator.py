@@ -79,10 +79,10 @@ class LockName:
         for field in self._template.fields:
             head, *rest = field.split(".")
             if head not in known or not all(part.isidentifier() for part in rest):
-                told = ", ".join(each for each in known if each != "self") or "none"
+                names = ", ".join(each for each in known if each != "self") or "none"
                 raise ValueError(
                     f"{template!r} names {field!r}, and {function.__qualname__} has no such parameter "
-                    f"(it has: {told}; a field of one is written {{parameter.field}})"
+                    f"(it has: {names}; a field of one is written {{parameter.field}})"
                 )
 
     def of(self, arguments: tuple[Any, ...]) -> str | bytes:

@@ -16,7 +16,7 @@ from temporalio.worker import (
 )
 
 from dibs.config import Duration, Unset, optional_seconds
-from dibs.temporal.activity.attempt import LockAttempt, LockTerms, Pulse
+from dibs.temporal.activity.attempt import HeartbeatClock, LockAttempt, LockTerms
 from dibs.temporal.activity.decorator import (
     LockBackend,
     LockNeed,
@@ -114,7 +114,7 @@ class _Inbound(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         outbound = self._outbound
         attempt = LockAttempt(
-            self._locks.terms(need), outbound.own_info, outbound.info(), outbound.pulse
+            self._locks.terms(need), outbound.own_info, outbound.info(), outbound.heartbeats
         )
         return await attempt.run(input, super().execute_activity)
 
@@ -124,7 +124,7 @@ class _Outbound(ActivityOutboundInterceptor):
 
     def __init__(self, inner: ActivityOutboundInterceptor) -> None:
         super().__init__(inner)
-        self.pulse = Pulse()
+        self.heartbeats = HeartbeatClock()
 
     @cached_property
     def own_info(self) -> Info:
@@ -140,5 +140,5 @@ class _Outbound(ActivityOutboundInterceptor):
         return self._shown
 
     def heartbeat(self, *details: Any) -> None:
-        self.pulse.beat()
+        self.heartbeats.beat()
         super().heartbeat(*details)

@@ -33,7 +33,7 @@ async def acquire_slot(pool: PermitPool, asked: AcquireOptions) -> SlotPermit:
 
 
 class _SlotAcquire:
-    """One acquire."""
+    """An acquire, with its probes and pauses."""
 
     def __init__(self, pool: PermitPool, asked: AcquireOptions) -> None:
         self._pool = pool
@@ -98,11 +98,9 @@ class _SlotAcquire:
         self._probes += 1
         self._prober.probed()
         self._state.take(self._resource, slot)
-        with self._state.starting():
-            began = workflow.time()
-            starting = asyncio.create_task(self._start(slot))
-            cancelled = await settle(starting)
-            permit = self._started(slot, starting, began)
+        starting = asyncio.create_task(self._start(slot))
+        cancelled = await settle(starting)
+        permit = starting.result()
         if cancelled is not None:
             if permit is not None:
                 await permit.release()
@@ -111,11 +109,12 @@ class _SlotAcquire:
             return permit
         return None
 
-    async def _start(self, slot: str) -> Child | None:
-        """Start the permit, or return None if its ID is taken."""
-        asked, pool = self._asked, self._pool
+    async def _start(self, slot: str) -> SlotPermit | None:
+        """Start the permit. None if its ID is taken; then this run no longer claims the slot."""
+        asked, pool, permit = self._asked, self._pool, None
+        began = workflow.time()
         try:
-            return await workflow.start_child_workflow(
+            child: Child = await workflow.start_child_workflow(
                 ids.PERMIT,
                 PermitSlotInput(
                     resource=self._resource,
@@ -135,33 +134,24 @@ class _SlotAcquire:
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 static_summary=asked.note or f"slot {slot} of {self._resource}",
             )
+            run_id = child.first_execution_run_id
+            assert run_id is not None  # a child that has started has one
+            permit = SlotPermit(
+                pool,
+                slot,
+                run_id=run_id,
+                ttl=asked.ttl,
+                began=began,
+                until=began + asked.max_hold,
+                renews=asked.auto_renew,
+                child=child,
+            )
         except WorkflowAlreadyStartedError:
-            return None
-
-    def _started(
-        self, slot: str, starting: "asyncio.Task[Child | None]", began: float
-    ) -> SlotPermit | None:
-        """The permit that was started. Without one this run no longer claims the slot."""
-        try:
-            child = starting.result()
-        except BaseException:
-            self._state.forget(self._resource, slot)
-            raise
-        if child is None:
-            self._state.forget(self._resource, slot)
-            return None
-        run_id = child.first_execution_run_id
-        assert run_id is not None  # a child that has started has one
-        return SlotPermit(
-            self._pool,
-            slot,
-            run_id=run_id,
-            ttl=self._asked.ttl,
-            began=began,
-            until=began + self._asked.max_hold,
-            renews=self._asked.auto_renew,
-            child=child,
-        )
+            pass
+        finally:
+            if permit is None:
+                self._state.forget(self._resource, slot)
+        return permit
 
     async def _is_armed(self, permit: SlotPermit) -> bool:
         """Wait for its report. False if its lease is over by then. Raises `NotServed`."""

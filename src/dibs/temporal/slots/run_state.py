@@ -1,8 +1,7 @@
-"""What one workflow run holds in slot mode, and the news of its permits."""
+"""The slots of one workflow run in slot mode, and the news of its permits."""
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +12,7 @@ from dibs.temporal.slots.workflow import NEWS, PermitNews
 type Listener = Callable[[PermitNews], None]
 
 MAX_EARLY_NEWS = 1_000
-"""Permits whose early news a run keeps at most."""
+"""Unknown permits whose news a run keeps at most. Late news of permits that are over count too."""
 
 
 class RunState:
@@ -22,7 +21,6 @@ class RunState:
     def __init__(self) -> None:
         self._taken: dict[str, dict[str, asyncio.Task[Any] | None]] = {}
         self._listeners: dict[str, Listener] = {}
-        self._starting = 0
         self._early_news: dict[str, list[PermitNews]] = {}
         """News of permits whose run ID is not known here yet: one task can bring both, the news first."""
         self.released = 0
@@ -50,23 +48,9 @@ class RunState:
         return set(self._taken.get(resource, ()))
 
     def mine(self, resource: str) -> set[str]:
-        """Those of the current task."""
+        """Slots that the current task holds or tries to take."""
         me = asyncio.current_task()
         return {slot for slot, task in self._taken.get(resource, {}).items() if task is me}
-
-    @contextmanager
-    def starting(self) -> Generator[None]:
-        """While a permit is being started, keep the news of permits that are not known yet.
-
-        Late news of permits that are over is kept too, and dropped when no start is under way.
-        """
-        self._starting += 1
-        try:
-            yield
-        finally:
-            self._starting -= 1
-            if not self._starting:
-                self._early_news.clear()
 
     def listen(self, permit: str, listener: Listener) -> None:
         """Pass news of the permit with this run ID to the listener, early news at once."""
@@ -82,7 +66,7 @@ class RunState:
         listener = self._listeners.get(news.permit)
         if listener is not None:
             listener(news)
-        elif self._starting:
+        else:
             self._early_news.setdefault(news.permit, []).append(news)
             while len(self._early_news) > MAX_EARLY_NEWS:
                 del self._early_news[next(iter(self._early_news))]

@@ -158,17 +158,11 @@ def _settings(url: str | None, **given: str | None) -> Settings:
 
 def _check_converter(given: Any) -> None:
     """Raises `ValueError` for anything but a converter, such as the class of one."""
-    if isinstance(given, DataConverter | None):
-        return
-    what = f"a {type(given).__name__}"
-    if isinstance(given, type):
-        what = f"the class {given.__name__}"
-    elif callable(given):
-        what = "a function"
-    raise ValueError(
-        f"the data converter is {what}: give an object, as in "
-        "`converter = temporalio.converter.DataConverter(payload_codec=...)`"
-    )
+    if not isinstance(given, DataConverter | None):
+        raise ValueError(
+            f"the data converter is {given!r}: give an object, as in "
+            "`converter = temporalio.converter.DataConverter(payload_codec=...)`"
+        )
 
 
 def _runtime(metrics: str | None) -> tuple[Runtime, str]:
