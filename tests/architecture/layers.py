@@ -188,7 +188,6 @@ RULES: Mapping[str, Rule] = {
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
     "server.*": Rule(SERVICE, siblings=True, theirs=HTTP),
-    "server.routes.*": Rule(SERVICE | names("server.*"), theirs=HTTP),
     # knows who asks, and nothing of leases
     "server.auth.*": Rule(
         BASE
@@ -215,7 +214,7 @@ RULES: Mapping[str, Rule] = {
     "server.tracing": Rule(
         SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}
     ),
-    "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.main": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     # sees what passes, and knows neither routes nor stores
     "server.activity": Rule(
         BASE
@@ -268,7 +267,7 @@ RULES: Mapping[str, Rule] = {
     "cli.demo.*": Rule(
         PUBLIC
         | names("config cli.exits cli.options cli.output cli.wording testing.leash")
-        | names("server.config server.serve server.auth.policy server.lock_events"),
+        | names("server.config server.main server.auth.policy server.lock_events"),
         siblings=True,
         theirs=names("click"),
     ),

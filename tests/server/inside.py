@@ -7,19 +7,21 @@ from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.parameters import BodyReader
 from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
+from dibs.server.api.service import Health
+from dibs.server.app import Application, Meter
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Principal
 from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
+from dibs.server.main import Server
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.table import TableReader
 from dibs.server.quotas import Quotas
 from dibs.server.records.port import Records
-from dibs.server.serve import Server
-from dibs.server.service import Health, Meter, Service
 from dibs.server.shutdown import Endings, Shutdown
 
 type Stores = StoreRouter
@@ -33,14 +35,23 @@ class Running(Protocol):
     def server(self) -> Server: ...
 
 
-def service_of(world: Running) -> Service:
-    """What requests are answered from."""
-    return world.server.service
+def application_of(world: Running, *parts: object) -> Application:
+    """An application of these parts, which lets in whom the server lets in."""
+    server = world.server
+    quotas = server.quotas
+    return Application(
+        parts,
+        keys=server.keys,
+        sessions=server.sessions,
+        audit=server.audit,
+        bodies=BodyReader(quotas.small_bodies, quotas.bodies, 60.0),
+        now=server.leases.runtime.now,
+    )
 
 
 def server_id_of(world: Running) -> str:
     """The id that its answers carry."""
-    return service_of(world).server_id
+    return world.server.server_id
 
 
 def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
@@ -62,12 +73,12 @@ def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
 
 def keys_of(world: Running) -> KeyService:
     """Its API keys."""
-    return service_of(world).keys
+    return world.server.keys
 
 
 def sessions_of(world: Running) -> Sessions:
     """Its browser sessions."""
-    return service_of(world).sessions
+    return world.server.sessions
 
 
 def session_in(world: Running, cookie: str) -> BrowserSession:
@@ -91,12 +102,12 @@ def ticket_of(world: Running) -> str:
 
 def records_of(world: Running) -> Records:
     """Where keys, sessions, audit lines and placements are recorded."""
-    return service_of(world).records
+    return world.server.records
 
 
 def audit_of(world: Running) -> Audit:
     """Its audit log."""
-    return service_of(world).audit
+    return world.server.audit
 
 
 # -- stores -----------------------------------------------------------------------------------------
@@ -104,14 +115,14 @@ def audit_of(world: Running) -> Audit:
 
 def runtime_of(world: Running) -> Stores:
     """The way of all commands to the stores; a test can replace its `call` and `call_all`."""
-    return service_of(world).runtime
+    return world.server.leases.runtime
 
 
 def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
     if not isinstance(runtime.receiver, StreamReceiver):
         runtime.receiver = StreamReceiver(runtime.receiver, notifications_of(world))
-    service_of(world).runtime = service_of(world).leases.runtime = runtime
+    world.server.leases.runtime = runtime
 
 
 def at_the_end(world: Running, close: Callable[[], Awaitable[None]]) -> None:
@@ -144,7 +155,7 @@ async def ask_all(
     world: Running, who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
     """Have commands applied for a key, as a batch has."""
-    return await service_of(world).leases.ask_all(who, commands)
+    return await world.server.leases.ask_all(who, commands)
 
 
 def alone(store: AsyncRuntime) -> Stores:
@@ -157,27 +168,27 @@ def alone(store: AsyncRuntime) -> Stores:
 
 def quotas_of(world: Running) -> Quotas:
     """What each key has in use, and the turns of requests."""
-    return service_of(world).quotas
+    return world.server.quotas
 
 
 def observers_of(world: Running) -> list[Observer]:
     """Functions that are called with each command that was applied."""
-    return service_of(world).leases.observers
+    return world.server.leases.observers
 
 
 def meters_of(world: Running) -> list[Meter]:
     """Functions that are called with each request that was answered."""
-    return service_of(world).meters
+    return world.server.meters
 
 
 def notifications_of(world: Running) -> NotificationStreams:
     """The streams of notifications to clients."""
-    return service_of(world).post
+    return world.server.streams
 
 
 def events_of(world: Running) -> Activity:
     """Its events: the latest ones, the known state of keys, the looks at the store."""
-    return service_of(world).activity
+    return world.server.activity
 
 
 def is_watched(world: Running) -> bool:
@@ -197,19 +208,19 @@ def has_looked(world: Running) -> bool:
 
 def is_traced(server: Server) -> bool:
     """Whether requests become spans."""
-    return server.service.spans is not None
+    return server.tracing is not None
 
 
 def shutdown_of(world: Running) -> Shutdown:
     """Whether it is about to stop."""
-    return service_of(world).drain
+    return world.server.shutdown
 
 
 def endings_of(world: Running) -> Endings:
     """What ends its long answers."""
-    return service_of(world).endings
+    return world.server.endings
 
 
 def health_of(world: Running) -> Health:
     """Whether its store answers."""
-    return service_of(world).health
+    return world.server.health

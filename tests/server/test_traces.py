@@ -286,7 +286,7 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
         "import asyncio, sys\n"
         "sys.modules['opentelemetry'] = None\n"
         "from dibs.server.config import ServerConfig\n"
-        "from dibs.server.serve import Server\n"
+        "from dibs.server.main import Server\n"
         "from tests.server.inside import is_traced\n"
         "async def main():\n"
         "    server = Server(ServerConfig(listen='127.0.0.1:0', leases='memory://x', records='memory://y'))\n"

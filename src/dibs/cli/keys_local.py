@@ -19,8 +19,8 @@ from dibs.server.auth.key_cache import marker_of
 from dibs.server.auth.keys import KeyAdmin, KeyService, UnknownKey
 from dibs.server.auth.policy import EVERYTHING, Principal, Scope
 from dibs.server.config import read_config
+from dibs.server.main import leave_sign
 from dibs.server.records import records_for
-from dibs.server.serve import leave_sign
 from dibs.stores.redact import redacted
 
 

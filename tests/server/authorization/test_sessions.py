@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dibs.server.api.routing import Operation
+from dibs.server.app import TABLE
 from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Scope
-from dibs.server.routes import ROUTES
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
 from tests.server.inside import keys_of
@@ -50,11 +50,11 @@ def _signed_in(world: World, who: Someone) -> Visitor:
 NEEDS_A_KEY = {"POST /v1/token", "POST /identity/token"}
 """What a session is no good for: whatever may be had for it would outlive a sign-out."""
 
-SESSION_ROUTES = [route for route in ROUTES if route.needs.kind == "session"]
+SESSION_ROUTES = [route for route in TABLE if route.needs.kind == "session"]
 
 key_routes = pytest.mark.parametrize(
     "route",
-    [route for route in ROUTES if route.needs.kind not in ("public", "session")],
+    [route for route in TABLE if route.needs.kind not in ("public", "session")],
     ids=shown,
 )
 
@@ -149,7 +149,7 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("route", [r for r in ROUTES if r.needs.kind != "public"], ids=shown)
+@pytest.mark.parametrize("route", [r for r in TABLE if r.needs.kind != "public"], ids=shown)
 def test_no_cookie_of_nobodys_lets_in(
     matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Operation
 ) -> None:
@@ -162,7 +162,7 @@ def test_no_cookie_of_nobodys_lets_in(
                 assert status == 401, f"{shown(route)} with {what}: {status} {text}"
 
 
-SEEN = next(route for route in ROUTES if shown(route) == "GET /v1/locks/{name}")
+SEEN = next(route for route in TABLE if shown(route) == "GET /v1/locks/{name}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Acquire, Granted, Released, Renew, Renewed, Revoke
 from dibs.model import Release as GiveUp
-from dibs.server import serve
+from dibs.server import main
 from dibs.server.placement import drain
 from dibs.server.placement import table as table_module
 from dibs.server.placement.registry import read_list, write_list
@@ -108,14 +108,12 @@ def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
 def test_a_file_of_another_machine_is_another_store(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        serve, "is_found_with", lambda *_: False
-    )  # the records are for all machines
+    monkeypatch.setattr(main, "is_found_with", lambda *_: False)  # the records are for all machines
     file = f"sqlite:///{tmp_path / 'leases.db'}"
-    monkeypatch.setattr(serve, "gethostname", lambda: "machine-1")
+    monkeypatch.setattr(main, "gethostname", lambda: "machine-1")
     for _ in range(2):
         fleet.start(store=file)
-    monkeypatch.setattr(serve, "gethostname", lambda: "machine-2")
+    monkeypatch.setattr(main, "gethostname", lambda: "machine-2")
     with pytest.raises(
         NotConfigured, match=r"leases\.db on machine-1\. A SQLite file, or a store at"
     ):

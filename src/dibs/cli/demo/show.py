@@ -16,7 +16,7 @@ from dibs.model import Holder, Inspect, Status
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.lock_events import LockEvent
-from dibs.server.serve import Server
+from dibs.server.main import Server
 
 KILLED_EVERY = 15.0
 """Seconds between two kills."""
@@ -67,7 +67,7 @@ class Show:
         serving = asyncio.create_task(self._server.run())
         try:
             scopes, directories = {Scope.ACQUIRE}, (b"shop/", b"pool/", b"jobs/")
-            _, key = await self._server.service.keys.create("workers", scopes, directories)
+            _, key = await self._server.keys.create("workers", scopes, directories)
             url = self._server.url.replace("//", f"//{key}@")
             for group in processes(number):
                 self._start(url, group)
@@ -132,7 +132,7 @@ class Show:
 
     async def _play(self, url: str) -> None:
         """Report what happens, kill, and start again what was killed."""
-        loop, log = asyncio.get_running_loop(), self._server.service.activity.log
+        loop, log = asyncio.get_running_loop(), self._server.activity.log
         kill_at = loop.time() + KILLED_EVERY / 2
         victims, read = cycle(VICTIMS), log.last
         while not self._stopping.is_set():
@@ -158,7 +158,7 @@ class Show:
 
     async def _strike(self, key: bytes) -> list[str]:
         """Kill the process that holds it; empty if none of ours does that has one worker."""
-        answer = await self._server.service.runtime.call(Inspect(key))
+        answer = await self._server.runtime.call(Inspect(key))
         for holder in answer.reply.holders if isinstance(answer.reply, Status) else ():
             pid = next(
                 (pid for pid, (_, each) in self._running.items() if each == [_who(holder)]), 0

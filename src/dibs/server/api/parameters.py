@@ -1,6 +1,7 @@
 """What a request says: its query and its body, decoded by msgspec, with errors that people can read."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.routing import Caller, Operation
+from dibs.server.api.routing import BoundOperation, Caller, Operation
 from dibs.server.quotas import FairQueue
 from dibs.server.wanted import place_in, wanted
 
@@ -42,6 +43,14 @@ def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = 
                     "malformed", f"`{field.encode_name}`: leave it out instead of null"
                 )
     return found
+
+
+def query_of(operation: Operation, caller: Caller) -> Any:
+    """The parameters of a request; None if its operation has none. Raises `ApiProblem`, 400."""
+    if operation.query is None:
+        return None
+    lease_id = caller.headers.get(b"dibs-lease-id")
+    return read_query(caller.request.scope["query_string"], operation.query, lease_id)
 
 
 def _pairs(query: bytes) -> dict[str, str]:
@@ -157,6 +166,25 @@ async def read_body(operation: Operation, caller: Caller, bodies: BodyReader) ->
     except ApiProblem as problem:
         hint = "other parameters belong in the query, as in ?ttl=30"
         raise ApiProblem(problem.kind, f"{problem.detail}; {hint}") from None
+
+
+_ABSENT = {"directory": b"", "word": ""}
+"""Arguments of a method with several paths, if its path does not name them."""
+
+
+async def arguments_of(
+    bound: BoundOperation, caller: Caller, path: Mapping[str, Any], query: Any, bodies: BodyReader
+) -> dict[str, Any]:
+    """The arguments of a handler. Raises `ApiProblem` for a body that does not fit."""
+    given: dict[str, Any] = {}
+    for name in bound.arguments:
+        if name == "query":
+            given[name] = query
+        elif name == "body":
+            given[name] = await read_body(bound.operation, caller, bodies)
+        else:
+            given[name] = path[name] if name in path else _ABSENT[name]
+    return given
 
 
 def has_body(caller: Caller) -> bool:

@@ -17,8 +17,9 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -180,7 +181,7 @@ class Operation:
     path: str
     needs: Needs
     handler: Handler
-    """A method of `owner`; without an owner, a function of a `Call`."""
+    """A method of the class that has it."""
     summary: str
     query: type[Struct] | None = None
     body: Any = None
@@ -200,8 +201,6 @@ class Operation:
     also_text: bool = False
     """The answer may be a plain text too, where JSON is not asked for."""
     documented: bool = True
-    owner: type | None = None
-    """The class that has the handler; see `table_of`."""
 
     @property
     def is_stream(self) -> bool:
@@ -267,7 +266,7 @@ def table_of(*classes: type) -> tuple[Operation, ...]:
             paths = "".join(operation.path for operation in operations)
             for operation in operations:
                 _check_arguments(operation, paths)
-                found.append(replace(operation, owner=each))
+                found.append(operation)
     return tuple(found)
 
 
@@ -317,11 +316,15 @@ def _resource_name(text: str) -> bytes:
 # -- paths ------------------------------------------------------------------------------------------
 
 
-class BoundOperation(NamedTuple):
-    """An operation, and what is called with each request for it."""
+class BoundOperation:
+    """An operation of one part, whose handler is called with the caller and `arguments`."""
 
-    operation: Operation
-    handle: Handler
+    __slots__ = ("arguments", "handle", "operation")
+
+    def __init__(self, operation: Operation, part: object) -> None:
+        self.operation = operation
+        self.handle: Handler = MethodType(operation.handler, part)
+        self.arguments = operation.arguments
 
 
 type Found = BoundOperation | ApiProblem

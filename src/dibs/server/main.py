@@ -1,38 +1,64 @@
-"""A server: a service over its store and records, on a socket, from its start to its graceful end."""
+"""One server, from its start to its graceful end: stores, records, the parts of the service, its socket.
+
+Leases are in stores, keys and restrictions in records: another server of the same service answers just as
+well. A server keeps some things to itself, and they end with it: streams and long polls, what each key has
+in use, and the events that it has seen.
+"""
 
 import asyncio
 import gc
 import logging
+import secrets
 import signal
-import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
-from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
 
 from dibs.errors import NotConfigured
 from dibs.runtime.aio import AsyncRuntime
+from dibs.server.activity import Activity, ObservingReceiver
+from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.events import EventRoutes
+from dibs.server.api.listing import ListingRoutes
+from dibs.server.api.locks import LockRoutes
+from dibs.server.api.parameters import BodyReader
+from dibs.server.api.push import NotificationStreams, PushRoutes, StreamReceiver
+from dibs.server.api.service import Health, ServiceRoutes
+from dibs.server.api.sse import EventStreams
+from dibs.server.api.waiting import WaitingAcquires
+from dibs.server.app import Application, Meter, description
 from dibs.server.audit import Audit
 from dibs.server.auth.credentials import SHORTEST
 from dibs.server.auth.keys import KeyService
+from dibs.server.auth.sessions import Sessions
 from dibs.server.background import background, repeat
 from dibs.server.config import ServerConfig
-from dibs.server.front import Front, allow_files, listening_socket, url_of
+from dibs.server.front import Front, allow_files, context_for, listening_socket, url_of
+from dibs.server.leases import LeaseService
 from dibs.server.logs import STDERR, logging_to
 from dibs.server.metrics import Metrics
 from dibs.server.placement.identity import is_found_with
 from dibs.server.placement.joining import OwnPlacement, check_each_once, join, own_placement
 from dibs.server.placement.markers import Markers
-from dibs.server.placement.restrictions import moving_directories
+from dibs.server.placement.restrictions import PlacementAdmin, moving_directories
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.rules import PlacementSettings
+from dibs.server.quotas import Quotas
+from dibs.server.reach import KeyReader
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others
-from dibs.server.service import Service
+from dibs.server.shutdown import Endings, Shutdown
+from dibs.server.ui.pages import Pages
 from dibs.session import session_for
 from dibs.stores.redact import redacted
+
+if TYPE_CHECKING:
+    from dibs.server.tracing import Tracing
 
 log = logging.getLogger("dibs.server")
 
@@ -43,24 +69,37 @@ YOUNG = 5_000
 class Server:
     """One server. `start`, then `run` until `stop`, in one event loop."""
 
+    runtime: StoreRouter
+    """How commands get to the store, or to that of several where their key lives."""
+    records: Records
+    keys: KeyService
+    audit: Audit
+    placements: PlacementAdmin
+    quotas: Quotas
+    leases: LeaseService
+    activity: Activity
+    streams: NotificationStreams
+    sessions: Sessions
+    shutdown: Shutdown
+    endings: Endings
+    health: Health
+    tracing: "Tracing | None"
+
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
+        self.server_id = secrets.token_hex(6)
+        """Which of several servers this is; new with each start."""
         self.url = ""
         """Where it listens, once it does."""
         self.first_key: str | None = None
         """The first administrator's key, if it was made by this start; to be shown once."""
         self.sign_in_url: str | None = None
         """By it an administrator's browser is signed in once: beside the first key, and where asked for."""
+        self.meters: list[Meter] = []
+        """Are called after each request."""
         self._stack = AsyncExitStack()
-        self._service: Service | None = None
         self._front: Front | None = None
         self._stopping = asyncio.Event()
-
-    @property
-    def service(self) -> Service:
-        """What it serves, once it has started."""
-        assert self._service is not None, "not started"
-        return self._service
 
     async def start(self) -> None:
         """Open everything, and listen. Raises `NotConfigured` or `BackendUnavailable`."""
@@ -76,28 +115,22 @@ class Server:
         sock = listening_socket(config)
         self._stack.callback(sock.close)
         new_folders = missing_folders(config.named_urls)
-        self._service = service = await self._open()
-        lines = self._stack.enter_context(logging_to(STDERR, config.log_format))
-        if config.log_format:
-            service.meters.append(lines.request)
-        if config.metrics:
-            _measure(service, config.metrics_directories)
-        _trace(service)
-        await self._stack.enter_async_context(service.activity.polling())
-        await self._warn(service.records, new_folders)  # now that it is logged as the settings say
-        if not service.keys.living():  # now that all else is well: it is shown once
-            made = await service.keys.first("first administrator")
+        await self._open()
+        app = await self._build()
+        await self._warn(new_folders)  # now that it is logged as the settings say
+        if not self.keys.living():  # now that all else is well: it is shown once
+            made = await self.keys.first("first administrator")
             self.first_key = made[1] if made else None
-        ticket = self._ticket(service)
-        self._front = front = Front(service, config, tls)
+        ticket = self._ticket()
+        self._front = front = Front(app, self.server_id, self.shutdown, config, tls)
         self._stack.push_async_callback(front.end)
         await front.begin(sock, self._stopping)
         self.url = url_of(sock, secure=tls is not None)
         if ticket:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
 
-    async def _open(self) -> Service:
-        """The service over its stores and records."""
+    async def _open(self) -> None:
+        """Open the stores and the records, where this server joins the others of its service."""
         config, stack = self.config, self._stack
         own = [self._own(each) for each in config.stores]
         check_each_once(own)
@@ -105,26 +138,82 @@ class Server:
             of.address: self._open_store(each.url)
             for of, each in zip(own, config.stores, strict=True)
         }
-        records = records_for(config.records_url)
+        self.records = records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
-        keys = KeyService(records, secrets=config.secrets())
+        self.keys = keys = KeyService(records, secrets=config.secrets())
         await keys.cache.load()
         stack.push_async_callback(keys.cache.close)
-        self._check_keys(keys)
-        audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
+        self._check_keys()
+        self.audit = audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
-        runtime = await StoreRouter.over(ways, records, config.placement_fresh)
+        self.runtime = runtime = await StoreRouter.over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.cache.markers = Markers(lambda: runtime.stores)
-        service = Service(runtime, records, keys, audit, config.limits, config.origins)
-        await keys.cache.on_change(service.sessions.read_ended)
-        trouble = "other servers cannot be told who has signed out"
-        stack.enter_context(background(repeat(service.sessions.write_ended, 1.0, trouble)))
         moving = moving_directories(runtime, records, audit)
-        service.placing = await stack.enter_async_context(moving)
-        return service
+        self.placements = await stack.enter_async_context(moving)
+
+    async def _build(self) -> ASGIApp:
+        """Make the parts of the service, and give each what it uses."""
+        config, limits, stack = self.config, self.config.limits, self._stack
+        runtime, records, keys, audit = self.runtime, self.records, self.keys, self.audit
+        self.quotas = quotas = Quotas(limits, runtime.now)
+        self.leases = leases = LeaseService(runtime, quotas)
+        self.streams = streams = NotificationStreams(self.server_id, limits)
+        self.activity = activity = Activity(runtime.now, runtime.scan)
+        leases.observers.append(activity.applied)
+        receiver = StreamReceiver(runtime.receiver, streams)
+        runtime.receiver = ObservingReceiver(receiver, activity.keys)
+        self.sessions = sessions = Sessions(keys, records, config.origins)
+        await keys.cache.on_change(sessions.read_ended)
+        trouble = "other servers cannot be told who has signed out"
+        stack.enter_context(background(repeat(sessions.write_ended, 1.0, trouble)))
+        self.shutdown = shutdown = Shutdown()
+        self.endings = endings = Endings(shutdown, keys.cache, sessions)
+        self.health = Health(shutdown, keys.cache, leases)
+
+        lines = stack.enter_context(logging_to(STDERR, config.log_format))
+        if config.log_format:
+            self.meters.append(lines.request)
+        metrics = self._metrics() if config.metrics else None
+        self.tracing = tracing = _tracing(leases)
+        await stack.enter_async_context(activity.polling())
+
+        bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
+        reader = KeyReader(leases, quotas.reading)
+        waiting = WaitingAcquires(leases, quotas, endings)
+        answers = EventStreams(endings, quotas, limits)
+        parts = (
+            LockRoutes(leases, quotas, waiting, audit, limits),
+            BatchRoutes(leases, quotas, reader, streams, audit, limits, bodies),
+            ListingRoutes(leases, reader, limits),
+            PushRoutes(answers, streams),
+            ServiceRoutes(
+                self.server_id,
+                lambda: leases.runtime.capabilities,
+                keys,
+                limits,
+                bodies,
+                self.health,
+                None if metrics is None else metrics.shown,
+                description,
+            ),
+            EventRoutes(self.server_id, answers, activity, leases, reader, quotas.reading, limits),
+            KeyRoutes(keys, audit, quotas.changing),
+            PlacementRoutes(self.placements, quotas.changing),
+            Pages(sessions, quotas, audit, bodies),
+        )
+        return Application(
+            parts,
+            keys=keys,
+            sessions=sessions,
+            audit=audit,
+            bodies=bodies,
+            now=runtime.now,
+            meters=self.meters,
+            tracing=tracing,
+        )
 
     def _own(self, placement: PlacementSettings) -> OwnPlacement:
         """A placement, with this machine's name where others could mean another store by it."""
@@ -132,7 +221,24 @@ class Server:
         machine = "" if is_found_with(config.records_url, placement.url) else gethostname()
         return own_placement(placement, machine)
 
-    async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
+    def _metrics(self) -> Metrics:
+        """Count and measure requests and commands."""
+        quotas, streams, cache = self.quotas, self.streams, self.keys.cache
+        metrics = Metrics(
+            self.config.metrics_directories,
+            self.runtime.place_of,
+            leases=lambda: quotas.census().leases,
+            waiters=lambda: quotas.census().places,
+            streams=lambda: len(list(streams.streams)),
+            keys_age=lambda: cache.stale_for,
+            draining=lambda: self.shutdown.begun,
+        )
+        self.meters.append(metrics.request)
+        self.leases.observers.append(metrics.command)
+        self.leases.batch_observers.append(metrics.batch)
+        return metrics
+
+    async def _warn(self, new_folders: Sequence[str]) -> None:
         """Say what is allowed, and may not be what was meant."""
         in_memory = self.config.records_url.startswith("memory:")
         for folder in new_folders:
@@ -147,20 +253,20 @@ class Server:
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
         for told in open_to_others(urls, secret):
             log.warning("%s", told)
-        for warning in await records.warnings():
+        for warning in await self.records.warnings():
             log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
-    def _ticket(self, service: Service) -> str:
+    def _ticket(self) -> str:
         """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
         if not self.first_key and not self.config.sign_in:
             return ""
-        administrator = service.keys.administrator()
+        administrator = self.keys.administrator()
         if administrator is None:
             raise NotConfigured(
                 "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
                 "`dibs keys create --name me --scope admin` makes one"
             )
-        return service.sessions.link_for(administrator.key_id)
+        return self.sessions.link_for(administrator.key_id)
 
     def _open_store(self, url: str) -> AsyncRuntime:
         """The way to a store."""
@@ -169,9 +275,9 @@ class Server:
         self._stack.push_async_callback(session.close_loop)
         return session.loop_runtime()
 
-    def _check_keys(self, keys: KeyService) -> None:
+    def _check_keys(self) -> None:
         """Without any key nobody else can reach it. Raises `NotConfigured`."""
-        if not keys.living() and not self.config.is_loopback:
+        if not self.keys.living() and not self.config.is_loopback:
             raise NotConfigured(
                 "no API key exists yet: create one first: dibs keys create --name me --scope admin "
                 f"--records {redacted(self.config.records_url)}"
@@ -215,32 +321,15 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
         await server.close()
 
 
-def _measure(service: Service, directories: Sequence[str]) -> None:
-    """Count and measure requests and commands."""
-    quotas = service.quotas
-    metrics = service.metrics = Metrics(
-        directories,
-        service.runtime.place_of,
-        leases=lambda: quotas.census().leases,
-        waiters=lambda: quotas.census().places,
-        streams=lambda: len(list(service.post.streams)),
-        keys_age=lambda: service.keys.cache.stale_for,
-        draining=lambda: service.drain.begun,
-    )
-    service.meters.append(metrics.request)
-    service.leases.observers.append(metrics.command)
-    service.leases.batch_observers.append(metrics.batch)
-
-
-def _trace(service: Service) -> None:
-    """Make a span of each request, if OpenTelemetry is set up in this process."""
+def _tracing(leases: LeaseService) -> "Tracing | None":
+    """What makes a span of each request, if OpenTelemetry is set up in this process."""
     try:
         from opentelemetry import trace
     except ImportError:
-        return
+        return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-        return  # nobody would see a span
+        return None  # nobody would see a span
     try:
         from dibs.server.tracing import Tracing
     except ModuleNotFoundError as error:
@@ -249,10 +338,11 @@ def _trace(service: Service) -> None:
             "Run: pip install 'dibs[otel]' opentelemetry-instrumentation-asgi",
             error.name,
         )
-        return
-    tracing = service.spans = Tracing(provider, service.runtime.call_all, service.now)
-    service.leases.observers.append(tracing.saw)
-    service.leases.traces = tracing
+        return None
+    runtime = leases.runtime
+    leases.traces = tracing = Tracing(provider, runtime.call_all, runtime.now)
+    leases.observers.append(tracing.saw)
+    return tracing
 
 
 async def leave_sign(url: str, name: str) -> None:
@@ -272,53 +362,3 @@ def _leave_alone_what_stays() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)
-
-
-def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
-    """What connections are encrypted with; None where no certificate is given.
-
-    Raises `NotConfigured` for files that can't be read or do not belong together.
-    """
-    if not certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    for setting, path in (("tls_cert", certificate), ("tls_key", key)):
-        if not Path(path).is_file():
-            raise NotConfigured(f"{setting}: no such file: {path}")
-    _check(certificate, key)
-    try:
-        context.load_cert_chain(certificate, key, password=partial(_locked, key))
-    except (OSError, ssl.SSLError) as error:
-        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            told = f"{key} is not the private key of the certificate in {certificate}"
-            raise NotConfigured(told) from error
-        raise NotConfigured(f"{certificate} and {key} do not serve: {error}") from error
-    return context
-
-
-def _check(certificate: str, key: str) -> None:
-    """Raises `NotConfigured` for a file that has something else in it: OpenSSL would not say which."""
-    for path, other, wanted in (
-        (certificate, key, "certificate"),
-        (key, certificate, "private key"),
-    ):
-        if not _has(path, wanted):
-            swapped = ": are the two swapped?" if _has(other, wanted) else ""
-            raise NotConfigured(f"{path} has no {wanted} in PEM{swapped}")
-
-
-def _has(path: str, what: str) -> bool:
-    """Whether the file has such a block. Raises `NotConfigured` if it can't be read."""
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
-    end = what.upper().encode() + b"-----"
-    return any(line.startswith(b"-----BEGIN ") and line.rstrip().endswith(end) for line in lines)
-
-
-def _locked(key: str) -> str:
-    """Instead of OpenSSL's question on the terminal."""
-    raise NotConfigured(f"{key} has a passphrase: give a key without, which only the server reads")
