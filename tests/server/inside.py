@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
-from uuid import uuid4
 
 from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
@@ -19,17 +18,13 @@ from dibs.server.auth.policy import BrowserSession, Principal
 from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
 from dibs.server.main import Server
-from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.listing import Listed, Listing
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.table import Table
-from dibs.server.placing.ways import Ways
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.table import TableReader
 from dibs.server.quotas import Quotas
-from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.shutdown import Endings, Shutdown
 
-type Stores = PlacedRuntime
+type Stores = StoreRouter
 """What leads commands to one store or several."""
 
 
@@ -148,12 +143,12 @@ def store_of(world: Running) -> AsyncRuntime:
 
 def placements_of(world: Running) -> Any:
     """The runtimes of its stores by the names of their placements."""
-    return runtime_of(world).ways.named
+    return runtime_of(world).named
 
 
-def atlas_of(world: Running) -> Atlas:
+def table_reader_of(world: Running) -> TableReader:
     """What it knows of where directories live."""
-    return runtime_of(world).atlas
+    return runtime_of(world).reader
 
 
 async def ask_all(
@@ -164,14 +159,8 @@ async def ask_all(
 
 
 def alone(store: AsyncRuntime) -> Stores:
-    """One store behind what a server has for several, without a server.
-
-    It is the only one, now and always: the table never ages, whatever the store's clock does.
-    """
-    listing = Listing((Listed("only", ("here",)),), "only", 3.0)
-    records = records_for(f"memory://{uuid4()}")  # nobody reads them
-    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0, store)
-    return PlacedRuntime(store, Ways({"here": store}, listing), atlas)
+    """One store behind what a server has for several, without a server."""
+    return StoreRouter.alone(store)
 
 
 # -- requests ---------------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ from dibs.model import Command, Inspect
 from dibs.runtime.port import TimedReply
 from dibs.server import logs
 from dibs.server.auth import key_cache
-from dibs.server.config import Placement, read_config
+from dibs.server.config import read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import logging_to
+from dibs.server.placement.rules import PlacementSettings
 from dibs.stores.http import wire
 from tests.server.inside import health_of, keys_of, meters_of, shutdown_of, store_of
 from tests.server.world import LONG, World, b64
@@ -94,8 +95,8 @@ def test_one_of_several_stores_may_be_away(tmp_path: Path) -> None:
     """Or no server would be ready for what lies in the others."""
     with RedisServer(tmp_path) as redis:
         places = (
-            Placement(name="here", url=f"sqlite:///{tmp_path / 'leases.db'}"),
-            Placement(name="there", url=redis.url),
+            PlacementSettings(name="here", url=f"sqlite:///{tmp_path / 'leases.db'}"),
+            PlacementSettings(name="there", url=redis.url),
         )
         world = World.over(tmp_path, placement=places, records=f"sqlite:///{tmp_path / 'r.db'}")
         try:
@@ -234,7 +235,9 @@ def test_the_page_names_every_metric(world: World, anybody: httpx2.Client) -> No
 
 def test_commands_by_placement_and_by_the_directories_that_are_told_apart(tmp_path: Path) -> None:
     names = ("here", "there")
-    places = tuple(Placement(name=name, url=f"sqlite:///{tmp_path / name}") for name in names)
+    places = tuple(
+        PlacementSettings(name=name, url=f"sqlite:///{tmp_path / name}") for name in names
+    )
     told_apart = ("jobs/", "jobs/nightly", "pay")
     world = World.over(
         tmp_path, placement=places, placement_fresh=1.0, metrics_directories=told_apart, leases=""

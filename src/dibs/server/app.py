@@ -45,7 +45,7 @@ from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService, Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.auth.sessions import Sessions
-from dibs.server.placing.runtime import Moving
+from dibs.server.placement.router import Moving
 from dibs.server.ui.pages import POLICY, Pages
 from dibs.stores.http.wire import holders_to_wire
 

@@ -26,7 +26,7 @@ from dibs.model import (
 )
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.auth.policy import Principal
-from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placement.router import StoreRouter
 from dibs.server.quotas import Quotas
 
 log = logging.getLogger("dibs.server")
@@ -139,7 +139,7 @@ def _remember(ids: dict[str, None], lease_id: str) -> None:
 class LeaseService:
     """Applies commands for API keys, and counts what each has."""
 
-    def __init__(self, runtime: PlacedRuntime, quotas: Quotas) -> None:
+    def __init__(self, runtime: StoreRouter, quotas: Quotas) -> None:
         self.runtime = runtime
         self.late_copies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []

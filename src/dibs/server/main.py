@@ -36,17 +36,17 @@ from dibs.server.auth.credentials import SHORTEST
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.sessions import Sessions
 from dibs.server.background import background, repeat
-from dibs.server.config import Placement, ServerConfig
+from dibs.server.config import ServerConfig
 from dibs.server.front import Front, allow_files, context_for, listening_socket, url_of
 from dibs.server.leases import LeaseService
 from dibs.server.logs import STDERR, logging_to
 from dibs.server.metrics import Metrics
-from dibs.server.placing.address import is_beside
-from dibs.server.placing.desk import Desk
-from dibs.server.placing.listing import Own, check_each_once
-from dibs.server.placing.markers import Markers
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.starting import join, own_of, placing, runtime_over
+from dibs.server.placement.identity import is_found_with
+from dibs.server.placement.joining import OwnPlacement, check_each_once, join, own_placement
+from dibs.server.placement.markers import Markers
+from dibs.server.placement.restrictions import PlacementAdmin, moving_directories
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.rules import PlacementSettings
 from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records import records_for
@@ -69,12 +69,12 @@ YOUNG = 5_000
 class Server:
     """A server of the service. `start`, then `run` until `stop`, in one event loop."""
 
-    runtime: PlacedRuntime
+    runtime: StoreRouter
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
     keys: KeyService
     audit: Audit
-    desk: Desk
+    placements: PlacementAdmin
     quotas: Quotas
     leases: LeaseService
     activity: Activity
@@ -148,10 +148,11 @@ class Server:
         self.audit = audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
-        self.runtime = runtime = await runtime_over(ways, records, config.placement_fresh)
+        self.runtime = runtime = await StoreRouter.over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.cache.markers = Markers(lambda: runtime.stores)
-        self.desk = await stack.enter_async_context(placing(runtime, records, audit))
+        moving = moving_directories(runtime, records, audit)
+        self.placements = await stack.enter_async_context(moving)
 
     async def _build(self) -> ASGIApp:
         """Make the parts of the service, and give each what it uses."""
@@ -160,7 +161,7 @@ class Server:
         self.quotas = quotas = Quotas(limits, runtime.now)
         self.leases = leases = LeaseService(runtime, quotas)
         self.streams = streams = NotificationStreams(self.server_id, limits)
-        self.activity = activity = Activity(runtime.now, runtime.connection.scan)
+        self.activity = activity = Activity(runtime.now, runtime.scan)
         leases.observers.append(activity.applied)
         receiver = StreamReceiver(runtime.receiver, streams)
         runtime.receiver = ObservingReceiver(receiver, activity.keys)
@@ -200,7 +201,7 @@ class Server:
             ),
             EventRoutes(self.server_id, answers, activity, leases, reader, quotas.reading, limits),
             KeyRoutes(keys, audit, quotas.changing),
-            PlacementRoutes(self.desk, quotas.changing),
+            PlacementRoutes(self.placements, quotas.changing),
             Pages(sessions, quotas, audit, bodies),
         )
         return Application(
@@ -214,11 +215,11 @@ class Server:
             tracing=tracing,
         )
 
-    def _own(self, placement: Placement) -> Own:
+    def _own(self, placement: PlacementSettings) -> OwnPlacement:
         """A placement, with this machine's name where others could mean another store by it."""
         config = self.config
-        machine = "" if is_beside(placement.url, config.records_url) else gethostname()
-        return own_of(placement, nameless=not config.placement, machine=machine)
+        machine = "" if is_found_with(config.records_url, placement.url) else gethostname()
+        return own_placement(placement, machine)
 
     def _metrics(self) -> Metrics:
         """Count and measure requests and commands."""

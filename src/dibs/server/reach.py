@@ -177,7 +177,7 @@ class KeyReader:
                     return KeysFound(items, cursor or _before(stretch))
                 few = min(limit - len(items), AT_ONCE)
                 async with self._reading.turn(principal.key_id, AT_ONCE):
-                    page = await self._leases.runtime.connection.scan(stretch, cursor, few)
+                    page = await self._leases.runtime.scan(stretch, cursor, few)
                 looks += 1
                 cursor = page.cursor
                 for item in page.items:

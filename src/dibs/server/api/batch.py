@@ -38,7 +38,7 @@ from dibs.server.audit import Audit
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
-from dibs.server.placing.home import SLACK
+from dibs.server.placement.registry import SLACK
 from dibs.server.quotas import FairQueue, Quotas
 from dibs.server.reach import KeyReader, bounded
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
