@@ -209,7 +209,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
-    "server.front": Rule(SERVICE | names("server.*"), theirs=HTTP | {"uvicorn"}),
+    "server.front": Rule(SERVICE | names("server.*"), theirs=names("starlette uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
     "server.tracing": Rule(
         SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}

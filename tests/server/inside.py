@@ -193,12 +193,12 @@ def events_of(world: Running) -> Activity:
 
 def is_watched(world: Running) -> bool:
     """Whether anybody follows its events or watches a key."""
-    return events_of(world).has_followers
+    return bool(events_of(world)._followers)
 
 
 def followers_of(world: Running) -> int:
     """How many follow all of its events."""
-    return events_of(world).poller.followers
+    return events_of(world).followers_of(None)
 
 
 def has_looked(world: Running) -> bool:

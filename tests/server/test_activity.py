@@ -79,9 +79,8 @@ async def test_more_keys_than_a_page(runtime: Stores, monkeypatch: pytest.Monkey
 async def test_nobody_watches_any_more(runtime: Stores) -> None:
     seen, news = activity_of(runtime), asyncio.Event()
     with seen.following(news), seen.following(news, b"lock:x"):
-        assert seen.is_watched(b"lock:x")
-    assert not seen.has_followers
-    assert not seen.is_watched(b"lock:x")
+        assert (seen.followers_of(None), seen.followers_of(b"lock:x")) == (1, 1)
+    assert (seen.followers_of(None), seen.followers_of(b"lock:x")) == (0, 0)
 
 
 async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(

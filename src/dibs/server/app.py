@@ -183,7 +183,7 @@ class Application:
             raise
 
     async def _principal(self, caller: Caller, needs: Needs) -> Principal:
-        """Who asks. Raises `ApiProblem`: 401, or 403 for a session that another site's page uses."""
+        """The caller. Raises `ApiProblem`: 401, or 403 for a session that another site's page uses."""
         raw = caller.headers.get(b"authorization")
         if needs.kind == "session" or (raw is None and self._sessions.is_brought(caller)):
             if raw is not None:
@@ -210,7 +210,7 @@ def description() -> bytes:
 
 
 def _problem_of(error: DibsError) -> ApiProblem:
-    """A problem for what the library raises."""
+    """A problem for an error of the library."""
     if isinstance(error, AcquireTimeout):
         return ApiProblem(
             "held",
@@ -239,7 +239,7 @@ def _check_escapes(raw_path: bytes) -> None:
 
 
 def _check(caller: Caller, needs: Needs, name: bytes, *, forced: bool) -> None:
-    """Raises `ApiProblem`, 403, without telling anything but which scope is missing where."""
+    """Raises `ApiProblem`, 403, which only tells the missing scope and directory."""
     scope = needs.forced if forced and needs.forced is not None else needs.scope
     if scope is None:
         return

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from dibs.config import seconds
 from dibs.errors import DibsError, NotConfigured
+from dibs.server.api.parameters import describe_type, place_in
 from dibs.server.audit import KEEP, MOST
 from dibs.server.auth.credentials import ServiceSecret
 from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.logs import Format
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.sqlite import sqlite_path
-from dibs.server.wanted import place_in, wanted
 from dibs.session import implicit_url
 from dibs.settings import closest, is_link
 from dibs.stores.redact import redacted
@@ -163,7 +163,7 @@ def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
     name = place or error.partition(" ")[0]
     variable = VARIABLE + name.upper().replace(".", "__")
     where = variable if variable in environ else f"{file}: {place}" if place else file
-    words = wanted(ServerConfig, place)
+    words = describe_type(ServerConfig, place)
     return f"{where}: give {words}" if words else f"{where}: {error}"
 
 

@@ -87,7 +87,7 @@ class Front:
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:
-    """A socket of our own. Raises `CannotListen`; `NotConfigured` for a port that is for others."""
+    """Open the socket. Raises `CannotListen`; `NotConfigured` for a port that is for others."""
     found = look_up(config.listen, *config.address)
     try:
         sock = socket.socket(found.family, found.kind, found.protocol)
@@ -108,7 +108,7 @@ def listening_socket(config: ServerConfig) -> socket.socket:
 
 
 def url_of(sock: socket.socket, *, secure: bool) -> str:
-    """Where it is found that listens there."""
+    """The URL of a listening socket."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{shown}:{port}"
@@ -134,7 +134,7 @@ def allow_files(wanted: int) -> None:
 
 
 def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
-    """What connections are encrypted with; None where no certificate is given.
+    """The TLS settings of connections; None without a certificate.
 
     Raises `NotConfigured` for files that can't be read or do not belong together.
     """

@@ -49,7 +49,7 @@ WAITER_TTL = 30.0
 
 
 class IdleKey(NamedTuple):
-    """What is remembered of a key that nobody uses any longer."""
+    """The memory of a key that is not in use any more."""
 
     ended: float
     """When its last hold ended."""

@@ -43,7 +43,7 @@ class RequestTraces(Protocol):
 
     @property
     def trace(self) -> str:
-        """Its `traceparent`, stored with what it acquires; empty if it is not traced."""
+        """The `traceparent` to store with a lease; empty if the request is not traced."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """A span for the time in the queue."""

@@ -1,4 +1,4 @@
-"""One server, from its start to its graceful end: stores, records, the parts of the service, its socket.
+"""A server from its start to its graceful end: stores, records, the parts of the service, its socket.
 
 Leases are in stores, keys and restrictions in records: another server of the same service answers just as
 well. A server keeps some things to itself, and they end with it: streams and long polls, what each key has
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("dibs.server")
 
 YOUNG = 5_000
-"""So many new objects are there before a look for garbage among them: requests under way are none."""
+"""New objects before the next garbage collection: more than those of the requests under way."""
 
 
 class Server:
-    """One server. `start`, then `run` until `stop`, in one event loop."""
+    """A server of the service. `start`, then `run` until `stop`, in one event loop."""
 
     runtime: StoreRouter
     """How commands get to the store, or to that of several where their key lives."""
@@ -257,7 +257,7 @@ class Server:
             log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
     def _ticket(self) -> str:
-        """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
+        """Text of a link that signs an administrator in; empty if not wanted. Raises `NotConfigured`."""
         if not self.first_key and not self.config.sign_in:
             return ""
         administrator = self.keys.administrator()
@@ -322,7 +322,7 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
 
 
 def _tracing(leases: LeaseService) -> "Tracing | None":
-    """What makes a span of each request, if OpenTelemetry is set up in this process."""
+    """Makes a span of each request, if OpenTelemetry is set up in this process."""
     try:
         from opentelemetry import trace
     except ImportError:
@@ -358,7 +358,7 @@ async def leave_sign(url: str, name: str) -> None:
 
 
 def _leave_alone_what_stays() -> None:
-    """What is there by now stays to the end, so nobody looks for garbage among it any more."""
+    """Exclude all present objects from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)

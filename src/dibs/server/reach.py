@@ -1,4 +1,4 @@
-"""Reading keys in their order, page by page, as far as somebody may see them."""
+"""Pages of keys, as far as an API key may read them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -92,16 +92,16 @@ class KeysFound(NamedTuple):
 
 
 HEADS = tuple(sorted(kind.encode() + b":" for kind in KINDS))
-"""What keys begin with, in their order."""
+"""Prefixes of the keys of each kind, in their order."""
 
 
 def heads_of(kind: Kind | None) -> Sequence[bytes]:
-    """What keys of that kind begin with, or of any."""
+    """Prefixes of the keys of a kind, or of all kinds."""
     return HEADS if kind is None else (kind.encode() + b":",)
 
 
 def names_of(text: str) -> bytes:
-    """What names begin with, as parameters have it. Raises `ApiProblem`, 400."""
+    """The prefix of names in a parameter. Raises `ApiProblem`, 400."""
     try:
         raw = decoded(text.removeprefix(MARK))
     except ValueError:
@@ -115,7 +115,7 @@ def names_of(text: str) -> bytes:
 
 
 def prefixes_of(prefix: bytes) -> list[bytes]:
-    """What keys of each kind begin with that begin with `prefix`."""
+    """Prefixes of the keys of each kind that begin with `prefix`."""
     return [head if head.startswith(prefix) else prefix for head in HEADS if _meet(head, prefix)]
 
 
@@ -194,7 +194,7 @@ class KeyReader:
     async def ask_in_parts(
         self, who: Principal, commands: Sequence[Command]
     ) -> Sequence[CallResult]:
-        """As `LeaseService.ask_all`, but read few keys at a time, and none beyond `PAGE_BYTES`."""
+        """Apply commands. Read few keys at a time, and none beyond `PAGE_BYTES`."""
         told = list[CallResult]()
         looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
         for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):

@@ -58,7 +58,7 @@ type End = Literal["draining", "key", "session", "gone"]
 
 
 class Endings:
-    """What can end an answer that takes long."""
+    """Watches for the ends of answers that take long."""
 
     def __init__(self, shutdown: Shutdown, keys: KeyCache, sessions: Sessions) -> None:
         self.shutdown = shutdown

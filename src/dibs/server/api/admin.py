@@ -11,7 +11,7 @@ from dibs.server.api.problems import ApiProblem, forbidden
 from dibs.server.api.responses import done_response, json_response
 from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, everywhere, on_path, route, somewhere
 from dibs.server.api.schemas import Done, Nothing, Strict
-from dibs.server.audit import Audit, Page
+from dibs.server.audit import Audit, AuditPage
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
 from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
 from dibs.server.auth.policy import Scope
@@ -124,7 +124,7 @@ class KeyRoutes:
         _ADMIN,
         summary="The audit log, newest first; a page can be empty and not the last",
         query=AuditQuery,
-        answers={200: Page},
+        answers={200: AuditPage},
     )
     async def audit(self, caller: Caller, query: AuditQuery) -> Response:
         """The newest lines; for an administrator of a directory, those about that."""

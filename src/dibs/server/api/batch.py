@@ -46,9 +46,6 @@ from dibs.stores.port import MAX_BATCH
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 
-MAX_REVOKES = 1
-"""Revocations in a batch. It is the one command that reads all holders of its key."""
-
 MOST_SLOTS = 8_192
 """Numbered slots in a batch. They are what makes an acquire or a resize expensive."""
 
@@ -175,10 +172,13 @@ class BatchRoutes:
         commands: Sequence[Command | Failed],
         checked: list[Command | Reply],
     ) -> Sequence[Reply]:
-        for n in [n for n, each in enumerate(checked) if type(each) is Revoke][MAX_REVOKES:]:
-            checked[n] = Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
         self._audit_refusals(who, commands, checked)
-        await self._audit_revokes(who, checked)
+        revokes = ((n, each) for n, each in enumerate(checked) if isinstance(each, Revoke))
+        for count, (number, revoke) in enumerate(list(revokes)):
+            if count:  # it is the one command that reads all holders of its key
+                checked[number] = Failed("busy", "at most 1 revocation fits into a batch")
+            else:
+                checked[number] = await self._audited(who, revoke, checked)
         sent = [each for each in checked if isinstance(each, COMMANDS)]
         results: Sequence[CallResult] = ()
         if sent:
@@ -228,34 +228,22 @@ class BatchRoutes:
                 name = command.key.partition(b":")[2]
                 self._audit.deny(who, "revoke in POST /v1/batch", name)
 
-    async def _audit_revokes(self, who: Principal, checked: list[Command | Reply]) -> None:
-        """Write the audit lines of revocations before they are done; where nobody holds, nothing is done."""
-        seen = set[bytes]()
-        revokes: dict[int, Revoke] = {}
-        for number, command in enumerate(checked):
-            if type(command) is Acquire:
-                seen.add(command.key)
-            elif type(command) is Revoke:
-                revokes[number] = command
-        asked = {each.key: Inspect(each.key) for each in revokes.values() if each.key not in seen}
-        found = await self._leases.runtime.call_all(list(asked.values())) if asked else ()
-        free = {
-            key
-            for key, each in zip(asked, found, strict=True)
-            if isinstance(each, TimedReply)
-            and isinstance(each.reply, Status)
-            and not each.reply.holders
-        }
-        for number, command in revokes.items():
-            kind, _, name = command.key.partition(b":")
-            if command.key in free:
-                checked[number] = Revoked(0, 0.0)
-            elif not self._audit.may_force(who):
-                checked[number] = Failed("busy", too_often().detail)
-            else:
-                detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
-                detail["lease"] = command.lease
-                await self._audit.write(who, "force release", name, detail)
+    async def _audited(
+        self, who: Principal, revoke: Revoke, batch: Sequence[Command | Reply]
+    ) -> Command | Reply:
+        """The revocation, after its audit line is written. Where nobody holds, nothing is done."""
+        key = revoke.key
+        if not any(type(each) is Acquire and each.key == key for each in batch):
+            (found,) = await self._leases.runtime.call_all([Inspect(key)])
+            status = found.reply if isinstance(found, TimedReply) else None
+            if isinstance(status, Status) and not status.holders:
+                return Revoked(0, 0.0)
+        if not self._audit.may_force(who):
+            return Failed("busy", too_often().detail)
+        kind, _, name = key.partition(b":")
+        detail = {"kind": kind.decode(), "reason": revoke.reason, "now": revoke.now}
+        await self._audit.write(who, "force release", name, {**detail, "lease": revoke.lease})
+        return revoke
 
     # -- at the store -------------------------------------------------------------------------------
 

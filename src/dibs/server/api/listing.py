@@ -41,7 +41,7 @@ QUEUE_PAGES = 16
 
 
 class ScanQuery(Strict, frozen=True):
-    """What keys begin with, or names of every kind; and after which key the page begins, in base64."""
+    """A prefix of keys, or of names of every kind, and the key before the page, in base64."""
 
     prefix: Annotated[str, Meta(max_length=1024, description="What keys begin with, in base64")] = (
         ""
@@ -52,7 +52,7 @@ class ScanQuery(Strict, frozen=True):
 
 
 class QueuesQuery(Strict, frozen=True):
-    """What names begin with, and how many queues to show."""
+    """A prefix of names, and the number of queues to show."""
 
     names: Names = ""
     limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES)] = 50

@@ -64,7 +64,7 @@ _LINKS: dict[str, Node] = {
         },
     },
 }
-"""What an answer is good for, by the operation that gives it."""
+"""Operations that can follow another one, with values of its answer."""
 
 
 def describe(routes: Iterable[Operation]) -> Node:
@@ -133,7 +133,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
 
 
 def _ids(routes: Iterable[Operation]) -> list[str]:
-    """What each operation is called: its module and function, and its number where there are several."""
+    """The id of each operation: its module and method, with a number if there are several."""
     seen: Counter[str] = Counter()
     found = []
     for route in routes:

@@ -1,18 +1,19 @@
-"""What a request says: its query and its body, decoded by msgspec, with errors that people can read."""
+"""Query, lease id and body of requests, decoded by msgspec, with errors that people can read."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
+from msgspec import inspect as types
 from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import BoundOperation, Caller, Operation
 from dibs.server.quotas import FairQueue
-from dibs.server.wanted import place_in, wanted
 
 MAX_PARAMETERS = 32
 """Parameters of one request."""
@@ -87,7 +88,7 @@ def _describe_error(error: str, kind: type[Struct]) -> str:
         error = error.replace("Object contains unknown field", "unknown parameter")
         return f"{error}; allowed parameters: {known or 'none'}"
     name = place_in(error)
-    words = wanted(kind, name)
+    words = describe_type(kind, name)
     if words:
         return f"`{name}` must be {words}"
     return error.replace("Object missing required field", "missing parameter")
@@ -215,3 +216,60 @@ def text_flaw(what: str, text: str, most: int) -> str | None:
     """The complaint about a text of more than `most` bytes; None if it fits."""
     size = len(text.encode(errors="surrogatepass"))
     return f"`{what}` must be at most {most} bytes long, not {size}" if size > most else None
+
+
+# -- types in words ---------------------------------------------------------------------------------
+
+_WHERE = re.compile(r" - at `\$\.([^`]+)`$")
+
+
+def place_in(error: str) -> str:
+    """The place that an error of msgspec names: fields with dots between; empty if it names none."""
+    found = _WHERE.search(error)
+    return found[1] if found else ""
+
+
+def describe_type(kind: type[Struct], place: str) -> str:
+    """The values that a field can have, in plain words; empty if there are no words or no such field."""
+    node: Any = types.type_info(kind)
+    words = ""
+    for name in place.split("."):
+        fields = node.fields if isinstance(node, types.StructType) else ()
+        found = [field.type for field in fields if field.encode_name == name]
+        if not found:
+            return ""
+        node, words = _plain(found[0])
+    return words or _in_words(node)
+
+
+def _plain(node: Any) -> tuple[Any, str]:
+    """The type inside unions and metadata, and its words in there."""
+    words = ""
+    while isinstance(node, types.Metadata | types.UnionType):
+        if isinstance(node, types.UnionType):
+            node = next(each for each in node.types if not isinstance(each, types.NoneType))
+        else:
+            words = (node.extra or {}).get("words", words)
+            node = node.type
+    return node, words
+
+
+def _in_words(node: Any) -> str:
+    match node:
+        case types.LiteralType(values=values):
+            return f"one of {', '.join(str(each) for each in values if each)}"
+        case types.IntType():
+            return f"a whole number{_bounds(node)}"
+        case types.FloatType():
+            return f"a number{_bounds(node)}"
+        case types.BoolType():
+            return "true or false"
+        case _:
+            return ""
+
+
+def _bounds(node: types.IntType | types.FloatType) -> str:
+    least = f", {node.ge} at least" if node.ge is not None else ""
+    above = f", above {node.gt}" if node.gt is not None else ""
+    most = f", {node.le} at most" if node.le is not None else ""
+    return f"{least}{above}{most}"

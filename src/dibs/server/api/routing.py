@@ -1,4 +1,4 @@
-"""What the API serves where: operations, what each needs of its caller, and who calls.
+"""Operations of the API: their paths and methods, the permissions that they need, and their callers.
 
 A handler is a method that `route` marks:
 
@@ -42,7 +42,7 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a route needs of whoever calls it. There is no route without."""
+    """Permissions that a route needs. There is no route without."""
 
     kind: Literal["public", "signed-in", "path", "commands", "somewhere", "everywhere", "session"]
     """
@@ -109,7 +109,7 @@ _GIVEN_ONCE = (
 
 
 class Caller:
-    """Who sends a request, and the request."""
+    """The sender of a request, and the request."""
 
     __slots__ = ("allowed", "headers", "principal", "request", "session")
 
@@ -175,7 +175,7 @@ _FROM_PATH = {"name": "{name}", "directory": "{dir}", "word": "{word}", "rest": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of one path, with all that its description in OpenAPI needs."""
+    """A method of a path, with all that OpenAPI describes of it."""
 
     method: Method
     path: str
@@ -209,12 +209,12 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What a method takes besides the caller."""
+        """Arguments of the method besides the caller."""
         return tuple(inspect.signature(self.handler).parameters)[2:]
 
 
 class Described(TypedDict, total=False):
-    """What may be said of an operation besides; see `Operation`."""
+    """Optional fields of an `Operation`."""
 
     query: type[Struct]
     body: Any
@@ -282,7 +282,7 @@ def _check_arguments(operation: Operation, paths: str) -> None:
 
 
 def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
-    """What a path names, as handlers take it. Raises `ApiProblem`, 400, for a name that is none."""
+    """Arguments of handlers that the path contains. Raises `ApiProblem`, 400, for a malformed name."""
     found: dict[str, Any] = {}
     for what, text in params.items():
         if what == "name":
@@ -328,7 +328,7 @@ class BoundOperation:
 
 
 type Found = BoundOperation | ApiProblem
-"""What a request leads to, or why it leads nowhere."""
+"""The operation of a request, or the problem that there is none."""
 
 type Respond = Callable[[Found, Connection, Receive, Send], Awaitable[None]]
 
@@ -350,7 +350,7 @@ class PathEndpoint:
 
 
 def starlette_routes(operations: Iterable[BoundOperation], respond: Respond) -> list[Route]:
-    """One route for each path, in their order; those that match any rest of a path come last."""
+    """A route for each path, in their order; those that match any rest of a path come last."""
     paths: dict[str, dict[str, BoundOperation]] = {}
     for bound in operations:
         operation = bound.operation

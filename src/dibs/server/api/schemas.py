@@ -143,7 +143,7 @@ class RenewQuery(Strict, frozen=True):
 
 
 class ReleaseQuery(Strict, frozen=True):
-    """What is released; or, with `force`, whose leases are ended."""
+    """The lease to release; or, with `force`, the leases of others to end."""
 
     id: AnyId | None = None
     kind: Which = "lock"
@@ -165,13 +165,13 @@ class ReleaseQuery(Strict, frozen=True):
 
 
 class LookQuery(Strict, frozen=True):
-    """Whose holders are told."""
+    """The kind of primitive."""
 
     kind: Which = "lock"
 
 
 class ListQuery(Strict, frozen=True):
-    """Where a page begins, and how long it is."""
+    """The first name of a page, and its length."""
 
     from_: (
         Annotated[str, Meta(description="The first name of the page: `next` of the one before")]
@@ -200,14 +200,14 @@ class HeldAnswer(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """It is done."""
+    """Success."""
 
     status: int = 200
     title: str = "Ok"
 
 
 class Extended(Done, frozen=True):
-    """It stands for so long from now, unless it is renewed again."""
+    """A lease that was renewed: it ends after `remaining` seconds unless it is renewed again."""
 
     ttl: float = 0.0
     remaining: float = 0.0
@@ -215,7 +215,7 @@ class Extended(Done, frozen=True):
 
 
 class Forced(Struct, frozen=True):
-    """What came of a force release."""
+    """Result of a force release."""
 
     status: int
     title: str
@@ -227,7 +227,7 @@ class Forced(Struct, frozen=True):
 
 
 class Info(Struct, frozen=True):
-    """Who holds it. `ttl` is what is left of it in whole seconds, rounded up."""
+    """The first holder. `ttl` are the seconds that are left, rounded up."""
 
     ttl: int
     client_id: str = field(name="client-id")

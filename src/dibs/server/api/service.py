@@ -1,4 +1,4 @@
-"""What the service says of itself: health, metrics, promises, limits, its description; and tokens."""
+"""Answers about the service: health, metrics, capabilities, limits, OpenAPI, problems; and tokens."""
 
 import asyncio
 from collections.abc import Callable
@@ -162,7 +162,7 @@ class ServiceRoutes:
         answers={200: About},
     )
     async def about(self, caller: Caller) -> Response:
-        """What the service is, and who asks."""
+        """Return the capabilities of the service, and the caller's key."""
         who, promised = caller.principal, self._capabilities()
         promises = Promises(
             promised.scope,
@@ -215,7 +215,7 @@ class ServiceRoutes:
         problems=(404,),
     )
     async def problem(self, _: Caller, word: str) -> Response:
-        """What a problem's type means."""
+        """Return the meaning of a problem's type, and advice."""
         kind = PROBLEM_KINDS.get(word)
         if kind is None:
             raise ApiProblem("no-such-route", "unknown problem type")
