@@ -48,7 +48,7 @@ from benchmarks.temporal_flows import (
 )
 from benchmarks.temporal_world import World, world
 from dibs.stores.temporal.protocol.ids import broker_id, permit_workflow_id
-from dibs.temporal.slot.acquiring import PAUSE, PROBE, Prober
+from dibs.temporal.slots.acquire import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 
 SECTION = "Temporal"

@@ -46,8 +46,8 @@ SERVICE = BELOW | names(
 )
 HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
-    "config core.* locks.messages stores.temporal.protocol.* stores.temporal.workflows.*"
-    " temporal.defaults temporal.failures"
+    "config core.* locks.messages stores.temporal.protocol.*"
+    " temporal.errors temporal.options temporal.permit temporal.sdk"
 )
 """What workflow code of Temporal's users relies on, however a permit is granted."""
 
@@ -103,15 +103,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "stores.temporal.unheeded": Rule(),
     # what runs in workflows: no clock, no thread, no I/O but by Temporal
-    "stores.temporal.workflows.*": Rule(
-        BASE | names("stores.temporal.protocol.* stores.temporal.unheeded"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
     "stores.temporal.broker.*": Rule(
-        BASE
-        | names("core.* stores.snapshot stores.temporal.protocol.* stores.temporal.workflows.*"),
+        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
@@ -150,7 +143,7 @@ RULES: Mapping[str, Rule] = {
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
-        PUBLIC | names("config process settings"), siblings=True, theirs=names("cronsim")
+        PUBLIC | names("clock config process settings"), siblings=True, theirs=names("cronsim")
     ),
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
@@ -160,20 +153,20 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal": Rule(
         names("errors lazy stores.temporal.broker.* temporal.semaphore temporal.plugin")
-        | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
-        | names("temporal.worker.* temporal.defaults stores.temporal.protocol.*")
+        | names("temporal.errors temporal.options temporal.permit temporal.slots.*")
+        | names("temporal.activity.* temporal.worker.* stores.temporal.protocol.*")
     ),
     "temporal.sdk": Rule(theirs=names("temporalio")),
-    "temporal.failures": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
-    "temporal.defaults": Rule(names("stores.temporal.protocol.queues"), theirs=names("temporalio")),
-    "temporal.permits.*": flows(),
-    "temporal.slot.*": flows("temporal.permits.*"),
-    "temporal.fair.*": flows("temporal.permits.*"),
+    "temporal.errors": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
+    "temporal.options": flows(),
+    "temporal.permit": flows(),
+    "temporal.slots.*": flows(),
+    "temporal.fair.*": flows(),
     # the kind of the workflow's own random numbers, which a replay draws again
-    "temporal.slot.acquiring": replace(
-        flows("temporal.permits.* temporal.slot.*"), not_stdlib=IN_WORKFLOWS - {"random"}
+    "temporal.slots.acquire": replace(
+        flows("temporal.slots.*"), not_stdlib=IN_WORKFLOWS - {"random"}
     ),
-    "temporal.semaphore": flows("temporal.permits.* temporal.slot.* temporal.fair.*"),
+    "temporal.semaphore": flows("temporal.slots.* temporal.fair.*"),
     "temporal.activity.*": Rule(
         PUBLIC
         | names("config settings core.* client stores.registry temporal.sdk")
@@ -185,7 +178,7 @@ RULES: Mapping[str, Rule] = {
     "temporal.worker.*": Rule(
         BASE
         | names("config stores.temporal.protocol.* stores.temporal.broker.*")
-        | names("stores.temporal.client.* temporal.sdk temporal.slot.*"),
+        | names("stores.temporal.client.* temporal.sdk temporal.slots.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
@@ -227,20 +220,23 @@ RULES: Mapping[str, Rule] = {
     "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.key_state server.lock_events")
+        | names("server.key_changes server.lock_events")
     ),
     # in the command line as well, without a loop
-    "server.key_state": Rule(
-        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    "server.key_changes": Rule(
+        BASE | names("core.names server.key_state server.lock_events"),
+        not_stdlib=names("asyncio"),
+        no_async=True,
     ),
+    "server.key_state": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
-    "server.placing.*": Rule(
+    "server.placement.*": Rule(
         BASE
-        | names("core.names stores.registry stores.http.names stores.postgres.url")
+        | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.config server.auth.policy server.reach server.records.port")
-        | names("server.background server.auth.credentials"),
+        | names("server.audit server.auth.policy server.records server.records.port")
+        | names("server.background server.reach"),
         siblings=True,
         theirs=names("msgspec"),
     ),
@@ -263,7 +259,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names("process settings temporal testing config stores.http.* stores.web.* server.*")
+        | names("process settings temporal testing config stores.http.* stores.waker server.*")
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),

@@ -89,7 +89,7 @@ def test_primitives_have_no_async_generators() -> None:
         ("stores.redis", "from .memory import MemoryBackend"),
         ("stores.redis.lua", "from ..memory import MemoryBackend"),
         ("stores.redis", "def f():\n    import dibs.stores.sqlite"),
-        ("server.placing.runtime", "from dibs.server import routes"),
+        ("server.placement.router", "from dibs.server import routes"),
         ("server.app", "import prometheus_client"),
         ("stores.redis", "if TYPE_CHECKING:\n    from dibs import client"),
         ("locks.lock", "import asyncio.locks"),

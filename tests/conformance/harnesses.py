@@ -85,6 +85,7 @@ class Valkeys(Redis):
 class Etcd(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
+    many = 400
     scheme = "etcd"
     tls = False
     url: str
@@ -110,6 +111,7 @@ class Etcds(Etcd):
 class Kubernetes(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
+    many = 200
     url: str
 
     @pytest.fixture(autouse=True, scope="class")

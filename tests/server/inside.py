@@ -2,32 +2,27 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
-from uuid import uuid4
 
 from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Principal
 from dibs.server.auth.sessions import Sessions
-from dibs.server.drain import Drain
 from dibs.server.leases import Observer
-from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.listing import Listed, Listing
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.table import Table
-from dibs.server.placing.ways import Ways
-from dibs.server.post import Post, TappedMail
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.table import TableReader
 from dibs.server.quotas import Quotas
-from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.serve import Server
 from dibs.server.service import Health, Meter, Service
+from dibs.server.shutdown import Endings, Shutdown
 
-type Stores = PlacedRuntime
+type Stores = StoreRouter
 """What leads commands to one store or several."""
 
 
@@ -114,8 +109,8 @@ def runtime_of(world: Running) -> Stores:
 
 def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
-    if not isinstance(runtime.receiver, TappedMail):
-        runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
+    if not isinstance(runtime.receiver, StreamReceiver):
+        runtime.receiver = StreamReceiver(runtime.receiver, notifications_of(world))
     service_of(world).runtime = service_of(world).leases.runtime = runtime
 
 
@@ -137,12 +132,12 @@ def store_of(world: Running) -> AsyncRuntime:
 
 def placements_of(world: Running) -> Any:
     """The runtimes of its stores by the names of their placements."""
-    return runtime_of(world).ways.named
+    return runtime_of(world).named
 
 
-def atlas_of(world: Running) -> Atlas:
+def table_reader_of(world: Running) -> TableReader:
     """What it knows of where directories live."""
-    return runtime_of(world).atlas
+    return runtime_of(world).reader
 
 
 async def ask_all(
@@ -153,14 +148,8 @@ async def ask_all(
 
 
 def alone(store: AsyncRuntime) -> Stores:
-    """One store behind what a server has for several, without a server.
-
-    It is the only one, now and always: the table never ages, whatever the store's clock does.
-    """
-    listing = Listing((Listed("only", ("here",)),), "only", 3.0)
-    records = records_for(f"memory://{uuid4()}")  # nobody reads them
-    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0, store)
-    return PlacedRuntime(store, Ways({"here": store}, listing), atlas)
+    """One store behind what a server has for several, without a server."""
+    return StoreRouter.alone(store)
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -181,7 +170,7 @@ def meters_of(world: Running) -> list[Meter]:
     return service_of(world).meters
 
 
-def notifications_of(world: Running) -> Post:
+def notifications_of(world: Running) -> NotificationStreams:
     """The streams of notifications to clients."""
     return service_of(world).post
 
@@ -193,7 +182,7 @@ def events_of(world: Running) -> Activity:
 
 def is_watched(world: Running) -> bool:
     """Whether anybody follows its events or watches a key."""
-    return events_of(world).poller.has_followers
+    return events_of(world).has_followers
 
 
 def followers_of(world: Running) -> int:
@@ -211,9 +200,14 @@ def is_traced(server: Server) -> bool:
     return server.service.spans is not None
 
 
-def drain_of(world: Running) -> Drain:
-    """What ends its long answers."""
+def shutdown_of(world: Running) -> Shutdown:
+    """Whether it is about to stop."""
     return service_of(world).drain
+
+
+def endings_of(world: Running) -> Endings:
+    """What ends its long answers."""
+    return service_of(world).endings
 
 
 def health_of(world: Running) -> Health:

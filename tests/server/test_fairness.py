@@ -44,7 +44,7 @@ class Gate:
         """Whose acquires went to the store."""
         self.reads = 0
         runtime = runtime_of(world)
-        call, scan = runtime.call, runtime.connection.scan
+        call, scan = runtime.call, runtime.scan
         wait_until(lambda: has_looked(world), "the server's own first look, which takes no room")
 
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
@@ -59,7 +59,7 @@ class Gate:
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
-        monkeypatch.setattr(runtime.connection, "scan", slow_scan)
+        monkeypatch.setattr(runtime, "scan", slow_scan)
 
     def open(self, number: int) -> None:
         def release() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from temporalio import workflow
 
-from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld
-from dibs.temporal.permits.permit import Permit
+from dibs.temporal.errors import AcquireTimedOut, AlreadyHeld
+from dibs.temporal.permit import Permit
 from dibs.temporal.semaphore import Semaphore
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 
 from dibs.model import Inspect, Status
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-from dibs.temporal.worker.sandbox import passing_ours
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 from dibs.temporal.worker.served import owner_closed
+from dibs.temporal.worker.worker import passing_ours
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import SERVED, Brokered
 from tests.temporal.fair_flows import FLOWS, Held, Holding, Wish

@@ -10,7 +10,7 @@ import sys
 
 from temporalio.client import Client
 
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 from tests.temporal.slot_workflows import Relay, Spec
 from tests.temporal.workers import history_of, replay, unique, worker
 

@@ -12,8 +12,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from dibs.errors import LeaseLost
-from dibs.temporal.failures import PermitLost
-from dibs.temporal.permits.permit import Permit
+from dibs.temporal.errors import PermitLost
+from dibs.temporal.permit import Permit
 from dibs.temporal.semaphore import Lock, Semaphore
 from tests.temporal.guide import GuideSemaphore
 

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 from tests.temporal.guide import GuidePermit
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted, Relay, Spec, TwoTasks
 from tests.temporal.workers import connected, history_of, kinds, unique, until, worker

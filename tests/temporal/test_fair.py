@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 import dibs
 from dibs.model import Revoke
-from dibs.temporal.fair import acquiring as brokered_place
+from dibs.temporal.fair import acquire as brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     Held,
@@ -22,7 +22,7 @@ from tests.temporal.fair_flows import (
     TwoTasks,
 )
 from tests.temporal.fair_world import fair_world
-from tests.temporal.workers import count, kinds, unique, until
+from tests.temporal.workers import count, kinds, status_of, unique, until
 
 pytestmark = [pytest.mark.once]
 
@@ -48,6 +48,20 @@ async def test_all_are_served_in_order_and_each_has_the_same_short_history(
         assert max(lengths) - min(lengths) <= 6
         assert {count(history)["TIMER_STARTED"] for history in histories} == {1}
         assert {count(history)["WORKFLOW_TASK_FAILED"] for history in histories} == {0}
+
+
+async def test_the_modes_do_not_exclude_each_other(temporal_server: TemporalServer) -> None:
+    """A fair holder and one of slot mode have the only slot of one name at the same time."""
+    async with fair_world(temporal_server) as world:
+        fair = await world.holding()
+        slotted = await world.holding(semaphore={"fair": False})
+        assert [each.owner.split("/")[0] for each in (await world.status()).holders] == [fair.id]
+        assert await status_of(world.client, f"permit:{world.resource}:0") == "RUNNING"
+        for each in (fair, slotted):
+            await each.signal(Holding.leave)
+        one, other = await fair.result(), await slotted.result()
+        assert one.slots == other.slots == ["0"]
+        assert max(one.since, other.since) < min(one.until, other.until)
 
 
 async def test_a_higher_priority_comes_first(temporal_server: TemporalServer) -> None:

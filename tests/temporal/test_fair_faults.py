@@ -10,7 +10,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.model import Revoke
 from dibs.stores.temporal.broker.watch import Watch
-from dibs.temporal.fair import acquiring as brokered_place
+from dibs.temporal.fair import acquire as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import FLOWS, Held, Holding, Relay, Siblings, TwoSemaphores, TwoTasks

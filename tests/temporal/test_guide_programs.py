@@ -19,7 +19,7 @@ from dibs.temporal import (
     PermitSlotInput,
     PermitSlotWorkflow,
     connect_temporal_client,
-    defaults,
+    options,
     permit_workflow_id,
 )
 from tests.servers.temporal import TemporalServer
@@ -83,9 +83,9 @@ async def test_a_permit_that_nobody_serves_leaves_its_slot_soon_after_its_lease(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker doesn't know `PermitSlotWorkflow`; the holder is told, and the server ends the permit."""
-    monkeypatch.setattr(defaults, "ARMED", 0.5)
-    monkeypatch.setattr(defaults, "ARMED_AT_LEAST", 0.5)
-    monkeypatch.setattr(defaults, "GRACE", 0.5)
+    monkeypatch.setattr(options, "REPORT_TIMEOUT", 0.5)
+    monkeypatch.setattr(options, "MIN_REPORT_TIMEOUT", 0.5)
+    monkeypatch.setattr(options, "GRACE", 0.5)
     gate, queue = unique("gate"), unique("jobs")
     async with unsandboxed(client, queue, [Overdue]):
         with pytest.raises(WorkflowFailureError) as failed:

@@ -11,14 +11,14 @@ from temporalio.exceptions import ApplicationError
 from dibs.errors import NotConfigured, NotHeld, UnsafeTiming
 from dibs.temporal import DibsPlugin, LockInterceptor, current_lock, needs_lock
 from dibs.temporal.activity import decorator as needs_lock_decorator
-from dibs.temporal.activity.decorator import Need, need_of, refuse_locked_workflows
+from dibs.temporal.activity.decorator import LockNeed, need_of, refuse_locked_workflows
 
 
 async def plain(day: str = "monday") -> str:
     return day
 
 
-def need(**options: Any) -> Need:
+def need(**options: Any) -> LockNeed:
     found = need_of(needs_lock(**options)(plain))
     assert found is not None
     return found

@@ -16,7 +16,7 @@ import dibs
 from dibs.core.timing import trusted
 from dibs.temporal import current_lock, needs_lock
 from dibs.temporal.activity.decorator import need_of
-from dibs.temporal.activity.slots import longest_hold, slots_for, times_of, ttl_for, whole
+from dibs.temporal.activity.semaphore import longest_hold, semaphore_for, times_of, ttl_for, whole
 from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -213,7 +213,7 @@ def test_4_it_is_short_and_renewed_or_one_for_the_whole_time() -> None:
     client = dibs.connect("memory://")
     about = info(schedule_to_close_timeout=3600)
     renewed, short, whole_time = (
-        slots_for(need, (), each, "", client)
+        semaphore_for(need, (), each, "", client)
         for need, each in [
             (need_of(needs_lock("x")(work)), about),
             (need_of(needs_lock("x")(work)), info(start_to_close_timeout=5)),

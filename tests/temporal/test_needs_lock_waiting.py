@@ -107,6 +107,48 @@ async def test_who_has_a_higher_priority_comes_first(
     assert order == ["urgent", "usual"]
 
 
+@pytest.mark.parametrize("attempts", [0, 7])
+async def test_waits_change_nothing_of_the_users_retry_policy(
+    attempts: int, temporal_server: TemporalServer, store: dibs.Client
+) -> None:
+    """As the server has it: before the wait, after two ended attempts, and in the history."""
+
+    @activity.defn
+    @needs_lock("x", backend=store, wait_in_slot=0.1)
+    async def work() -> int:
+        return activity.info().attempt
+
+    async def policy(handle: Any) -> Any:
+        (found,) = await pending(handle)
+        assert found.maximum_attempts == attempts
+        return found.activity_options.retry_policy
+
+    async with working(temporal_server.address, [work]) as world:
+        async with store.semaphore("x", 1).acquire():
+            handle = await world.start(Step("work", attempts=attempts))
+            await waits_for(store, "x", 1)
+            before = await policy(handle)
+            if not attempts:  # with a limit an attempt waits for as long as it can
+
+                async def twice() -> bool:
+                    return bool((await pending(handle))[0].attempt > 2)
+
+                await workers.until(twice)
+            assert await policy(handle) == before
+        (took,) = await handle.result()
+        assert took == 1 if attempts else took > 2
+        history = await workers.history_of(world.client, handle.id)
+    (scheduled,) = [
+        each.activity_task_scheduled_event_attributes.retry_policy
+        for each in history.events
+        if each.HasField("activity_task_scheduled_event_attributes")
+    ]
+    assert scheduled == before
+    assert before.maximum_attempts == attempts
+    assert before.initial_interval.ToMilliseconds() == 50
+    assert before.backoff_coefficient == 1.0
+
+
 async def test_12_a_long_wait_leaves_its_slot_to_other_activities(
     temporal_server: TemporalServer, store: dibs.Client
 ) -> None:

@@ -12,7 +12,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from dibs.stores.temporal.workflows.permit_runs import signal_run
+from dibs.temporal.slots.workflow import signal_run
 from tests.temporal.brokers import QUICK
 
 pytestmark = [pytest.mark.once]

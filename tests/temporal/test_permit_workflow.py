@@ -9,8 +9,13 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.permits import FORMAT, Adoption, PermitSlotInput, PermitStatus
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import (
+    FORMAT,
+    Adoption,
+    PermitSlotInput,
+    PermitSlotWorkflow,
+    PermitStatus,
+)
 from tests.servers.temporal import TemporalServer
 from tests.temporal.workers import (
     connected,

@@ -186,10 +186,10 @@ async def test_who_comes_second_waits_as_well_until_it_is_ready(
     first = asyncio.create_task(one.__aenter__())
     await asyncio.sleep(0)  # it has begun
     await two.__aenter__()
+    await first
     worker = _running[client][queue].worker
     assert worker is not None
     assert worker.is_ready
-    await first
     await one.__aexit__(None, None, None)
     assert worker.is_ready
     await two.__aexit__(None, None, None)
@@ -207,8 +207,6 @@ async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
     first = asyncio.create_task(one.__aenter__())
     second = asyncio.create_task(two.__aenter__())
     await asyncio.sleep(0)
-    worker = _running[client][queue].worker
-    assert worker is not None
     first.cancel()
     if not staying:
         second.cancel()
@@ -216,6 +214,8 @@ async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
         await first
     if staying:
         await second
+        worker = _running[client][queue].worker
+        assert worker is not None
         assert worker.is_ready
         await two.__aexit__(None, None, None)
     else:

@@ -10,12 +10,14 @@ from temporalio.exceptions import ApplicationError
 from dibs.core.names import key_of
 from dibs.errors import InvalidName
 from dibs.temporal import Lock, Semaphore
-from dibs.temporal.failures import Misused
-from dibs.temporal.fair.acquiring import unanswered
+from dibs.temporal.errors import Misused
+from dibs.temporal.fair.acquire import unanswered
 from dibs.temporal.fair.line import Broker
-from dibs.temporal.permits.terms import terms
+from dibs.temporal.options import AcquireOptions
 
 pytestmark = pytest.mark.once
+
+checked = AcquireOptions.of
 
 
 def said(what: Callable[[], object]) -> str:
@@ -85,21 +87,27 @@ def test_what_is_refused_before_anything_is_asked_for(
 
 
 def test_no_lease_is_longer_than_it_is_held() -> None:
-    assert (terms(max_hold="5m").ttl, terms(ttl="1m", max_hold="5m").ttl) == (300.0, 60.0)
-    short = terms(ttl="15s", max_hold="4s")
+    assert (
+        checked(max_hold="5m").ttl,
+        checked(ttl="1m", max_hold="5m").ttl,
+    ) == (300.0, 60.0)
+    short = checked(ttl="15s", max_hold="4s")
     assert (short.ttl, short.max_hold) == (4.0, 4.0)
 
 
 def test_unless_told_it_is_held_for_a_day_or_for_so_many_renewals() -> None:
     day = 86_400.0
-    assert (terms().ttl, terms().max_hold) == (600.0, day)
-    assert terms(ttl="1h").max_hold == day
-    assert terms(ttl="1m").max_hold == 500 * 60.0
-    assert terms(ttl="2d").max_hold == 2 * day, "never less than one lease"
+    assert (checked().ttl, checked().max_hold) == (600.0, day)
+    assert checked(ttl="1h").max_hold == day
+    assert checked(ttl="1m").max_hold == 500 * 60.0
+    assert checked(ttl="2d").max_hold == 2 * day, "never less than one lease"
 
 
 def test_a_short_longest_pause_shortens_the_first() -> None:
-    assert (terms(max_backoff=2).backoff, terms(max_backoff=2).max_backoff) == (2.0, 2.0)
+    assert (
+        checked(max_backoff=2).backoff,
+        checked(max_backoff=2).max_backoff,
+    ) == (2.0, 2.0)
 
 
 def test_it_shows_whether_it_is_fair() -> None:

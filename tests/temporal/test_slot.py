@@ -9,14 +9,13 @@ from temporalio import workflow
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from dibs.stores.temporal.workflows.permit_runs import PermitRun
-from dibs.temporal.failures import Misused
-from dibs.temporal.permits.permit import may_run_on
-from dibs.temporal.permits.terms import Pool
+from dibs.temporal.errors import Misused
+from dibs.temporal.options import PermitPool
+from dibs.temporal.permit import may_run_on
 from dibs.temporal.semaphore import Semaphore
-from dibs.temporal.slot import acquiring as slot_acquiring
-from dibs.temporal.slot import permit as slot_permit
-from dibs.temporal.slot.permit import SlotPermit
+from dibs.temporal.slots import acquire as slot_acquiring
+from dibs.temporal.slots import permit as slot_permit
+from dibs.temporal.slots.permit import SlotPermit
 from tests.servers.temporal import TemporalServer
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
 from tests.temporal.slot_world import SlotWorld, overlap
@@ -147,10 +146,10 @@ async def test_renewed_for_longer_than_its_ttl_and_no_longer_than_max_hold(
 async def test_a_renewal_that_hangs_ends_with_the_deadline(
     world: SlotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hangs(self: PermitRun, seconds: float) -> bool:
+    async def hangs(self: SlotPermit, ttl: float) -> bool:
         return bool(await asyncio.get_running_loop().create_future())
 
-    monkeypatch.setattr(PermitRun, "extend", hangs)
+    monkeypatch.setattr(SlotPermit, "_extend", hangs)
     spec = world.spec(work="gate", acquire={"ttl": 3.0})
     handle = await world.hold(spec)
     with pytest.raises(WorkflowFailureError) as caught:
@@ -164,7 +163,7 @@ def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     really = slot_permit.wait_until_armed
     runs: list[str] = []
 
-    async def late(permit: SlotPermit, bound: float, pool: Pool, *, until: float) -> None:
+    async def late(permit: SlotPermit, bound: float, pool: PermitPool, *, until: float) -> None:
         await really(permit, bound, pool, until=until)
         if permit.run_id not in runs:
             runs.append(permit.run_id)
@@ -190,10 +189,10 @@ async def test_one_that_is_gone_by_then_is_given_back_and_another_acquired(
 ) -> None:
     runs = report_late(monkeypatch)
 
-    async def gone(self: PermitRun, seconds: float) -> bool:
+    async def gone(self: SlotPermit, ttl: float) -> bool:
         return False
 
-    monkeypatch.setattr(PermitRun, "extend", gone)
+    monkeypatch.setattr(SlotPermit, "_extend", gone)
     handle = await world.hold(world.spec(acquire={"ttl": 300.0, "backoff": 0.1}))
     assert (await handle.result()).run_id not in ("", runs[0])
 

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 from tests.temporal.slot_workflows import Curious, Held, Interrupted, Relay, TwoTasks
 from tests.temporal.slot_world import SlotWorld, overlap
 from tests.temporal.workers import history_of, kinds, status_of, unique, until, until_closed, worker

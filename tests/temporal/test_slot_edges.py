@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from dibs.stores.temporal.protocol.permits import ARMED, PermitNews
-from dibs.temporal import defaults
-from dibs.temporal.failures import Misused
-from dibs.temporal.permits.permit import FORMAT, Handoff
-from dibs.temporal.slot.here import MOST_UNHEARD, Here
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal import options
+from dibs.temporal.errors import Misused
+from dibs.temporal.permit import FORMAT, Handoff
+from dibs.temporal.slots.run_state import MAX_EARLY_NEWS, RunState
+from dibs.temporal.slots.workflow import ARMED, PermitNews, PermitSlotWorkflow
 from tests.temporal.slot_workflows import Holder, Spec
 from tests.temporal.slot_world import SlotWorld
 from tests.temporal.workers import history_of, kinds, status_of, unique, until, until_closed, worker
@@ -86,7 +85,7 @@ async def test_its_patience_is_over_in_the_moment_in_which_its_permit_reports(
     world: SlotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are in one workflow task: it has the permit, and gives it back in the end."""
-    monkeypatch.setattr(defaults, "ARMED_AT_LEAST", 2.0)
+    monkeypatch.setattr(options, "MIN_REPORT_TIMEOUT", 2.0)
     apart = Apart(world)
     apart.spec.acquire = {"wait": 0.5}
     handle = await apart.start()
@@ -109,24 +108,18 @@ async def test_a_handoff_of_a_later_release_is_refused_with_what_to_do() -> None
         Handoff.of({**later, "format": FORMAT + 1})
 
 
-async def test_what_permits_say_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only while a start is under way there may be one that is not yet known."""
+async def test_news_of_unknown_permits_are_kept_within_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A permit can report before its start is known here. Others report late, when they are over."""
     monkeypatch.setattr("temporalio.workflow.set_signal_handler", lambda *about: None)
-    here = Here()
+    state = RunState()
     heard: list[PermitNews] = []
-    news = [PermitNews(f"run {number}", ARMED) for number in range(MOST_UNHEARD + 5)]
-    here.take("gpu", "0")
-    here._hear(news[0])
-    with here.starting():
-        for each in news[1:]:
-            here._hear(each)
-        here.listen("run 1", heard.append)  # the oldest of too many
-        here.listen(news[-1].permit, heard.append)
-        assert heard == [news[-1]]
-        with here.starting():
-            pass  # another task's start
-        here.listen(news[-2].permit, heard.append)
-        assert heard == [news[-1], news[-2]]
-    here.listen("run 0", heard.append)
-    here.listen(news[-3].permit, heard.append)
-    assert len(heard) == 2
+    news = [PermitNews(f"run {number}", ARMED) for number in range(MAX_EARLY_NEWS + 5)]
+    for each in news:
+        state._receive(each)
+    state.listen("run 1", heard.append)  # among the oldest of too many
+    state.listen(news[-1].permit, heard.append)
+    assert heard == [news[-1]]
+    state._receive(news[-1])
+    assert heard == [news[-1], news[-1]], "at once, now that it is known"

@@ -7,9 +7,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.permits import PermitSlotInput
-from dibs.temporal.slot.acquiring import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.acquire import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
+from dibs.temporal.slots.workflow import PermitSlotInput, PermitSlotWorkflow
 from tests.servers.binaries import temporal_program
 from tests.temporal.slot_workflows import Holder, Spec
 from tests.temporal.workers import count, history_of, replay, unique, worker
@@ -121,6 +120,9 @@ async def test_an_hour_on_a_server_that_skips_time() -> None:
         with pytest.raises(WorkflowFailureError) as caught:
             await waiter.result()
         assert "within 60 min" in str(caught.value.cause)
+        assert f"temporal workflow describe --workflow-id permit:{resource}:0`" in str(
+            caught.value.cause
+        )
         history = await history_of(client, waiter.id)
         took = history.events[-1].event_time.seconds - history.events[0].event_time.seconds
         assert took >= 3600

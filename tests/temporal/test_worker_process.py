@@ -9,8 +9,7 @@ import sys
 import pytest
 from temporalio.client import Client
 
-from dibs.stores.temporal.protocol.permits import PermitSlotInput
-from dibs.temporal import PermitSlotWorkflow
+from dibs.temporal import PermitSlotInput, PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.turned import turned
 from tests.temporal.worker_processes import (
@@ -124,7 +123,7 @@ def test_alive_but_not_ready_before_it_is_served() -> None:
 def test_a_second_signal_ends_it_at_once() -> None:
     code = (
         "import asyncio, os, signal\n"
-        "from dibs.temporal.worker.serving import AT_ONCE, _ending_by_signals\n"
+        "from dibs.temporal.worker.serve import AT_ONCE, _ending_by_signals\n"
         "async def main():\n"
         "    stopping = asyncio.Event()\n"
         "    with _ending_by_signals(stopping):\n"

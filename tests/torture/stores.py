@@ -22,6 +22,13 @@ class Made(NamedTuple):
     """The store's URL through the proxy; a folder for files that it needs."""
 
 
+def _etcd(folder: Path) -> Server:
+    """An etcd keeps all old revisions unless it is told otherwise, and takes no writes once it has 2 GB."""
+    return EtcdServer(
+        folder, extra=("--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
+    )
+
+
 def _kubernetes(server: Server, proxy: FaultProxy, folder: Path) -> str:
     config = kubeconfig(folder / "kubeconfig", f"http://127.0.0.1:{proxy.port}")
     return f"kubernetes://default?kubeconfig={config}"
@@ -36,7 +43,7 @@ def _s3(server: Server, proxy: FaultProxy, folder: Path) -> str:
 
 
 STORES: dict[str, Made] = {
-    "etcd": Made(EtcdServer, lambda server, proxy, folder: f"etcd://127.0.0.1:{proxy.port}"),
+    "etcd": Made(_etcd, lambda server, proxy, folder: f"etcd://127.0.0.1:{proxy.port}"),
     "kubernetes": Made(KubeServer, _kubernetes),
     "nats": Made(NatsServer, lambda server, proxy, folder: f"nats://127.0.0.1:{proxy.port}"),
     "s3": Made(S3Server, _s3),

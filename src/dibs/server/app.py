@@ -19,10 +19,14 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
-from dibs.server.api.listing import Listing
+from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.events import EventRoutes
+from dibs.server.api.listing import ListingRoutes
+from dibs.server.api.locks import LockRoutes
 from dibs.server.api.openapi import describe
 from dibs.server.api.parameters import check_no_body
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
+from dibs.server.api.push import PushRoutes
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
@@ -33,10 +37,12 @@ from dibs.server.api.routing import (
     starlette_routes,
 )
 from dibs.server.api.service import ServiceRoutes
+from dibs.server.api.sse import EventStreams
+from dibs.server.api.waiting import WaitingAcquires
 from dibs.server.auth.keys import Unauthenticated
 from dibs.server.auth.policy import Principal
 from dibs.server.call import Call, handler_of
-from dibs.server.placing.runtime import Moving
+from dibs.server.placement.router import Moving
 from dibs.server.routes import ROUTES
 from dibs.server.service import Service
 from dibs.server.ui.pages import POLICY, Pages
@@ -165,8 +171,15 @@ def build_app(service: Service) -> Application:
 
 def _parts_of(service: Service) -> Iterable[object]:
     """What has the handlers that are methods, each with the parts of the service that it uses."""
-    changing, reading = service.quotas.changing, service.quotas.reading
-    yield Listing(service.leases, service.reader, reading, service.activity, service.limits)
+    leases, quotas, reader, limits = service.leases, service.quotas, service.reader, service.limits
+    changing, reading = quotas.changing, quotas.reading
+    waiting = WaitingAcquires(leases, quotas, service.endings)
+    yield LockRoutes(leases, quotas, waiting, service.audit, limits)
+    yield BatchRoutes(leases, quotas, reader, service.post, service.audit, limits, service.bodies)
+    yield ListingRoutes(leases, reader, limits)
+    answers = EventStreams(service.endings, quotas, limits)
+    yield PushRoutes(answers, service.post)
+    yield EventRoutes(service.server_id, answers, service.activity, leases, reader, reading, limits)
     yield KeyRoutes(service.keys, service.audit, changing)
     if service.placing is not None:
         yield PlacementRoutes(service.placing, changing)

@@ -6,7 +6,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from dibs.server.api.parameters import decode_body, read_query
+from dibs.server.api.parameters import decode_body, read_body, read_query
 from dibs.server.api.routing import Caller, Handler, Operation, path_arguments
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _ABSENT = {"directory": b"", "word": ""}
 
 def handler_of(operation: Operation, part: object) -> Handler:
     """A function of a `Call` for a method of `part`: it gives the method the arguments that it takes."""
-    method, query, body = operation.handler, operation.query, operation.body
+    method, query = operation.handler, operation.query
     arguments = operation.arguments
     in_path = [each for each in arguments if each not in ("query", "body")]
     takes_query, takes_body = "query" in arguments, "body" in arguments
@@ -68,7 +68,7 @@ def handler_of(operation: Operation, part: object) -> Handler:
             if takes_query:
                 given["query"] = found
         if takes_body:
-            given["body"] = decode_body(await call.body(operation.max_body), body)
+            given["body"] = await read_body(operation, call, call.service.bodies)
         return await method(part, call, **given)
 
     return handle

@@ -57,6 +57,16 @@ def bounded(told: Iterable[CallResult]) -> Sequence[CallResult]:
     return found
 
 
+def first_of(items: Iterable[Status]) -> Iterable[Status]:
+    """The same, up to the one that brings them above `PAGE_BYTES`."""
+    size = 0
+    for each in items:
+        if size >= PAGE_BYTES:
+            return
+        yield each
+        size += _size_of(each)
+
+
 def _bytes_of(told: CallResult) -> int:
     status = told.reply if isinstance(told, TimedReply) else None
     return _size_of(status) if isinstance(status, Status) else 0
@@ -167,7 +177,7 @@ class KeyReader:
                     return KeysFound(items, cursor or _before(stretch))
                 few = min(limit - len(items), AT_ONCE)
                 async with self._reading.turn(principal.key_id, AT_ONCE):
-                    page = await self._leases.runtime.connection.scan(stretch, cursor, few)
+                    page = await self._leases.runtime.scan(stretch, cursor, few)
                 looks += 1
                 cursor = page.cursor
                 for item in page.items:

@@ -17,14 +17,16 @@ from dibs.server.audit import Audit
 from dibs.server.auth.credentials import SHORTEST
 from dibs.server.auth.keys import KeyService
 from dibs.server.background import background, repeat
-from dibs.server.config import Placement, ServerConfig
+from dibs.server.config import ServerConfig
 from dibs.server.front import Front, allow_files, listening_socket, url_of
 from dibs.server.logs import STDERR, logging_to
 from dibs.server.metrics import Metrics
-from dibs.server.placing.address import is_beside
-from dibs.server.placing.listing import Own, check_each_once
-from dibs.server.placing.markers import Markers
-from dibs.server.placing.starting import join, own_of, placing, runtime_over
+from dibs.server.placement.identity import is_found_with
+from dibs.server.placement.joining import OwnPlacement, check_each_once, join, own_placement
+from dibs.server.placement.markers import Markers
+from dibs.server.placement.restrictions import moving_directories
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others
@@ -113,22 +115,22 @@ class Server:
         audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
-        runtime = await runtime_over(ways, records, config.placement_fresh)
+        runtime = await StoreRouter.over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.cache.markers = Markers(lambda: runtime.stores)
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
         await keys.cache.on_change(service.sessions.read_ended)
         trouble = "other servers cannot be told who has signed out"
         stack.enter_context(background(repeat(service.sessions.write_ended, 1.0, trouble)))
-        desk = placing(runtime, records, audit)
-        service.placing = await stack.enter_async_context(desk)
+        moving = moving_directories(runtime, records, audit)
+        service.placing = await stack.enter_async_context(moving)
         return service
 
-    def _own(self, placement: Placement) -> Own:
+    def _own(self, placement: PlacementSettings) -> OwnPlacement:
         """A placement, with this machine's name where others could mean another store by it."""
         config = self.config
-        machine = "" if is_beside(placement.url, config.records_url) else gethostname()
-        return own_of(placement, nameless=not config.placement, machine=machine)
+        machine = "" if is_found_with(config.records_url, placement.url) else gethostname()
+        return own_placement(placement, machine)
 
     async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
         """Say what is allowed, and may not be what was meant."""
@@ -250,6 +252,7 @@ def _trace(service: Service) -> None:
         return
     tracing = service.spans = Tracing(provider, service.runtime.call_all, service.now)
     service.leases.observers.append(tracing.saw)
+    service.leases.traces = tracing
 
 
 async def leave_sign(url: str, name: str) -> None:

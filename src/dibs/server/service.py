@@ -21,19 +21,19 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import ApiProblem
+from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Operation
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.sessions import Sessions
-from dibs.server.drain import Drain, draining
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
-from dibs.server.placing.desk import Desk
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.post import Post, TappedMail
+from dibs.server.placement.restrictions import PlacementAdmin
+from dibs.server.placement.router import StoreRouter
 from dibs.server.quotas import Quotas
 from dibs.server.reach import KeyReader
 from dibs.server.records.port import Records
+from dibs.server.shutdown import Endings, Shutdown
 
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
@@ -58,8 +58,7 @@ class Health:
 
     async def check(self) -> None:
         """Raises `ApiProblem`, 503, where requests should go to another server."""
-        if self._service.drain.begun:
-            raise draining()
+        self._service.drain.check()
         if not self._service.keys.cache.is_current:
             raise ApiProblem("unavailable", "the server cannot read its records", retry_after=1)
         if not self._service.runtime.may_grant:
@@ -105,7 +104,7 @@ type Meter = Callable[[Operation | None, int, float], None]
 class Service:
     """See the module."""
 
-    runtime: PlacedRuntime
+    runtime: StoreRouter
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
     keys: KeyService
@@ -113,7 +112,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     origins: tuple[str, ...] = ()
     """Where else browsers find the dashboard."""
-    placing: Desk | None = None
+    placing: PlacementAdmin | None = None
     """Who knows where directories live."""
     meters: list[Meter] = field(default_factory=list)
     metrics: "Metrics | None" = None
@@ -122,15 +121,16 @@ class Service:
     """What is told to OpenTelemetry, where there is anybody to tell."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
-    drain: Drain = field(default_factory=Drain)
+    drain: Shutdown = field(default_factory=Shutdown)
     quotas: Quotas = field(init=False)
     bodies: BodyReader = field(init=False)
     leases: LeaseService = field(init=False)
     reader: KeyReader = field(init=False)
-    post: Post = field(init=False)
+    post: NotificationStreams = field(init=False)
     health: Health = field(init=False)
     activity: Activity = field(init=False)
     sessions: Sessions = field(init=False)
+    endings: Endings = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
 
@@ -141,20 +141,12 @@ class Service:
         self.bodies = BodyReader(quotas.small_bodies, quotas.bodies, self.limits.request_time)
         self.leases = LeaseService(self.runtime, quotas)
         self.reader = KeyReader(self.leases, quotas.reading)
-        self.post = Post(
-            self.server_id,
-            backlog=self.limits.stream_backlog,
-            leases=self.limits.leases_per_key + self.limits.waiters_per_key,
-        )
+        self.post = NotificationStreams(self.server_id, self.limits)
         self.health = Health(self)
         runtime = self.runtime
-        self.activity = Activity(runtime.now, runtime.connection.scan, runtime.call_all)
-        tapped = TappedMail(runtime.receiver, self.post)
+        self.activity = Activity(runtime.now, runtime.scan)
+        tapped = StreamReceiver(runtime.receiver, self.post)
         runtime.receiver = ObservingReceiver(tapped, self.activity.keys)
         self.leases.observers.append(self.activity.applied)
         self.sessions = Sessions(self.keys, self.records, self.origins)
-
-    @property
-    def trace(self) -> str:
-        """The `traceparent` of the current request; empty if it is not traced."""
-        return "" if self.spans is None else self.spans.trace
+        self.endings = Endings(self.drain, self.keys.cache, self.sessions)

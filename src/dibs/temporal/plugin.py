@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, override
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -15,17 +14,15 @@ from dibs.errors import DibsError
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
 from dibs.temporal.activity.decorator import LockBackend, refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
-from dibs.temporal.worker.quiet_end import end_quietly
-from dibs.temporal.worker.sandbox import passing_ours
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows, with_permits
-from dibs.temporal.worker.worker import TemporalWorker
+from dibs.temporal.worker.worker import TemporalWorker, end_quietly, passing_ours
 
 
 class ServedBeside:
-    """A block in which permits are served in this process.
+    """A block in which this process serves permits and brokers.
 
-    Temporal has one worker for each queue and client, so the first to enter starts it, all wait until it is
-    ready, and the last to leave stops it. One that others have started by themselves serves as well.
+    Temporal allows one worker per queue and client. So the first block starts it, all wait until it is
+    ready, and the last one stops it. A worker that somebody else has started serves as well.
     """
 
     def __init__(self, client: Client, queue: str) -> None:
@@ -34,77 +31,64 @@ class ServedBeside:
 
     async def __aenter__(self) -> None:
         running = _running.setdefault(self._client, {})
-        while (found := running.get(self._queue)) is not None and found.ending is not None:
-            await asyncio.wait({found.ending})
-        if found is None:
-            found = running[self._queue] = _Shared(self._client, self._queue)
-        self._shared = found
-        found.users += 1
+        self._shared = running.setdefault(self._queue, _SharedWorker())
+        self._shared.users += 1
         try:
-            await found.started()
+            async with self._shared.lock:
+                await self._shared.start(self._client, self._queue)
         except BaseException:
             await self._leave()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *about: object) -> None:
         await self._leave()
 
     async def _leave(self) -> None:
-        """Whoever is cancelled meanwhile leaves all the same, and the worker drains."""
-        shared = self._shared
-        shared.users -= 1
-        if not shared.users:
-            shared.ending = asyncio.ensure_future(self._end(shared))
-            await asyncio.shield(shared.ending)
+        """A cancellation meanwhile does not keep the worker from draining."""
+        self._shared.users -= 1
+        leaving = asyncio.create_task(self._stop_if_unused())
+        await asyncio.shield(leaving)
 
-    async def _end(self, shared: "_Shared") -> None:
-        try:
-            await shared.stop()
-        finally:
-            _running[self._client].pop(self._queue, None)
+    async def _stop_if_unused(self) -> None:
+        async with self._shared.lock:
+            if self._shared.users:
+                return
+            try:
+                await self._shared.stop()
+            finally:
+                if not self._shared.users:
+                    _running[self._client].pop(self._queue, None)
 
 
-class _Shared:
-    """The worker, and how many need it. Nobody's cancellation stops it while another does."""
+class _SharedWorker:
+    """The worker of several blocks. The lock is held while it starts or stops."""
 
-    def __init__(self, client: Client, queue: str) -> None:
+    def __init__(self) -> None:
         self.users = 0
-        self.ending: asyncio.Future[None] | None = None
-        """The last has left: who comes now has to wait for the end."""
+        self.lock = asyncio.Lock()
         self.worker: TemporalWorker | None = None
-        self._starting: asyncio.Future[TemporalWorker] | None = None
-        try:
-            self.worker = TemporalWorker(client, task_queue=queue)
-        except RuntimeError as error:
-            if "multiple workers" not in str(error):
-                raise
 
-    async def started(self) -> None:
-        """Until it is ready. Raises why it can't be."""
-        if self.worker is None:
+    async def start(self, client: Client, queue: str) -> None:
+        """Wait until it is ready. Raises why it cannot be."""
+        if self.worker is not None:
             return
-        if self._starting is None:
-            self._starting = asyncio.ensure_future(self.worker.__aenter__())
-        await asyncio.shield(self._starting)
+        try:
+            worker = TemporalWorker(client, task_queue=queue)
+        except RuntimeError as error:
+            if "multiple workers" in str(error):
+                return
+            raise
+        await worker.__aenter__()
+        self.worker = worker
 
     async def stop(self) -> None:
-        """It drains, also where it has not yet begun."""
-        starting = self._starting
-        if self.worker is None or starting is None:
-            return
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait({starting})
-        elif not starting.cancelled() and starting.exception() is None:
-            await self.worker.__aexit__(None, None, None)
+        """Let it drain."""
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            await worker.__aexit__(None, None, None)
 
 
-_running: "WeakKeyDictionary[Client, dict[str, _Shared]]" = WeakKeyDictionary()
+_running: "WeakKeyDictionary[Client, dict[str, _SharedWorker]]" = WeakKeyDictionary()
 
 
 class DibsPlugin(SimplePlugin):
@@ -117,8 +101,8 @@ class DibsPlugin(SimplePlugin):
     it, or give `serve=True` to have a worker of that queue run beside each of yours, in its process.
     Given twice, the plugin counts once.
 
-    `application`, `backend` and `wait_in_slot` are for `@needs_lock`: see `LockInterceptor`. A worker whose
-    activities need locks that nobody has said where to keep isn't made: that raises `NotConfigured`.
+    `application`, `backend` and `wait_in_slot` are for `@needs_lock`: see `LockInterceptor`. Creating a
+    worker raises `NotConfigured` if its activities need locks and no store is configured for them.
     """
 
     def __init__(
@@ -167,7 +151,7 @@ class DibsPlugin(SimplePlugin):
         return config
 
     def _with_ours(self, given: Sequence[Any] | None, inherited: Sequence[Any] = ()) -> list[Any]:
-        """Their interceptors, and ours unless one like it is among them, or among their client's."""
+        """Their interceptors, and ours unless they, or their client, have one already."""
         found = list(given or ())
         if not any(isinstance(each, LockInterceptor) for each in (*found, *inherited)):
             found.append(self._locks)
@@ -176,23 +160,16 @@ class DibsPlugin(SimplePlugin):
     @override
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         end_quietly()
-        if worker.task_queue == self.task_queue:
-            await next(worker)
-        elif self.serve and _first(worker, _served_beside):
-            async with ServedBeside(worker.client, self.task_queue):
-                await next(worker)
-        else:
+        serves = self.serve and worker.task_queue != self.task_queue
+        if not serves or worker in _served_beside:
+            return await next(worker)
+        _served_beside.add(worker)
+        async with ServedBeside(worker.client, self.task_queue):
             await next(worker)
 
 
 _served_beside: "WeakSet[Worker]" = WeakSet()
-"""A worker may have a plugin of ours from its client, and another one of its own."""
-
-
-def _first(worker: Worker, among: "WeakSet[Worker]") -> bool:
-    known = worker in among
-    among.add(worker)
-    return not known
+"""A worker can have one plugin of ours from its client, and one of its own."""
 
 
 def _with_our_errors(given: Sequence[type[BaseException]] | None) -> list[type[BaseException]]:

@@ -1,4 +1,4 @@
-"""What is needed of Temporal's SDK that it has no public name for, in one place."""
+"""The parts of Temporal's SDK that we need and that have no public name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,9 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 
 def cancel_here(context: Any) -> None:
-    """Cancel a running activity from within its worker, as the server would: its thread is interrupted.
+    """Cancel a running activity from within its worker, as the server would: interrupt its thread.
 
-    Tasks are not: they are cancelled by whoever awaits them. A process only sees `is_cancelled()`.
+    It does not cancel a task; the code that awaits it does. A process only sees `is_cancelled()`.
     """
     context.cancelled_event.set()
     raiser = getattr(context.shield_thread_cancel_exception, "__self__", None)
@@ -21,12 +21,12 @@ def cancel_here(context: Any) -> None:
 
 
 def this_context() -> Any:
-    """The running activity's, for `cancel_here`. Raises `RuntimeError` outside of one."""
+    """The running activity's context, for `cancel_here`. Raises `RuntimeError` outside of an activity."""
     return activity._Context.current()
 
 
 def activity_name(function: Callable[..., Any]) -> str | None:
-    """What an activity is called; None for what is none."""
+    """The name of an activity. None for other functions."""
     found = activity._Definition.from_callable(function)
     return None if found is None else found.name
 
@@ -35,19 +35,19 @@ def activity_name(function: Callable[..., Any]) -> str | None:
 
 
 def workflow_name(kind: type) -> str | None:
-    """What a workflow is called; None for what is none."""
+    """The name of a workflow. None for other classes."""
     found = workflow._Definition.from_class(kind)
     return None if found is None else found.name
 
 
 def run_method(kind: type) -> Callable[..., Any] | None:
-    """A workflow's; None for what is none."""
+    """The run method of a workflow. None for other classes."""
     found = workflow._Definition.from_class(kind)
     return None if found is None else found.run_fn
 
 
 def is_workflow(kind: type) -> bool:
-    """Whether a class was decorated with `@workflow.defn`, by itself or in a class that it extends."""
+    """Whether a class, or one that it extends, was decorated with `@workflow.defn`."""
     return hasattr(kind, "__temporal_workflow_definition")
 
 
@@ -59,8 +59,11 @@ def is_part_of_a_workflow(function: Any) -> bool:
 
 # -- errors -----------------------------------------------------------------------------------------
 
+GONE = "ExternalWorkflowExecutionNotFound"
+"""Type of the error when the target of a signal has ended or never existed."""
+
 
 def name_error(error: ApplicationError, name: str, *, retryable: bool) -> None:
-    """Have Temporal know an error by that name, also where its `__init__` was called without."""
+    """Set the name of an error for Temporal, after an `__init__` that did not."""
     error._type = name
     error._non_retryable = not retryable

@@ -1,4 +1,4 @@
-"""A semaphore and a lock for workflow code."""
+"""The semaphore and the lock of workflow code, in both modes."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,46 +9,38 @@ from temporalio import workflow
 
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
-from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.ids import permit_workflow_id
-from dibs.stores.temporal.protocol.permits import Adoption
 from dibs.stores.temporal.protocol.wire import MOST_SLOTS
-from dibs.stores.temporal.workflows.permit_runs import PermitRun
-from dibs.temporal import defaults
-from dibs.temporal.defaults import named_queue
-from dibs.temporal.failures import AcquireTimedOut, Misused, PermitLost, checked
-from dibs.temporal.fair.acquiring import acquire_fair, reattach_fair
-from dibs.temporal.permits.permit import Acquiring, Handoff, Permit, settle
-from dibs.temporal.permits.terms import (
+from dibs.temporal.errors import AcquireTimedOut, Misused, checked
+from dibs.temporal.fair.acquire import acquire_fair, reattach_fair
+from dibs.temporal.options import (
+    AcquireOptions,
     Asked,
     OnHolderClose,
-    Pool,
-    Terms,
     Tried,
+    named_queue,
     refuse_waiting,
-    terms,
 )
-from dibs.temporal.slot.acquiring import acquire_slot
-from dibs.temporal.slot.here import here
-from dibs.temporal.slot.permit import SlotPermit, wait_until_armed
+from dibs.temporal.permit import Handoff, Permit, PermitBlock
+from dibs.temporal.slots.acquire import acquire_slot
+from dibs.temporal.slots.permit import reattach_slot
 
 
 class Semaphore:
     """At most `capacity` workflows at a time hold a permit on a resource.
 
     Without `fair`, each permit is a workflow of its own, `permit:{resource}:{slot}`. It runs on
-    `task_queue`, else on TEMPORAL_TASK_QUEUE, else on the caller's own queue, where the worker has to know
-    `PermitSlotWorkflow`; `DibsPlugin` registers it. Waiters try again and again, in no order. With
+    `task_queue`, else on TEMPORAL_TASK_QUEUE, else on the caller's own queue, whose worker needs
+    `PermitSlotWorkflow`; `DibsPlugin` registers it. Waiters poll, and are served in no order. With
     `fair=True` a broker keeps the order. It runs on `distributed-lock-tq` unless another queue is named.
+    The two modes do not exclude each other, even for the same name.
 
-    `on_holder_close` is what becomes of a permit whose holder ends without having released it, as when it
-    is terminated. "safe": it stays until its lease ends, since activities of that holder may still run.
-    "fast": it ends at once, and only the fencing token tells late work from that of the next holder.
-    `quarantine`: so many seconds the slot stays taken instead where the holder has ended so, and as well
-    where a block ends by an error, be it a cancellation or a time-out, which may leave an activity running;
-    let it outlast the heartbeat timeout. 0 for activities with `WAIT_CANCELLATION_COMPLETED`.
-
-    A fair semaphore and one without `fair` don't exclude each other, though they have the same name.
+    `on_holder_close` decides about a permit whose holder ends without releasing it, as when it is
+    terminated. "safe": the permit lasts until its lease ends, because activities of that holder can still
+    run. "fast": it ends at once, and only the fencing token distinguishes late work from that of the next
+    holder. `quarantine`: seconds that the slot stays taken instead, and also after a block that ends by an
+    error, be it a cancellation or a timeout, which may leave an activity running. Choose it longer than the
+    heartbeat timeout. Activities with `WAIT_CANCELLATION_COMPLETED` need none.
     """
 
     kind: ClassVar[str] = "semaphore"
@@ -77,32 +69,31 @@ class Semaphore:
                 )
             self.task_queue = named_queue(task_queue)
             self.quarantine = seconds(quarantine, "quarantine")
-            _check_mode(self)
-            _check_pool(self)
-            _check_close(self)
-        self._blocks: dict[asyncio.Task[Any] | None, list[Acquiring]] = {}
+            _check(self)
+        self._blocks: dict[asyncio.Task[Any] | None, list[PermitBlock]] = {}
 
-    def acquire(self, **asked: Unpack[Asked]) -> Acquiring:
-        """A slot: `async with semaphore.acquire() as permit:`, or `permit = await semaphore.acquire()`.
+    def acquire(self, **asked: Unpack[Asked]) -> PermitBlock:
+        """Acquire a slot: `async with semaphore.acquire() as permit:`, or `permit = await …`.
 
         Options: `ttl`, `wait`, `backoff`, `max_backoff`, `units`, `priority`, `note`, `auto_renew`,
-        `max_hold`; `timeout` is another word for `wait`. It stands for `ttl` seconds, and is renewed for
+        `max_hold`; `timeout` is another word for `wait`. The permit lasts `ttl` seconds, and is renewed for
         at most `max_hold`. With `lease=` instead of `ttl=` it is not renewed. Taken slots are tried again
-        after `backoff` seconds, then ever more rarely up to `max_backoff`, and never at more than some
-        900 events of history an hour. A cancellation while waiting leaves nothing behind.
+        after `backoff` seconds, then less and less often up to `max_backoff`, with at most some 900 events
+        of history an hour. A cancellation while waiting leaves nothing behind.
 
-        Raises `AcquireTimeout` after `wait` seconds, `Reentrant` where this task would wait for itself,
-        `BackendUnavailable` where no worker serves the permits.
+        Raises `AcquireTimeout` after `wait` seconds, `Reentrant` if this task would wait for itself,
+        `BackendUnavailable` if no worker serves the permits.
         """
-        found = terms(**asked)
+        found = AcquireOptions.of(**asked)
         with checked():
-            _check_terms(self, asked, found)
-        return Acquiring(lambda: self._obtain(found))
+            _check_for_mode(self, asked, found)
+        return PermitBlock(lambda: self._obtain(found))
 
     async def try_acquire(self, **asked: Unpack[Tried]) -> Permit | None:
-        """A slot if one is free now, else None. Of many slots some are tried; with `fair`, the broker knows.
+        """Acquire a slot if one is free now, else return None.
 
-        It may be told what `acquire()` may, but for what is about waiting, and raises what that does.
+        Without `fair`, it tries some of many slots only. Takes the options of `acquire()` that are not about
+        waiting, and raises the same errors.
         """
         refuse_waiting(asked)
         try:
@@ -110,23 +101,23 @@ class Semaphore:
         except AcquireTimedOut:
             return None
 
-    def reattach(self, handoff: Handoff | Mapping[str, Any]) -> Acquiring:
-        """The permit that an earlier run of this workflow has detached, entered like one acquired.
+    def reattach(self, handoff: Handoff | Mapping[str, Any]) -> PermitBlock:
+        """Take over a permit that an earlier run of this workflow has detached, like one acquired.
 
-        Raises `LeaseLost` if it has ended meanwhile, `Misused` for one of something else.
+        Raises `LeaseLost` if it has ended meanwhile, `Misused` if it belongs to another semaphore.
         """
         found = Handoff.of(handoff)
         if found.resource != self.resource or (found.mode == "fair") != self.fair:
             raise Misused(
                 f"this permit is on {found.resource} ({found.mode}), and this is {self!r}: reattach it there"
             )
-        return Acquiring(lambda: self._reobtain(found))
+        return PermitBlock(lambda: self._reobtain(found))
 
-    async def _obtain(self, terms: Terms) -> Permit:
+    async def _obtain(self, asked: AcquireOptions) -> Permit:
         self._check_place()
         if self.fair:
-            return await acquire_fair(self, terms)
-        return await acquire_slot(self, terms)
+            return await acquire_fair(self, asked)
+        return await acquire_slot(self, asked)
 
     async def _reobtain(self, handoff: Handoff) -> Permit:
         self._check_place()
@@ -164,112 +155,52 @@ class Semaphore:
         return f"{type(self).__name__}({self.resource!r}, capacity={self.capacity}{fair})"
 
 
-def _check_mode(asked: Semaphore) -> None:
-    """Fair or not, and what goes with that."""
+def _check(given: Semaphore) -> None:
     for name in ("fair", "armed"):
-        value = getattr(asked, name)
+        value = getattr(given, name)
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}: give True or False")
-    if asked.fair and not asked.armed:
+    if given.fair and not given.armed:
         raise ValueError("armed=False is for slot mode: with fair=True it is a broker that grants")
-
-
-def _check_pool(asked: Semaphore) -> None:
-    if not isinstance(asked.resource, str):
-        raise TypeError(f"a resource's name is a text, not {asked.resource!r}")
-    if type(asked.capacity) is not int or asked.capacity < 1:
-        raise ValueError(f"capacity is {asked.capacity!r}: give an int from 1")
-    key_of("lock" if asked.kind == "lock" else "semaphore", asked.resource)
-    if asked.fair:
-        return
-    if asked.capacity > MOST_SLOTS:
+    if not isinstance(given.resource, str):
+        raise TypeError(f"a resource's name is a text, not {given.resource!r}")
+    if type(given.capacity) is not int or given.capacity < 1:
+        raise ValueError(f"capacity is {given.capacity!r}: give an int from 1")
+    key_of("lock" if given.kind == "lock" else "semaphore", given.resource)
+    if not given.fair:
+        if given.capacity > MOST_SLOTS:
+            raise ValueError(
+                f"capacity is {given.capacity}: slot mode has at most {MOST_SLOTS} slots, as each is a "
+                "workflow ID; use fair=True for more"
+            )
+        permit_workflow_id(given.resource, str(given.capacity - 1))
+    if given.on_holder_close not in ("fast", "safe"):
+        raise ValueError(f'on_holder_close is {given.on_holder_close!r}: give "fast" or "safe"')
+    if given.quarantine and given.on_holder_close == "fast":
+        raise ValueError('quarantine= is for on_holder_close="safe": "fast" waits for nothing')
+    if given.quarantine and not given.armed and not given.fair:
         raise ValueError(
-            f"capacity is {asked.capacity}: slot mode has at most {MOST_SLOTS} slots, as each is a workflow "
-            "ID; use fair=True for more"
+            "quarantine= needs armed=True: a permit that can't report to its holder would retire "
+            "without its holder's knowledge"
         )
-    permit_workflow_id(asked.resource, str(asked.capacity - 1))
 
 
-def _check_terms(asked: Semaphore, given: Mapping[str, Any], found: Terms) -> None:
-    """What one way of acquiring has, and the other hasn't."""
-    if asked.fair:
+def _check_for_mode(given: Semaphore, asked: Mapping[str, Any], found: AcquireOptions) -> None:
+    """Options of one mode that the other does not have."""
+    if given.fair:
         for name in ("backoff", "max_backoff"):
-            if given.get(name) is not None:
-                raise ValueError(f"{name}= is for slot mode: a broker tells those who wait")
+            if asked.get(name) is not None:
+                raise ValueError(f"{name}= is for slot mode: a broker notifies its waiters")
     elif found.units != 1 or found.priority:
         raise ValueError(
             "units= and priority= need fair=True: without a broker a permit is one slot"
         )
 
 
-def _check_close(asked: Semaphore) -> None:
-    """What becomes of a permit whose holder ends without having released it."""
-    if asked.on_holder_close not in ("fast", "safe"):
-        raise ValueError(f'on_holder_close is {asked.on_holder_close!r}: give "fast" or "safe"')
-    if asked.quarantine and asked.on_holder_close == "fast":
-        raise ValueError('quarantine= is for on_holder_close="safe": "fast" waits for nothing')
-    if asked.quarantine and not asked.armed and not asked.fair:
-        raise ValueError(
-            "quarantine= needs armed=True: a permit that can't speak to its holder would retire "
-            "without a word of it"
-        )
-
-
-async def reattach_slot(pool: Pool, handoff: Handoff) -> SlotPermit:
-    """The permit that an earlier run has detached. Raises `PermitLost` if it has ended meanwhile."""
-    here().take(pool.resource, handoff.slots[0])
-    permit = _permit(pool, handoff)
-    adopting = asyncio.create_task(_adopt(handoff))
-    cancelled = await settle(adopting)
-    try:
-        if not adopting.result():
-            raise PermitLost(
-                f"the permit on {pool.resource}:{permit.slot} (token {handoff.token}) has ended "
-                "before this run took it up",
-                reason="closed",
-            )
-        if cancelled is not None:
-            raise cancelled
-        ends = handoff.until + pool.quarantine + defaults.GRACE
-        await wait_until_armed(permit, defaults.ARMED, pool, until=ends)
-        await permit.stands()
-        permit.ensure()
-    except BaseException:
-        await permit.release()
-        raise
-    permit.keep()
-    return permit
-
-
-def _permit(pool: Pool, handoff: Handoff) -> SlotPermit:
-    """As the run before knew it."""
-    return SlotPermit(
-        resource=pool.resource,
-        slot=handoff.slots[0],
-        run_id=handoff.run_id,
-        ttl=handoff.ttl,
-        began=workflow.time(),
-        until=handoff.until,
-        renews=handoff.renews,
-        acquired_at=handoff.acquired_at,
-        stays=pool.on_holder_close == "safe",
-        quarantine=pool.quarantine,
-        token=handoff.token,
-    )
-
-
-async def _adopt(handoff: Handoff) -> bool:
-    """Have it report to this run; False if it has ended."""
-    info = workflow.info()
-    adoption = Adoption(info.workflow_id, info.run_id, handoff.ttl)
-    permit_workflow_id = ids.permit_workflow_id(handoff.resource, handoff.slots[0])
-    return await PermitRun(permit_workflow_id, handoff.run_id).adopt(adoption)
-
-
 class Lock(Semaphore):
-    """One workflow at a time holds it: a semaphore with the one slot "0"; see there for the rest.
+    """At most one workflow at a time holds it. It is a `Semaphore` with one slot, "0".
 
-    Without `fair` a `Lock` and a `Semaphore` of one name, capacity 1, exclude each other.
+    Without `fair`, a `Lock` and a `Semaphore` of one name exclude each other.
     """
 
     kind: ClassVar[str] = "lock"

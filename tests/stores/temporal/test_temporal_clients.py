@@ -13,7 +13,7 @@ from dibs.errors import BackendUnavailable
 from dibs.stores.temporal.client import pollers
 from dibs.stores.temporal.protocol import ids, wire
 from dibs.stores.temporal.protocol.ids import broker_id
-from dibs.stores.temporal.protocol.permits import PermitSlotInput
+from dibs.temporal import PermitSlotInput
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.stores.temporal.looking import Looker, new_key

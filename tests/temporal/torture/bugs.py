@@ -21,10 +21,10 @@ def release_not_pinned() -> None:
     from temporalio import workflow
     from temporalio.exceptions import ApplicationError
 
-    from dibs.temporal.slot.permit import SlotPermit
+    from dibs.temporal.slots.permit import SlotPermit
 
     async def end(self: Any, *how: Any) -> bool:
-        permit = workflow.get_external_workflow_handle(self._run.id)
+        permit = workflow.get_external_workflow_handle(self._workflow_id)
         try:
             await permit.signal("release")
         except ApplicationError:
@@ -38,7 +38,7 @@ def ends_with_holder() -> None:
     """As the guide has it: a permit ends at once with its holder, whose work may not have ended."""
     from temporalio.workflow import ParentClosePolicy
 
-    from dibs.temporal.slot import acquiring as slot_acquiring
+    from dibs.temporal.slots import acquire as slot_acquiring
 
     put(slot_acquiring, "_close_policy", lambda semaphore: ParentClosePolicy.TERMINATE)
 
@@ -46,7 +46,7 @@ def ends_with_holder() -> None:
 def tokens_fall() -> None:
     """In either mode."""
     from dibs.core import transition
-    from dibs.temporal.slot import permit_workflow
+    from dibs.temporal.slots import workflow as permit_workflow
 
     permits: Any = permit_workflow
     real = permits.microseconds

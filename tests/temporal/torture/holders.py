@@ -22,7 +22,7 @@ from temporalio.exceptions import ActivityError
 
 from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.temporal import Permit, Semaphore
-from dibs.temporal.permits.permit import Handoff
+from dibs.temporal.permit import Handoff
 from tests.temporal.torture.marks import LeaseName
 from tests.temporal.torture.using import USE, Use
 

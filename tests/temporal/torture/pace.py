@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.permits import PermitSlotInput
+from dibs.temporal.slots.workflow import PermitSlotInput
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import Plan
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.routing import Caller
+from dibs.server.api.routing import Caller, Operation
 from dibs.server.quotas import FairQueue
 from dibs.server.wanted import place_in, wanted
 
@@ -28,7 +28,7 @@ def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = 
     if lease_id is not None and "id" in kind.__struct_fields__:
         if "id" in pairs:
             raise ApiProblem(
-                "malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both"
+                "malformed", "give the lease id once: in Dibs-Lease-Id, in the body or in id="
             )
         pairs["id"] = lease_id.decode("latin-1")
     try:
@@ -145,10 +145,29 @@ def decode_body[T](body: bytes, kind: "type[T] | Any") -> Any:
         raise ApiProblem("malformed", f"the body: {error}") from None
 
 
+async def read_body(operation: Operation, caller: Caller, bodies: BodyReader) -> Any:
+    """The decoded body of a request; None if it is left out where it may be. Raises `ApiProblem`."""
+    if not operation.optional_body:
+        return decode_body(await bodies.read(caller, operation.max_body), operation.body)
+    raw = await bodies.read(caller, operation.max_body) if has_body(caller) else b""
+    if not raw:
+        return None
+    try:
+        return decode_body(raw, operation.body)
+    except ApiProblem as problem:
+        hint = "other parameters belong in the query, as in ?ttl=30"
+        raise ApiProblem(problem.kind, f"{problem.detail}; {hint}") from None
+
+
+def has_body(caller: Caller) -> bool:
+    """Whether the request has a body, which can still be empty if its length is not declared."""
+    headers = caller.headers
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
 def check_no_body(caller: Caller) -> None:
     """Raises `ApiProblem`, 400, without reading a body where none is taken."""
-    headers = caller.headers
-    if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+    if has_body(caller):
         raise ApiProblem(
             "malformed",
             "this route takes no body: put parameters in the query, as in ?ttl=30",
@@ -162,3 +181,9 @@ def _too_large(most: int) -> ApiProblem:
         f"the body must be at most {most} bytes long",
         headers=((b"connection", b"close"),),
     )
+
+
+def text_flaw(what: str, text: str, most: int) -> str | None:
+    """The complaint about a text of more than `most` bytes; None if it fits."""
+    size = len(text.encode(errors="surrogatepass"))
+    return f"`{what}` must be at most {most} bytes long, not {size}" if size > most else None

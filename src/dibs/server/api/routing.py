@@ -187,6 +187,8 @@ class Operation:
     """The type of the body, if it takes one."""
     max_body: int = 0
     """Bytes of a body that is decoded for the handler; 0: the handler reads it."""
+    optional_body: bool = False
+    """Without a body the handler gets None."""
     ignores_body: bool = False
     """Without that, a body is refused where none is taken."""
     answers: Mapping[int, Any] = field(default_factory=dict)
@@ -218,6 +220,7 @@ class Described(TypedDict, total=False):
     query: type[Struct]
     body: Any
     max_body: int
+    optional_body: bool
     ignores_body: bool
     answers: Mapping[int, Any]
     problems: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What is said at `/v1/locks`: parameters, and answers."""
+"""Parameters and answers of `/v1/locks`."""
 
 import time
 from datetime import UTC, datetime
@@ -122,10 +122,22 @@ class AcquireQuery(Strict, frozen=True):
     note: Annotated[Text, Meta(description="A note, shown to waiters")] = ""
 
 
-class RenewQuery(Strict, frozen=True):
-    """What is renewed, and for how long."""
+class NewLeaseIdBody(Strict, frozen=True):
+    """A lease id for an acquire, which no log of a proxy shows."""
+
+    id: LeaseId
+
+
+class LeaseIdBody(Strict, frozen=True):
+    """The id of a lease, which no log of a proxy shows."""
 
     id: AnyId
+
+
+class RenewQuery(Strict, frozen=True):
+    """The lease to renew, and for how long."""
+
+    id: AnyId | None = None
     ttl: Ttl = 30.0
     kind: Which = "lock"
 
@@ -169,8 +181,8 @@ class ListQuery(Strict, frozen=True):
     kind: Kind | Literal["all"] = "lock"
 
 
-class Held(Struct, frozen=True):
-    """What was acquired."""
+class HeldAnswer(Struct, frozen=True):
+    """A lease that was acquired."""
 
     id: str
     kind: str

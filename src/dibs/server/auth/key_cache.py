@@ -41,7 +41,7 @@ NONE_READ = (
 
 
 class RevocationMarkers(Protocol):
-    """Markers that servers leave for each other in the stores: see `placing.markers`."""
+    """Markers that servers leave for each other in the stores: see `placement.markers`."""
 
     async def put(self, name: str) -> None:
         """Set a marker. Raises `BackendUnavailable`."""

@@ -1,9 +1,11 @@
-"""One attempt of an activity that needs a lock: wait for it, then run with it."""
+"""One attempt of an activity that needs a lock: wait for it, then run the activity under its lease."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -14,103 +16,127 @@ from temporalio.exceptions import CancelledError as ActivityCancelled
 from temporalio.worker import ExecuteActivityInput
 
 import dibs
-from dibs.config import Duration, Unset
 from dibs.errors import DibsError, LeaseLost
-from dibs.temporal.activity import failures
-from dibs.temporal.activity.decorator import LockBackend, Need
-from dibs.temporal.activity.lock import ActivityLock, Holding, holding
-from dibs.temporal.activity.running import Body, Held, Pulse
-from dibs.temporal.activity.slots import (
-    Position,
-    Slots,
-    Stores,
+from dibs.temporal.activity import errors
+from dibs.temporal.activity.decorator import LockBackend, LockNeed
+from dibs.temporal.activity.lock import (
+    ActivityLock,
+    LockOfOtherProcess,
+    as_current,
+    loss_of,
+    stop_renewing,
+)
+from dibs.temporal.activity.semaphore import (
+    ActivitySemaphore,
+    LockStores,
+    QueuePosition,
     name_shown,
     owner_of,
-    slots_for,
+    semaphore_for,
     times_of,
 )
-from dibs.temporal.sdk import this_context
+from dibs.temporal.sdk import cancel_here, this_context
+
+log = logging.getLogger("dibs")
 
 BEAT = 5.0
-"""A wait is heard of so often, in seconds, also without a heartbeat timeout: so it can be cancelled."""
+"""Seconds between the heartbeats of a wait, even without a heartbeat timeout: so it can be cancelled."""
 
 LOOK = 0.2
-"""A plain function isn't told that it is cancelled: who waits for its lock looks so often, in seconds."""
+"""Seconds between looks whether a waiting plain function is cancelled: Temporal tells only tasks."""
 
 AT_LEAST = 0.05
 """Seconds that each attempt waits, so that it gets a position in the queue."""
 
-TOO_LATE = 3 * failures.AWAY.total_seconds()
+TOO_LATE = 3 * errors.AWAY.total_seconds()
 """Seconds that the next attempt may need to begin."""
 
 type Next = Callable[[ExecuteActivityInput], Awaitable[Any]]
 
 
-class Station:
-    """What the attempts of a worker share."""
+class HeartbeatClock:
+    """The time of the activity's last heartbeat."""
 
-    def __init__(self, backend: LockBackend, wait_in_slot: float | None) -> None:
-        self.backend = backend
-        self.wait_in_slot = wait_in_slot
-        self.stores = Stores()
+    def __init__(self) -> None:
+        self.last = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def beat(self) -> None:
+        """Note a heartbeat. Any thread may call it."""
+        self.last = self._loop.time()
 
 
-class Attempt:
+@dataclass(frozen=True, slots=True)
+class LockTerms:
+    """The need of an activity, the store of its lock, and how long an attempt waits in its slot."""
+
+    need: LockNeed
+    application: str
+    stores: LockStores
+    backend: LockBackend
+    wait_in_slot: float | None
+    """Seconds; None: no limit."""
+
+
+class LockAttempt:
     """One attempt, from its beginning in a worker's slot.
 
-    `own` is what the server told of it, `info` the same without what attempts hand on to one another.
+    `own` is the server's information about it, `info` the same without what attempts leave to each other.
     """
 
-    def __init__(
-        self,
-        station: Station,
-        need: Need,
-        application: str,
-        own: Info,
-        info: Info,
-        pulse: Pulse,
-    ) -> None:
-        self._station = station
-        self._need = need
-        self._application = application
-        self._backend = station.backend if need.backend is None else need.backend
-        self._position = Position.of(own, self._backend if isinstance(self._backend, str) else "")
+    def __init__(self, terms: LockTerms, own: Info, info: Info, heartbeats: HeartbeatClock) -> None:
+        self._terms = terms
+        self._need = terms.need
+        self._position = QueuePosition.of(
+            own, terms.backend if isinstance(terms.backend, str) else ""
+        )
         self._info = info
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._times = times_of(info)
         self._begun = asyncio.get_running_loop().time()
         self._is_sync = False
+        self._interrupted = False
 
     async def run(self, asked: ExecuteActivityInput, call: Next) -> Any:
         """Run the activity once it has the lock. Raises what it raises, or why there is no lock."""
         self._is_sync = asked.executor is not None
+        terms = self._terms
         try:
             function = asked.fn
             this = getattr(function, "__self__", None)
             if not hasattr(function, "__qualname__"):
                 this = function  # an object with __call__
             arguments = tuple(asked.args) if this is None else (this, *asked.args)
-            store = self._station.stores.client(self._backend)
-            slots = slots_for(self._need, arguments, self._info, self._application, store)
-            slots.position = self._position
-            lease = (await self._lease(slots)).adopt()
+            store = terms.stores.client(terms.backend)
+            semaphore = semaphore_for(self._need, arguments, self._info, terms.application, store)
+            semaphore.position = self._position
+            lease = (await self._lease(semaphore)).adopt()
         except LeaseLost as error:
-            raise failures.loss(error) from error
+            raise errors.lost(error) from error
         except (DibsError, TypeError, ValueError) as error:
-            raise failures.refusal(error) from error
-        return await self._with(lease, slots, asked, call)
+            raise errors.not_acquired(error) from error
+        lock = ActivityLock(
+            lease,
+            activity=self._need.activity,
+            name=name_shown(semaphore),
+            owner=owner_of(self._info, terms.application),
+            waited=asyncio.get_running_loop().time() - self._begun,
+        )
+        if self._is_sync and not isinstance(asked.executor, ThreadPoolExecutor):
+            asked = replace(asked, fn=partial(_call_in_process, asked.fn, LockOfOtherProcess(lock)))
+        return await self._run_under(lock, lease, lambda: call(asked))
 
-    # -- getting it ---------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------------
 
-    async def _lease(self, slots: Slots) -> dibs.Lease:
-        """Wait for the lock. Raises `ApplicationError` where the next attempt is to continue with that."""
+    async def _lease(self, semaphore: ActivitySemaphore) -> dibs.Lease:
+        """Wait for the lock. Raises `ApplicationError` if the next attempt is to continue the wait."""
         longest = self._longest_wait()
-        acquiring = asyncio.create_task(_acquired(slots, longest))
+        acquiring = asyncio.create_task(_acquired(semaphore, longest))
         shutdown = asyncio.create_task(activity.wait_for_worker_shutdown())
         try:
             await self._until_done(acquiring, shutdown, self._bound(longest))
             if not acquiring.done():
-                slots.keep_position()
+                semaphore.keep_position()
                 acquiring.cancel()
                 await asyncio.wait({acquiring})
         except BaseException:
@@ -126,12 +152,12 @@ class Attempt:
         if not self._info.is_local:
             left = self._position.left_to(self._info.attempt + 1)
             activity.heartbeat(*self._info.heartbeat_details, left)
-        raise failures.waiting(name_shown(slots), self._waited())
+        raise errors.waiting(name_shown(semaphore), self._waited())
 
     async def _until_done(
         self, acquiring: asyncio.Task[dibs.Lease], shutdown: asyncio.Task[None], bound: float
     ) -> None:
-        """Until there is an outcome, or this attempt has to end without one."""
+        """Wait for an outcome, or until this attempt has to end without one."""
         loop = asyncio.get_running_loop()
         ends = self._begun + bound
         beat_at = loop.time() + self._beat_every()
@@ -141,7 +167,8 @@ class Attempt:
                 return
             if now >= beat_at:
                 beat_at = now + self._beat_every()
-                self._beat()
+                if not self._info.is_local:  # keep what an earlier attempt said about its progress
+                    activity.heartbeat(*self._info.heartbeat_details)
             pause = min(beat_at, ends) - now
             await asyncio.wait(
                 {acquiring, shutdown},
@@ -151,36 +178,8 @@ class Attempt:
             if activity.is_cancelled():
                 raise ActivityCancelled("cancelled while waiting for its lock")
 
-    # -- with it ------------------------------------------------------------------------------------
-
-    async def _with(
-        self, lease: dibs.Lease, slots: Slots, asked: ExecuteActivityInput, call: Next
-    ) -> Any:
-        held = Held(lease)
-        about = About(
-            activity=self._need.activity,
-            name=name_shown(slots),
-            slot=lease.slots[0],
-            token=lease.token,
-            owner=owner_of(self._info, self._application),
-            waited=asyncio.get_running_loop().time() - self._begun,
-        )
-        if self._is_sync and not isinstance(asked.executor, ThreadPoolExecutor):
-            asked = replace(asked, fn=partial(call_in_process, asked.fn, about))
-        body = Body(
-            held,
-            about.lock(held),
-            context=this_context(),
-            is_sync=self._is_sync,
-            pulse=self._pulse,
-            heartbeat=None if self._info.is_local else self._times.heartbeat,
-        )
-        return await body.run(lambda: call(asked))
-
-    # -- times --------------------------------------------------------------------------------------
-
     def _longest_wait(self) -> float | None:
-        """Seconds until the wait has failed for good; None: no limit."""
+        """Seconds until the wait fails for good. None: no limit."""
         known = [] if self._need.wait is None else [max(self._need.wait - self._waited(), AT_LEAST)]
         known += [] if self._times.to_wait is None else [self._times.to_wait]
         if self._is_last and self._times.to_wait_now is not None:
@@ -188,31 +187,30 @@ class Attempt:
         return min(known, default=None)
 
     def _bound(self, longest: float | None) -> float:
-        """Seconds after which this attempt ends if it has only waited; infinity: only when the wait ends.
+        """Seconds after which this attempt ends if it has only waited. Infinity: when the wait ends.
 
-        Each such end counts as an attempt. So where attempts are limited, it comes as late as possible.
-        Where the next attempt would come too late, there is none.
+        Each such end counts as an attempt, so it comes as late as possible if attempts are limited. There is
+        none if the next attempt would begin too late.
         """
         limit, now = inf if longest is None else longest, self._times.to_wait_now
-        given = self._need.wait_in_slot
-        in_slot = self._station.wait_in_slot if isinstance(given, Unset) else given
         bound = inf if self._is_last or now is None else now
-        may_end_early = not (self._limit or self._info.is_local)
+        in_slot = self._terms.wait_in_slot
+        may_end_early = not (self._max_attempts or self._info.is_local)
         if in_slot is not None and may_end_early and in_slot + TOO_LATE < limit:
             bound = min(bound, in_slot)
         return max(bound, AT_LEAST) if bound < limit else inf
 
     @property
-    def _limit(self) -> int:
-        """How many attempts the retry policy allows; 0: any number."""
+    def _max_attempts(self) -> int:
+        """As the retry policy says. 0: any number."""
         return self._info.retry_policy.maximum_attempts if self._info.retry_policy else 0
 
     @property
     def _is_last(self) -> bool:
-        return 0 < self._limit <= self._info.attempt
+        return 0 < self._max_attempts <= self._info.attempt
 
     def _waited(self) -> float:
-        """Seconds since the first of the attempts that have only waited."""
+        """Seconds since the start of the first of the attempts that have only waited."""
         before = self._info.started_time.timestamp() - self._position.since
         return max(before, 0.0) + asyncio.get_running_loop().time() - self._begun
 
@@ -220,61 +218,68 @@ class Attempt:
         heartbeat = self._times.heartbeat
         return BEAT if heartbeat is None else min(BEAT, heartbeat / 3)
 
-    def _beat(self) -> None:
-        """Also tells us of a cancellation. What an earlier attempt has told of its progress stays."""
-        if not self._info.is_local:
-            activity.heartbeat(*self._info.heartbeat_details)
+    # -- under the lease ----------------------------------------------------------------------------
+
+    async def _run_under(
+        self, lock: ActivityLock, lease: dibs.Lease, body: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Run the body, cancel it if the lock is lost, and release the lock.
+
+        Raises what the body raises, and `ApplicationError` of type `LeaseLost` if the lock was lost.
+        """
+        self._heartbeats.beat()
+        watcher: asyncio.Task[None] | None = None
+        alarm = asyncio.timeout(None)
+        try:
+            async with alarm:
+                watcher = asyncio.create_task(self._watch(lock, lease, alarm))
+                with as_current(lock):
+                    result = await body()
+        except (asyncio.CancelledError, ActivityCancelled, TimeoutError) as error:
+            if self._interrupted and (self._is_sync or alarm.expired()):
+                raise errors.lost(loss_of(lock)) from error
+            if self._is_sync and isinstance(error, asyncio.CancelledError):
+                stop_renewing(lock)  # its thread may go on, so the slot is not given up
+            raise
+        except Exception as error:
+            if lock.lost:
+                error.add_note(str(loss_of(lock)))
+            raise
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+            if lock.lost:
+                log.warning("%s was lost while %s ran", lock.key, lock.activity)
+            await lease.release()
+        if lock.lost:
+            raise errors.lost(loss_of(lock))
+        return result
+
+    async def _watch(self, lock: ActivityLock, lease: dibs.Lease, alarm: asyncio.Timeout) -> None:
+        """Interrupt the body when the lease is lost, or the activity has missed its heartbeat timeout."""
+        heartbeat = None if self._info.is_local else self._times.heartbeat
+        context = this_context()
+        while not lease.lost:
+            left = None
+            if heartbeat is not None:
+                left = self._heartbeats.last + heartbeat - asyncio.get_running_loop().time()
+                if left <= 0:
+                    stop_renewing(lock)
+                    break
+            if not await lease.wait_lost(left) and left is None:
+                return  # it was given up
+        self._interrupted = True
+        cancel_here(context)
+        if not self._is_sync:
+            with suppress(RuntimeError):  # the body has just ended
+                alarm.reschedule(0.0)
 
 
-async def _acquired(slots: Slots, wait: float | None) -> dibs.Lease:
-    return await slots.acquire(wait=wait)
+async def _acquired(semaphore: ActivitySemaphore, wait: float | None) -> dibs.Lease:
+    return await semaphore.acquire(wait=wait)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What travels along."""
-
-    activity: str
-    name: str
-    slot: int
-    token: int
-    owner: str
-    waited: float
-
-    def lock(self, kept: Holding) -> ActivityLock:
-        """The lock, as it is held here or there."""
-        return ActivityLock(**asdict(self), holding=kept)
-
-
-class HeldElsewhere:
-    """A lease that the worker's own process keeps, and tells of by the activity's cancellation."""
-
-    @property
-    def remaining(self) -> float:
-        """Raises `RuntimeError`: it is renewed in another process."""
-        raise RuntimeError(
-            "in a process pool the time that is left isn't known: ask `lost`, or ensure()"
-        )
-
-    @property
-    def lost(self) -> bool:
-        """The activity was cancelled: by the loss of its lock, or by its workflow."""
-        return activity.is_cancelled()
-
-    @property
-    def reason(self) -> str | None:
-        """Not told here."""
-        return "closed" if self.lost else None
-
-    def ensure(self, needs: Duration = 0) -> None:
-        """Raise `LeaseLost` if it is lost."""
-        if self.lost:
-            raise LeaseLost(
-                "the activity was cancelled, as its lock was lost or its workflow said so"
-            )
-
-
-def call_in_process(function: Callable[..., Any], about: About, *args: Any) -> Any:
-    """Runs in the pool's process."""
-    with holding(about.lock(HeldElsewhere())):
+def _call_in_process(function: Callable[..., Any], lock: ActivityLock, *args: Any) -> Any:
+    """Run the function in the pool's process."""
+    with as_current(lock):
         return function(*args)

@@ -1,4 +1,4 @@
-"""`@needs_lock`: what an activity needs before it may run, told where the activity is written.
+"""`@needs_lock`: what an activity needs before it may run.
 
 Nothing here does I/O, since workflows import the modules of their activities in Temporal's sandbox.
 """
@@ -17,7 +17,7 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.core.names import key_of
 from dibs.errors import InvalidName, NotConfigured
 from dibs.stores.registry import check_scheme
-from dibs.temporal.activity.failures import no_activity, not_installed
+from dibs.temporal.activity.errors import no_activity, not_installed
 from dibs.temporal.activity.lock import held_for
 from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 type LockBackend = str | dibs.Client | dibs.sync.Client | None
-"""A store's URL or name, a client of either world, or None for what is said elsewhere."""
+"""A store's URL or name, a client of either side, or None: the interceptor's, else the default store."""
 
 
 def checked_backend(backend: Any) -> LockBackend:
-    """As it was given; nothing is opened. Raises `TypeError`, and `NotConfigured` for a strange URL."""
+    """Check it; open nothing. Raises `TypeError`, and `NotConfigured` for an unknown URL scheme."""
     if isinstance(backend, str):
         if not backend:
             raise NotConfigured("backend is empty: give a store's URL or name, or leave it out")
@@ -48,7 +48,7 @@ def checked_backend(backend: Any) -> LockBackend:
 
 
 def refuse_nowhere(who: str) -> None:
-    """Raises `NotConfigured` where nobody has named a store: a file of this host's excludes no other host."""
+    """Raises `NotConfigured` without a named store: a file of this host would exclude no other host."""
     if not default_is_named():
         raise NotConfigured(
             f"nothing says where the lock of {who} is kept: give needs_lock(backend=...) or "
@@ -60,8 +60,8 @@ def refuse_nowhere(who: str) -> None:
 class LockName:
     """A name such as `"report:{day}"`, or `"tenant/{order.tenant}"` for a field of a dataclass.
 
-    Values are as for `NameTemplate`: `str`, `bytes`, `int`, `UUID`, `date` or `Enum`, escaped so that
-    none can make another's name. Raises `ValueError` for a field that is none of the activity's.
+    Values are as for `NameTemplate`: `str`, `bytes`, `int`, `UUID`, `date` or `Enum`, escaped so that two
+    values never make the same name. Raises `ValueError` for a field that is no parameter of the activity.
     """
 
     def __init__(self, template: str, function: Callable[..., Any]) -> None:
@@ -79,16 +79,16 @@ class LockName:
         for field in self._template.fields:
             head, *rest = field.split(".")
             if head not in known or not all(part.isidentifier() for part in rest):
-                told = ", ".join(each for each in known if each != "self") or "none"
+                names = ", ".join(each for each in known if each != "self") or "none"
                 raise ValueError(
                     f"{template!r} names {field!r}, and {function.__qualname__} has no such parameter "
-                    f"(it has: {told}; a field of one is written {{parameter.field}})"
+                    f"(it has: {names}; a field of one is written {{parameter.field}})"
                 )
 
     def of(self, arguments: tuple[Any, ...]) -> str | bytes:
-        """The name for these arguments, with `self` where the activity is a method.
+        """The name for these arguments, with `self` if the activity is a method.
 
-        Raises `TypeError` for a value that makes no name, or an argument that hasn't such a field.
+        Raises `TypeError` for a value that makes no name, or an argument without such a field.
         """
         bound = self._signature.bind(*arguments)
         bound.apply_defaults()
@@ -108,9 +108,9 @@ def _value(field: str, arguments: Mapping[str, Any]) -> object:
 
 
 def full_name(application: str, name: str | bytes) -> str | bytes:
-    """With the application in front, so that two applications' locks never meet.
+    """The name with the application in front, so that applications do not share locks.
 
-    Raises `InvalidName` for one that is too long.
+    Raises `InvalidName` if it is too long.
     """
     full: str | bytes = name
     if application:
@@ -124,12 +124,12 @@ def full_name(application: str, name: str | bytes) -> str | bytes:
 NEED = "__dibs_needs_lock__"
 
 MAX_LOCKS = 5
-"""How many may run at a time where nothing but `lock_name` is given, or nothing at all."""
+"""The capacity if only `lock_name` is given, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Need:
-    """What an activity needs."""
+class LockNeed:
+    """The checked options of `needs_lock`."""
 
     activity: str
     name: LockName
@@ -157,43 +157,47 @@ def needs_lock[F: Callable[..., Any]](
     priority: int = 0,
     application: str | None = None,
 ) -> Callable[[F], F]:
-    """An activity runs only while it holds one of the `capacity` slots of the lock `name`.
+    """Run an activity only while it holds one of the `capacity` slots of the lock `name`.
 
     Write it above or below `@activity.defn`, and install `DibsPlugin` or `LockInterceptor` at the
-    client or the worker: without it the activity fails, rather than to run without its lock.
+    client or the worker: without it the activity fails, instead of running without its lock.
 
     `"report:{day}"` takes the activity's parameter `day`, `"{order.tenant}"` a field of one. `capacity` is
     1 unless it is given. `max_locks` and `lock_name` are other words for both; with `lock_name` alone,
     or with nothing, there are 5 slots, and the name is the function's. `backend` is a store's URL, a
     client or the name of a store (None: the interceptor's, then the default store).
 
-    Contention: waits in turn, by `priority`, for at most `wait` seconds (None: for ever, as far as the
-    activity's timeouts go). Then it fails with `AcquireTimeout`, for good. An attempt that has waited
-    for `wait_in_slot` seconds (unset: the interceptor's; None: no limit) ends and is retried a second later,
-    so that other activities get its worker's slot; it keeps its position. Where the retry policy limits
-    attempts it waits for as long as it can.
+    Contention: waits in turn, by `priority`, for at most `wait` seconds (None: as long as the activity's
+    timeouts allow). Then it fails with `AcquireTimeout`, without a retry. An attempt that has waited for
+    `wait_in_slot` seconds (unset: the interceptor's; None: no limit) ends and is retried a second later,
+    so that other activities get its worker's slot; it keeps its position. The retry policy stays yours: if
+    it limits attempts, an attempt waits for as long as it can.
 
-    Expiry: the lease covers the attempt's timeouts and a margin. It is kept by renewals while the
-    activity runs and, where it has a heartbeat timeout, heartbeats, each good for `ttl` seconds (unset:
-    the settings'); with `auto_renew=False` it is one lease for the whole time. Once it is lost the
-    activity is cancelled and fails with `LeaseLost`, which is tried again unless the lease was revoked.
+    Expiry: the lease covers the attempt's timeouts and a margin. Renewals keep it while the activity
+    runs and sends the heartbeats of its heartbeat timeout, each for `ttl` seconds (unset: the settings');
+    with `auto_renew=False` it is one lease for the whole time. A loss cancels the activity, which fails
+    with `LeaseLost` and is retried unless the lease was revoked.
 
-    Raises `TypeError` for what is no activity, `ValueError` for a field that is no parameter.
+    Raises `TypeError` for anything but an activity, `ValueError` for a field that is no parameter.
     """
-    _refuse_misuse(name, max_locks, lock_name)
-    found_name, found_capacity = _meant(name, capacity, max_locks, lock_name)
+    found_name, found_capacity = _checked_name(name, capacity, max_locks, lock_name)
+    if not isinstance(auto_renew, bool):
+        raise TypeError(f"auto_renew is {auto_renew!r}: give True or False")
+    in_slot = (
+        UNSET if isinstance(wait_in_slot, Unset) else optional_seconds(wait_in_slot, "wait_in_slot")
+    )
 
     def decorate(function: F) -> F:
         _refuse_what_is_no_activity(function)
-        need = Need(
+        need = LockNeed(
             activity=f"{function.__module__}.{function.__qualname__}",
             name=LockName(found_name or function.__name__, function),
             capacity=found_capacity,
             backend=checked_backend(backend),
             ttl=None if ttl is None else safe_ttl(ttl),
-            auto_renew=_flag(auto_renew),
+            auto_renew=auto_renew,
             wait=optional_seconds(wait, "wait"),
-            wait_in_slot=_optional(wait_in_slot),
+            wait_in_slot=in_slot,
             priority=priority,
             application=application,
         )
@@ -205,11 +209,11 @@ def needs_lock[F: Callable[..., Any]](
     return decorate
 
 
-def need_of(function: Any) -> Need | None:
-    """What an activity was decorated with: a function, a method, or an object with `__call__`."""
+def need_of(function: Any) -> LockNeed | None:
+    """The need of an activity: a function, a method, or an object with `__call__`."""
     call = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one
     found = getattr(function, NEED, None) or getattr(call, NEED, None)
-    return found if isinstance(found, Need) else None
+    return found if isinstance(found, LockNeed) else None
 
 
 def refuse_locked_workflows(workflows: Iterable[type]) -> None:
@@ -221,8 +225,8 @@ def refuse_locked_workflows(workflows: Iterable[type]) -> None:
             )
 
 
-def _guarded(function: Callable[..., Any], need: Need) -> Callable[..., Any]:
-    """The function, which refuses to run unless whoever calls it has got the lock for it."""
+def _guarded(function: Callable[..., Any], need: LockNeed) -> Callable[..., Any]:
+    """The function, which refuses to run unless its caller holds the lock for it."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -240,14 +244,23 @@ def _guarded(function: Callable[..., Any], need: Need) -> Callable[..., Any]:
     return run
 
 
-def _check(need: Need) -> None:
+def _check(need: LockNeed) -> None:
     if not held_for(need.activity):
         raise no_activity(need.activity) if workflow.in_workflow() else not_installed(need.activity)
 
 
-def _meant(
-    name: str | None, capacity: int | None, max_locks: int | None, lock_name: str | None
+def _checked_name(
+    name: Any, capacity: Any, max_locks: Any, lock_name: Any
 ) -> tuple[str | None, int]:
+    """The name, or None for the function's, and the capacity."""
+    if callable(name):
+        raise TypeError('write `@needs_lock("name")` or `@needs_lock()`, not `@needs_lock`')
+    for what, value in (("name", name), ("lock_name", lock_name)):
+        if not isinstance(value, str | None):
+            advice = " (for the number of slots write capacity=)" if isinstance(value, int) else ""
+            raise TypeError(f"{what} is {value!r}: give a text{advice}")
+        if value == "":
+            raise ValueError(f"{what} is empty: give a text, or leave it out")
     if name is not None and lock_name is not None:
         raise TypeError("needs_lock() was given a name and lock_name=: give one of them")
     if capacity is not None and max_locks is not None:
@@ -258,17 +271,6 @@ def _meant(
     if type(found) is not int or found < 1:
         raise ValueError(f"capacity is {found!r}: give an int of at least 1")
     return name if name is not None else lock_name, found
-
-
-def _refuse_misuse(name: Any, max_locks: Any, lock_name: Any) -> None:
-    if callable(name):
-        raise TypeError('write `@needs_lock("name")` or `@needs_lock()`, not `@needs_lock`')
-    for what, value in (("name", name), ("lock_name", lock_name)):
-        if not isinstance(value, str | None):
-            advice = " (for the number of slots write capacity=)" if isinstance(value, int) else ""
-            raise TypeError(f"{what} is {value!r}: give a text{advice}")
-        if value == "":
-            raise ValueError(f"{what} is empty: give a text, or leave it out")
 
 
 _INSTEAD = (
@@ -296,13 +298,3 @@ def _refuse_what_is_no_activity(function: Any) -> None:
         raise TypeError(f"needs_lock decorates a function, and {function!r} is none")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator, which can't be an activity")
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"auto_renew is {value!r}: give True or False")
-    return value
-
-
-def _optional(value: Duration | Unset | None) -> float | Unset | None:
-    return value if isinstance(value, Unset) else optional_seconds(value, "wait_in_slot")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +15,17 @@ from temporalio.worker import (
     ExecuteActivityInput,
 )
 
-from dibs.config import Duration, optional_seconds
-from dibs.temporal.activity.attempt import Attempt, Station
-from dibs.temporal.activity.decorator import LockBackend, checked_backend, need_of, refuse_nowhere
+from dibs.config import Duration, Unset, optional_seconds
+from dibs.temporal.activity.attempt import HeartbeatClock, LockAttempt, LockTerms
+from dibs.temporal.activity.decorator import (
+    LockBackend,
+    LockNeed,
+    checked_backend,
+    need_of,
+    refuse_nowhere,
+)
 from dibs.temporal.activity.lock import held_for
-from dibs.temporal.activity.running import Pulse
-from dibs.temporal.activity.slots import without_position
+from dibs.temporal.activity.semaphore import LockStores, without_position
 
 WAIT_IN_SLOT = 5.0
 """Seconds that a waiting attempt keeps its activity slot before it ends, if attempts are not limited."""
@@ -31,7 +37,7 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
     """Takes the lock of each activity that is decorated with `needs_lock` before it runs.
 
     Give it to a client (its workers have it, too) or to a worker; `DibsPlugin` does. The lock is taken
-    where the activity runs: nothing of it is in a workflow's history, so that it can come and go at any
+    where the activity runs, and leaves nothing in a workflow's history, so you can add or remove it at any
     time. `application` (None: DIBS_APPLICATION, else APPLICATION_NAME, else none) goes before each
     name, and `backend` is the store of all that name none. An attempt that waits ends after
     `wait_in_slot` seconds (None: only with its own timeout). It is retried a second later, and keeps its
@@ -48,45 +54,54 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
         if not isinstance(application, str | None):
             raise TypeError(f"application is {application!r}: give a text")
         self._application = application
-        self._station = Station(
-            checked_backend(backend), optional_seconds(wait_in_slot, "wait_in_slot")
-        )
+        self._backend = checked_backend(backend)
+        self._wait_in_slot = optional_seconds(wait_in_slot, "wait_in_slot")
+        self._stores = LockStores()
 
     def intercept_activity(  # the names are Temporal's
         self,
         next: ActivityInboundInterceptor,  # noqa: A002
     ) -> ActivityInboundInterceptor:
         """For Temporal."""
-        return _Inbound(next, self, self._station)
+        return _Inbound(next, self)
 
     def check(self, activities: Iterable[Any]) -> None:
-        """Raises `NotConfigured` where one of these needs a lock that nobody has said where to keep."""
-        if self._station.backend is None:
+        """Raises `NotConfigured` if one of these needs a lock and no store is configured for it."""
+        if self._backend is None:
             for activity in activities:
                 need = need_of(activity)
                 if need is not None and need.backend is None:
                     refuse_nowhere(need.activity)
 
+    def terms(self, need: LockNeed) -> LockTerms:
+        """What the activity asks for, and the interceptor's choice for the rest."""
+        in_slot = need.wait_in_slot
+        return LockTerms(
+            need,
+            self.application if need.application is None else need.application,
+            self._stores,
+            self._backend if need.backend is None else need.backend,
+            self._wait_in_slot if isinstance(in_slot, Unset) else in_slot,
+        )
+
     @property
     def application(self) -> str:
-        """What goes before each name."""
+        """The first part of each name."""
         if self._application is not None:
             return self._application
         return next((found for each in VARIABLES if (found := os.environ.get(each))), "")
 
     async def close(self) -> None:
-        """Nobody waits here any more; the stores that were opened by URL are closed."""
-        await self._station.stores.close()
+        """Close the stores that were opened by URL. No activity may wait here any more."""
+        await self._stores.close()
 
 
 class _Inbound(ActivityInboundInterceptor):
-    """One attempt's."""
+    """For one attempt."""
 
-    def __init__(
-        self, inner: ActivityInboundInterceptor, whose: LockInterceptor, station: Station
-    ) -> None:
+    def __init__(self, inner: ActivityInboundInterceptor, locks: LockInterceptor) -> None:
         super().__init__(inner)
-        self._whose, self._station = whose, station
+        self._locks = locks
         self._outbound: _Outbound
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
@@ -97,14 +112,9 @@ class _Inbound(ActivityInboundInterceptor):
         need = need_of(input.fn)
         if need is None or held_for(need.activity):  # another interceptor like this has it
             return await super().execute_activity(input)
-        application = self._whose.application if need.application is None else need.application
-        attempt = Attempt(
-            self._station,
-            need,
-            application,
-            self._outbound.own_info,
-            self._outbound.info(),
-            self._outbound.pulse,
+        outbound = self._outbound
+        attempt = LockAttempt(
+            self._locks.terms(need), outbound.own_info, outbound.info(), outbound.heartbeats
         )
         return await attempt.run(input, super().execute_activity)
 
@@ -114,17 +124,15 @@ class _Outbound(ActivityOutboundInterceptor):
 
     def __init__(self, inner: ActivityOutboundInterceptor) -> None:
         super().__init__(inner)
-        self.pulse = Pulse()
+        self.heartbeats = HeartbeatClock()
 
     @cached_property
     def own_info(self) -> Info:
-        """As it came."""
+        """As the server sent it."""
         return super().info()
 
     @cached_property
     def _shown(self) -> Info:
-        from dataclasses import replace
-
         info = self.own_info
         return replace(info, heartbeat_details=without_position(info.heartbeat_details))
 
@@ -132,5 +140,5 @@ class _Outbound(ActivityOutboundInterceptor):
         return self._shown
 
     def heartbeat(self, *details: Any) -> None:
-        self.pulse.beat()
+        self.heartbeats.beat()
         super().heartbeat(*details)

@@ -1,7 +1,7 @@
-"""What a workflow knows of a lease that a broker grants: from what it is told, never from what it guesses.
+"""What a workflow knows about a lease of a broker, from replies and notifications.
 
-Pure: no time is read here and nothing is sent. Times are the workflow's own (`workflow.time()`), a broker's
-only ever count against each other, so clocks may be apart.
+Pure: it reads no clock and sends nothing. Times are the workflow's own (`workflow.time()`). Times of the
+broker are only compared with each other, so the clocks can differ.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from dibs.core.timing import DRIFT, renew_after, trusted
 from dibs.model import Failed, Gone, Granted, Lost, Notification, Queued, Refused, Renewed, Reply
 
 LONG = 60.0
-"""Of a lease that long, half leaves time enough for a renewal that has to be sent again."""
+"""Seconds. Half of a lease this long leaves enough time to repeat a renewal."""
 
 type Refusal = Refused | Gone | Failed
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a lease is over though its holder did not give it up."""
+    """Why a lease ended before its holder gave it up."""
 
     reason: str
     """`expired` or `revoked`."""
@@ -29,7 +29,7 @@ class Ending:
 
 
 class BrokeredLease:
-    """A lease from its first question to its end."""
+    """A lease from its first call to its end."""
 
     __slots__ = (
         "_queued",
@@ -47,14 +47,14 @@ class BrokeredLease:
     def __init__(self, lease_id: str, ttl: float) -> None:
         self.id = lease_id
         self.mark = fingerprint(lease_id)
-        """What pushes call it."""
+        """The fingerprint, by which notifications name it."""
         self.ttl = ttl
         self.token = 0
         self.slots: tuple[int, ...] = ()
         self.deadline = -inf
-        """Until then it can be relied on."""
+        """When the holder stops trusting it."""
         self.renew_at = -inf
-        """Then the next renewal is due."""
+        """When the next renewal is due."""
         self.refusal: Refusal | None = None
         self.ending: Ending | None = None
         self._queued: tuple[float, float] | None = None
@@ -63,22 +63,22 @@ class BrokeredLease:
     def taken_over(
         cls, lease_id: str, ttl: float, *, token: int, slots: tuple[int, ...], deadline: float
     ) -> Self:
-        """One that an earlier run of this workflow knew as granted."""
+        """A lease that was granted to an earlier run of this workflow."""
         lease = cls(lease_id, ttl)
         lease.token, lease.slots, lease.deadline = token, slots, deadline
         return lease
 
     @property
     def granted(self) -> bool:
-        """It has been granted at some time."""
+        """It was granted at some time."""
         return self.token > 0
 
     def lost(self, now: float) -> bool:
-        """It can't be relied on, or not any more."""
+        """It was not granted, or has ended."""
         return self.ending is not None or now >= self.deadline
 
     def hear(self, reply: Reply, sent: float) -> None:
-        """What came of a question that was sent then."""
+        """Take the reply to a command that was sent then."""
         match reply:
             case Granted():
                 self._grant(reply.token, reply.slots, sent, reply.ttl)
@@ -94,7 +94,7 @@ class BrokeredLease:
                 pass  # the answer to a release or to an inspection
 
     def hear_push(self, push: Notification, now: float) -> None:
-        """What the broker tells without being asked."""
+        """Take a notification."""
         match push.event:
             case "granted" if not self.granted and is_proven(push, self.id):
                 begun = self._begun(push.granted_at, now)
@@ -104,10 +104,10 @@ class BrokeredLease:
             case "refused":
                 self.refusal = Refused("too_large")
             case _:
-                pass  # the head of the queue is told nothing that it could use
+                pass  # being first in the queue changes nothing for a workflow
 
     def _begun(self, granted_at: float, now: float) -> float:
-        """When a push's grant began by our clock, or a little before."""
+        """When a notified grant began by our clock, or a little before."""
         if self._queued is None:
             return min(granted_at, now)
         sent, answered_at = self._queued
@@ -118,15 +118,15 @@ class BrokeredLease:
         self._stand(begun, ttl)
 
     def _stand(self, begun: float, ttl: float) -> None:
-        """The broker lets it stand for so long; what it said before still holds."""
+        """It lasts for this long, and at least as long as before."""
         self.deadline = max(self.deadline, begun + trusted(ttl))
         self.renew_at = max(self.renew_at, begun + pause(ttl))
 
     def end(self, ending: Ending) -> None:
-        """It is over; only the first reason counts."""
+        """Note that it is over. Only the first reason counts."""
         self.ending = self.ending or ending
 
 
 def pause(ttl: float) -> float:
-    """How long a holder waits before it renews: each renewal stays in its history, so not too often."""
+    """Seconds between renewals. Each one stays in the holder's history, so they are not too frequent."""
     return ttl / 2 if ttl >= LONG else renew_after(ttl)

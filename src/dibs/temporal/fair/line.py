@@ -14,7 +14,7 @@ from dibs.model import Command, Notification, Reply
 from dibs.stores.temporal.protocol import ids, wire
 from dibs.stores.temporal.protocol.owners import inbox_of
 from dibs.stores.temporal.protocol.wire import too_new
-from dibs.stores.temporal.workflows.permit_runs import GONE
+from dibs.temporal.sdk import GONE
 
 STARTS = 10
 """A broker that ends as often right after it was started will do so again."""

@@ -1,4 +1,4 @@
-"""A permit that a broker has granted: renewed by signals, and lost by the workflow's own time."""
+"""A permit in fair mode: renewed by signals to its broker, and lost by the workflow's own time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,47 +10,50 @@ from temporalio import workflow
 from dibs.config import Duration, safe_ttl
 from dibs.core.timing import MIN_TTL
 from dibs.model import Notification, Release, Renew, Reply
-from dibs.temporal.defaults import CONFIRMED
-from dibs.temporal.failures import checked
+from dibs.temporal.errors import checked
 from dibs.temporal.fair.lease import BrokeredLease
 from dibs.temporal.fair.line import Bell, Broker, Calling, Line
-from dibs.temporal.permits.permit import Handoff, Permit, may_run_on, to_its_end
+from dibs.temporal.options import CONFIRM_TIMEOUT, PermitPool
+from dibs.temporal.permit import Handoff, Permit, may_run_on, to_its_end
 
 FAIR = "fair"
-"""The mode of a handoff that is a broker's grant."""
+"""The mode of its handoffs."""
 
 AGAIN = 8.0
-"""A renewal that has no answer is sent again after the ttl divided by this."""
+"""A renewal without an answer is repeated after the ttl divided by this."""
 
 
 class FairPermit(Permit):
-    """Units of a resource, granted in order. `token` grows with every grant of the resource.
+    """Units of a resource, granted in order. `token` rises with every grant of the resource.
 
-    `run_id` is the fingerprint of its lease, by which `dibs show` and `revoke` name it: there is no
-    run that would be this permit.
+    `run_id` is the fingerprint of its lease, which `dibs show` and `dibs revoke` use.
     """
 
     def __new__(
-        cls, line: Line, broker: Broker, lease: BrokeredLease, *_: Any, **about: Any
+        cls,
+        pool: PermitPool,
+        line: Line,
+        broker: Broker,
+        lease: BrokeredLease,
+        *_: Any,
+        **about: Any,
     ) -> Self:
         return str.__new__(cls, lease.slots[0])
 
     def __init__(
         self,
+        pool: PermitPool,
         line: Line,
         broker: Broker,
         lease: BrokeredLease,
         bell: Bell,
         *,
-        resource: str,
-        fast: bool,
-        quarantine: float,
         until: float,
         renews: bool,
         acquired_at: float | None = None,
     ) -> None:
         super().__init__(
-            resource=resource,
+            resource=pool.resource,
             slots=tuple(str(slot) for slot in lease.slots),
             run_id=lease.mark,
             token=lease.token,
@@ -61,10 +64,10 @@ class FairPermit(Permit):
         self._line = line
         self._broker = broker
         self._lease = lease
-        self._fast = fast
-        self._quarantine = quarantine
+        self._fast = pool.on_holder_close == "fast"
+        self._quarantine = pool.quarantine
         self._until = until
-        """It is held until then at most."""
+        """When `max_hold` ends."""
         self._renews = renews
         self._bell = bell
         self._renewing: Calling | None = None
@@ -75,7 +78,7 @@ class FairPermit(Permit):
         self._watcher = asyncio.create_task(self._watch())
 
     async def renew(self, ttl: Duration | None = None) -> None:
-        """Have the broker let it stand for `ttl` seconds from now, or as many as it was acquired with.
+        """Let it last for `ttl` seconds from now, or as many as it was acquired with.
 
         Raises `LeaseLost` if it has ended or no answer comes in time, `NotHeld` if it was given up.
         """
@@ -86,7 +89,7 @@ class FairPermit(Permit):
         self._still("renew it")
 
     async def take_up(self) -> None:
-        """Tell the broker of this run. Raises `PermitLost` if the broker knows no such lease any more."""
+        """Register this run at the broker. Raises `PermitLost` if the broker no longer knows the lease."""
         try:
             await self._ask_and_wait(self._ttl if self._renews else MIN_TTL, "takes up")
         except (Exception, asyncio.CancelledError):
@@ -97,10 +100,10 @@ class FairPermit(Permit):
             raise self._loss()
 
     async def release(self) -> bool:
-        """Give it up; whether it was held until then. The second time does nothing.
+        """Give it up. Returns whether it was held until then. The second time does nothing.
 
-        It is done once the release stands in the broker's history, which takes the server only; the
-        broker's answer is waited for a little longer. A cancellation meanwhile is raised after that.
+        It is done once the release is in the broker's history, which takes the server only. It waits a
+        little longer for the broker's answer. A cancellation meanwhile is raised after that.
         """
         return await self._give_up(0.0)
 
@@ -108,7 +111,7 @@ class FairPermit(Permit):
         await self._give_up(self._quarantine if self.lost or may_run_on(error) else 0.0)
 
     async def _give_up(self, keep: float) -> bool:
-        """Also what is lost: of what was revoked, or is past its deadline, the broker may know yet."""
+        """Also if it is lost: the broker can still know a lease that was revoked or is past its deadline."""
         if self._over:
             return False
         self._line.refuse_if_put_away()
@@ -121,11 +124,10 @@ class FairPermit(Permit):
         return held
 
     async def detach(self) -> Handoff:
-        """Keep it, but not in this run: what is returned goes to the next one, for `reattach`."""
         self._still("detach it")
         self._close("detached")
         self._bell.close()
-        if self._renewing is not None:  # it would bring pushes back to this run
+        if self._renewing is not None:  # it would redirect notifications to this run
             await to_its_end(self._renewing.wait_over())
         return Handoff(
             resource=self._resource,
@@ -140,7 +142,7 @@ class FairPermit(Permit):
             more={"lease": self._lease.id, "deadline": self._lease.deadline},
         )
 
-    # -- what the broker tells ----------------------------------------------------------------------
+    # -- messages from the broker -------------------------------------------------------------------
 
     def _pushed(self, push: Notification) -> None:
         self._lease.hear_push(push, workflow.time())
@@ -174,7 +176,7 @@ class FairPermit(Permit):
             self._lose("closed", "its broker is gone")
 
     async def _watch(self) -> None:
-        """Renew in time, and tell of the loss at the deadline at the latest."""
+        """Renew in time, and report a loss at the deadline at the latest."""
         while not self.lost:
             if self._has_no_broker():
                 return self._lose("closed", "its broker is gone")
@@ -193,7 +195,7 @@ class FairPermit(Permit):
         return max(self._lease.renew_at, self._asked_at + self._ttl / AGAIN)
 
     def _has_no_broker(self) -> bool:
-        """Whoever ended the broker has ended what it granted: another one knows nothing of it."""
+        """Somebody has ended the broker, and all its leases with it."""
         last = self._renewing
         return last is not None and last.over and not last.delivered and last.trouble is None
 
@@ -203,12 +205,12 @@ class FairPermit(Permit):
         self._line.leave(self._lease.mark)
 
     async def _say_released(self, keep: float) -> None:
-        """The answer tells nothing new, but would come in the way of a run's last step."""
+        """Send the release and wait for the answer, which else could disturb the run's last step."""
         release = Release(self._broker.key, self._lease.id, retain=keep)
         calling = self._line.send(Calling(self._broker, [release], _heed, self._bell))
         await calling.wait_over()
-        if not calling.settled:  # a timer that runs anyway is bound enough
-            until = inf if self._bell.is_set else workflow.time() + CONFIRMED
+        if not calling.settled:  # a timer that runs anyway ends the wait too
+            until = inf if self._bell.is_set else workflow.time() + CONFIRM_TIMEOUT
             await self._bell.wait(until, f"releases {self._named()}")
         if calling.trouble is not None:
             workflow.logger.warning(
@@ -220,4 +222,4 @@ class FairPermit(Permit):
 
 
 def _heed(replies: Sequence[Reply], sent: float) -> None:
-    """An answer that is only waited for."""
+    """Ignore an answer that is only waited for."""

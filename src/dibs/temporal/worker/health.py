@@ -1,26 +1,25 @@
-"""What a supervisor asks: is the process alive, and may it be relied on? A tiny HTTP server answers.
-
-It knows GET and HEAD of a few paths. Each has a check, which says why not, or nothing if all is well.
-"""
+"""HTTP for a supervisor: is the process alive, and is it ready? On the standard library."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
-from typing import Self
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any, Self
 
 from dibs.errors import NotConfigured
 
-type Check = Callable[[], str | None]
-"""Why the answer is no; None for yes."""
+type Check = Callable[[], Coroutine[Any, Any, str | None]]
+"""Returns why the answer is no, or None for yes."""
 
 PATIENCE = 5.0
-"""Who has not asked within so many seconds is cut off."""
-LONGEST = 4096
-"""So many bytes a line of a request may have."""
+"""Seconds that a client may take for its request, and the event loop for a check."""
 
 
 def host_port(text: str, what: str) -> tuple[str, int]:
-    """`HOST:PORT` or `[::1]:PORT`, taken apart. Raises `ValueError`."""
+    """Split `HOST:PORT` or `[::1]:PORT`. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -32,77 +31,80 @@ def host_port(text: str, what: str) -> tuple[str, int]:
 
 
 class HealthServer:
-    """Answers 200 where a path's check has nothing to say, else 503 with what it says."""
+    """Answers GET and HEAD: 200 if a path's check returns None, else 503 with the reason.
+
+    The checks run in the event loop of `async with`, so a process whose loop is stuck is not alive.
+    """
 
     def __init__(self, host: str, port: int, checks: Mapping[str, Check]) -> None:
         self._host = host
         self._port = port
         self._checks = dict(checks)
-        self._server: asyncio.Server | None = None
+        self._server: _Server | None = None
 
     @property
     def address(self) -> str:
-        """`host:port`; with port 0 the one that was found free."""
-        port = self._port
-        if self._server is not None:
-            port = self._server.sockets[0].getsockname()[1]
-        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        """`host:port`. With port 0, the free one that was found."""
+        port = self._port if self._server is None else self._server.server_address[1]
+        return f"[{self._host}]:{port!r}" if ":" in self._host else f"{self._host}:{port!r}"
 
     async def __aenter__(self) -> Self:
         try:
-            self._server = await asyncio.start_server(
-                self._answer, self._host, self._port, limit=LONGEST
-            )
+            self._server = _Server(self._host, self._port, self._checks)
         except OSError as error:
             raise NotConfigured(
                 f"the health endpoint can't listen on {self.address}: {error.strerror or error}"
             ) from error
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="dibs-health", daemon=True
+        ).start()
         return self
 
     async def __aexit__(self, *about: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await asyncio.to_thread(self._server.shutdown)
+        self._server.server_close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                method, path = await _asked(reader)
-                writer.write(self._told(method, path))
-                await writer.drain()
-        except (OSError, ValueError, TimeoutError):
-            pass  # who asks like that gets no answer
-        finally:
-            writer.close()
 
-    def _told(self, method: str, path: str) -> bytes:
-        check = self._checks.get(path.partition("?")[0])
+class _Server(ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, checks: Mapping[str, Check]) -> None:
+        self.checks = checks
+        self.loop = asyncio.get_running_loop()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        check = self.server.checks.get(self.path.partition("?")[0])
         if check is None:
-            known = " ".join(self._checks)
-            return _response(HTTPStatus.NOT_FOUND, f"there is {known}", method)
-        if method not in {"GET", "HEAD"}:
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "ask by GET or HEAD", method)
-        why = check()
-        status = HTTPStatus.OK if why is None else HTTPStatus.SERVICE_UNAVAILABLE
-        return _response(status, why or "ok", method)
+            return self._answer(HTTPStatus.NOT_FOUND, f"there is {' '.join(self.server.checks)}")
+        checking = asyncio.run_coroutine_threadsafe(check(), self.server.loop)
+        try:
+            why = checking.result(PATIENCE)
+        except TimeoutError:
+            why = "its event loop does not answer"
+        if why is None:
+            return self._answer(HTTPStatus.OK, "ok")
+        return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, why)
 
+    do_HEAD = do_GET  # noqa: N815 - the names are the library's
 
-async def _asked(reader: asyncio.StreamReader) -> tuple[str, str]:
-    """Method and path, once the whole head of the request was read. Raises `ValueError`."""
-    method, path, _ = (await reader.readline()).decode("latin-1").split()
-    while (await reader.readline()).strip():
-        pass  # its headers
-    return method, path
+    def log_message(self, *about: object) -> None:
+        """Log nothing."""
 
-
-def _response(status: HTTPStatus, text: str, method: str) -> bytes:
-    body = f"{text}\n".encode()
-    head = [
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        "Content-Type: text/plain; charset=utf-8",
-        f"Content-Length: {len(body)}",
-        "Cache-Control: no-store",
-        "Connection: close",
-    ]
-    if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        head.append("Allow: GET, HEAD")
-    return "\r\n".join([*head, "", ""]).encode() + (b"" if method == "HEAD" else body)
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        body = f"{text}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

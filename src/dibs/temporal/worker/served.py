@@ -11,7 +11,7 @@ from dibs.stores.temporal.broker.mailbox import DibsMailbox
 from dibs.stores.temporal.broker.watch import OWNER_CLOSED, WAITS
 from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.temporal.sdk import activity_name, workflow_name
-from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slots.workflow import PermitSlotWorkflow
 
 _CLOSED = {
     WorkflowExecutionStatus.COMPLETED,

@@ -1,41 +1,47 @@
-"""The worker of the permit queue: what permits, brokers and mailboxes run on."""
+"""The worker of the permit queue, on which permits and brokers run."""
 
 import asyncio
+import atexit
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, Self
 from uuid import uuid4
 
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.config import Duration, seconds
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.stores.temporal.client.pollers import pollers
+from dibs.stores.temporal.client.settings import Target
+from dibs.stores.temporal.client.threads import rest
+from dibs.stores.temporal.client.trouble import explain, explain_text
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
-from dibs.temporal.worker.joining import explain_fatal
-from dibs.temporal.worker.quiet_end import end_quietly
-from dibs.temporal.worker.sandbox import passing_ours
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows
 
 DRAIN = 10.0
-"""So long an activity that runs when the worker is stopped may go on, in seconds."""
+"""Seconds that running activities get to finish when the worker is stopped."""
 
 TAKE_OVER = timedelta(seconds=3)
-"""What a worker that was killed had in its cache is another's after so long; Temporal's own is 10 s."""
+"""After this time, others take over what a killed worker had in its cache. Temporal's own is 10 s."""
 
 _STARTS_AT = 0.1
 _LOOKS_AGAIN = 2.0
 _LOOKS_EVERY = 2.0
-"""With what a look may take it knows within five seconds that its server is away."""
+"""Seconds between looks. With the time of a look, the worker notices a lost server within 5 s."""
 _PATIENCE = 3.0
-_SPOKEN_OF = 2
+_REPORTED = 2
+"""Failed looks in a row before `on_change` is called."""
 _LATE = 8
-"""So many looks take some five seconds at first."""
+"""The same before it was ready at all: some five seconds."""
 
 logger = logging.getLogger("dibs.temporal")
 
@@ -48,7 +54,7 @@ class TemporalWorker:
     half-done another takes over, and while none runs nothing is granted, and nothing is lost. Other
     arguments are those of Temporal's `Worker`, but `drain`, in seconds, is its
     `graceful_shutdown_timeout`; with `workflows=` of your own all run in Temporal's sandbox. Raises
-    `ValueError` for a queue that is no name.
+    `ValueError` for an empty queue name.
     """
 
     def __init__(
@@ -80,12 +86,12 @@ class TemporalWorker:
 
     @property
     def not_ready(self) -> str | None:
-        """Why it can't be relied on; None once the server has it among those who poll."""
+        """Why it is not ready. None once the server lists it among the pollers of its queue."""
         return self._not_ready
 
     @property
     def is_ready(self) -> bool:
-        """The server has it among those who poll the queue, and answered lately."""
+        """The server lists it among the pollers of its queue, and answered lately."""
         return self._not_ready is None
 
     def stop(self) -> None:
@@ -97,11 +103,11 @@ class TemporalWorker:
         on_ready: Callable[[], object] | None = None,
         on_change: Callable[[str | None], object] | None = None,
     ) -> None:
-        """Serve until `stop()`, or until it is cancelled; drains in both cases.
+        """Serve until `stop()` or a cancellation; drain in both cases.
 
-        `on_ready` is called once, when the server has it among those who poll; after that `on_change` each
-        time that the server goes away (with what is wrong) or is back (None), else that is logged.
-        Raises `NotConfigured` for a namespace that isn't there, `Forbidden`, `BackendUnavailable`.
+        Calls `on_ready` once, when it is ready, and then `on_change` each time that the server goes away
+        (with the reason) or is back (None). Without `on_change` that is logged. Raises `NotConfigured` for
+        an unknown namespace, `Forbidden`, `BackendUnavailable`.
         """
         self._not_ready = "it is starting"
         end_quietly()
@@ -123,16 +129,20 @@ class TemporalWorker:
                 await self._worker.shutdown()
             await running
         except (RuntimeError, RPCError) as error:
-            raise explain_fatal(error, self.client) from error
+            at = Target.of(self.client)
+            known = explain(error, at) if isinstance(error, RPCError) else explain_text(error, at)
+            raise known or BackendUnavailable(
+                f"the worker at {at} could not go on: {error}"
+            ) from error
 
     async def _look(
         self,
         on_ready: Callable[[], object] | None,
         on_change: Callable[[str | None], object],
     ) -> None:
-        """Find out whether the server knows us, soon at first and then now and again.
+        """Find out whether the server knows us, soon at first and then regularly.
 
-        One look in vain may be chance: it makes us not ready, and only a second one is spoken of.
+        One failed look can be chance: it makes the worker not ready, but only the second one is reported.
         """
         pause, misses, begun = _STARTS_AT, 0, False
         while True:
@@ -141,12 +151,12 @@ class TemporalWorker:
                 if not begun:
                     if on_ready is not None:
                         on_ready()
-                elif misses >= _SPOKEN_OF:
+                elif misses >= _REPORTED:
                     on_change(None)
                 pause, misses, begun = _LOOKS_EVERY, 0, True
             else:
                 misses += 1
-                if misses == (_SPOKEN_OF if begun else _LATE):
+                if misses == (_REPORTED if begun else _LATE):
                     on_change(self._not_ready)
                 pause = min(pause * 1.5, _LOOKS_AGAIN)
             await asyncio.sleep(pause)
@@ -170,7 +180,7 @@ class TemporalWorker:
         return None
 
     async def __aenter__(self) -> Self:
-        """Serve in the background, once it is ready, for as long as the block."""
+        """Serve in the background during the block, which begins when the worker is ready."""
         ready = asyncio.Event()
         self._background = asyncio.create_task(self.run(ready.set))
         waiting = asyncio.create_task(ready.wait())
@@ -189,3 +199,39 @@ class TemporalWorker:
     async def __aexit__(self, *about: object) -> None:
         self.stop()
         await self._background
+
+
+OURS = "dibs"
+
+
+def passing_ours(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """The runner. If it has a sandbox, it passes our modules through, instead of a new import per run.
+
+    They keep no state of workflows, and those that do I/O refuse to in workflow code.
+    """
+    if runner is None:
+        runner = SandboxedWorkflowRunner()
+    if not isinstance(runner, SandboxedWorkflowRunner):
+        return runner
+    if OURS in runner.restrictions.passthrough_modules:
+        return runner
+    return replace(runner, restrictions=runner.restrictions.with_passthrough_modules(OURS))
+
+
+LETS_GO = 0.15
+"""Seconds that the interpreter's end waits at least, for the last calls of Temporal's threads."""
+
+
+@cache
+def end_quietly() -> None:
+    """Have the end of this process wait a moment for Temporal's threads.
+
+    A thread of Temporal's that takes Python's lock while the interpreter ends kills the process:
+    https://github.com/temporalio/sdk-python/issues/300. Once the worker has stopped, that is soon over.
+    """
+
+    def wait() -> None:
+        time.sleep(LETS_GO)
+        rest()
+
+    atexit.register(wait)

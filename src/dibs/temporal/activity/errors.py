@@ -1,0 +1,76 @@
+"""Errors of a decorated activity, and whether Temporal retries them."""
+
+from datetime import timedelta
+from random import uniform
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    DibsError,
+    InvalidName,
+    InvalidRequest,
+    LeaseLost,
+    UnsafeTiming,
+)
+
+NOT_INSTALLED = "LockNotInstalled"
+WAITING = "WaitingForLock"
+
+AWAY = timedelta(seconds=1)
+"""How long a waiting activity leaves its worker's slot to others. Its queue position outlasts that."""
+
+_FOR_GOOD = (AcquireTimeout, InvalidName, InvalidRequest, UnsafeTiming)
+
+
+def not_installed(activity: str) -> ApplicationError:
+    """The activity would run without its lock."""
+    return ApplicationError(
+        f"{activity} needs a lock, and nothing on this worker takes it: install DibsPlugin, or "
+        "LockInterceptor, with `Client.connect(..., plugins=[DibsPlugin()])`. A test that wants "
+        f"the bare function calls {activity.rpartition('.')[2]}.__wrapped__",
+        type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
+def no_activity(function: str) -> ApplicationError:
+    """A workflow calls the function itself."""
+    return ApplicationError(
+        f"needs_lock is for activities, and {function} runs in a workflow: there write `async with "
+        "dibs.temporal.Semaphore(...).acquire():` around what needs the lock",
+        type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
+def lost(error: LeaseLost) -> ApplicationError:
+    """The lock was lost. Retried, in turn, unless somebody has revoked it on purpose."""
+    return ApplicationError(
+        f"{error}: what the activity did since then may have met another's work",
+        error.reason,
+        type="LeaseLost",
+        non_retryable=error.reason == "revoked",
+    )
+
+
+def not_acquired(error: DibsError | TypeError | ValueError) -> ApplicationError:
+    """There is no lock. A store that is unavailable is retried soon, a mistake never."""
+    away = isinstance(error, BackendUnavailable)
+    return ApplicationError(
+        str(error),
+        type=type(error).__name__,
+        non_retryable=isinstance(error, _FOR_GOOD) or not isinstance(error, DibsError),
+        next_retry_delay=timedelta(seconds=uniform(0.5, 2.0)) if away else None,  # noqa: S311
+    )
+
+
+def waiting(key: str, waited: float) -> ApplicationError:
+    """This attempt ends, and the next one continues the wait."""
+    return ApplicationError(
+        f"waiting for a slot of {key}, for {waited:.0f} s so far",
+        type=WAITING,
+        next_retry_delay=AWAY,
+        category=ApplicationErrorCategory.BENIGN,
+    )

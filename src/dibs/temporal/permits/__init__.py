@@ -1,1 +1,0 @@
-"""What a permit is to workflow code, whoever granted it."""
