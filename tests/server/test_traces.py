@@ -275,7 +275,7 @@ def test_where_nobody_has_set_it_up_nothing_is_called(monkeypatch: pytest.Monkey
         acquired(client, "x")
         assert client.post(f"/v1/locks/{b64('x')}", params={"ttl": 60}).status_code == 409
         world.do(lambda: sys.setprofile(None))
-        assert [file for file in called if "server/routes/acquiring" in file]
+        assert [file for file in called if "server/api/locks" in file]
         assert not [file for file in called if "opentelemetry" in file or "tracing" in file]
     finally:
         world.close()
