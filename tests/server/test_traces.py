@@ -281,10 +281,29 @@ def test_where_nobody_has_set_it_up_nothing_is_called(monkeypatch: pytest.Monkey
         world.close()
 
 
-def test_a_server_runs_where_it_is_not_installed() -> None:
+SET_UP = (
+    "from opentelemetry import trace\n"
+    "from opentelemetry.sdk.trace import TracerProvider\n"
+    "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("missing", "before", "told"),
+    [
+        ("opentelemetry", "", ""),
+        (
+            "opentelemetry.instrumentation.asgi",
+            SET_UP,
+            "requests are not traced: opentelemetry.instrumentation.asgi is missing. Run: pip install",
+        ),
+    ],
+)
+def test_a_server_runs_where_it_is_not_installed(missing: str, before: str, told: str) -> None:
     code = (
         "import asyncio, sys\n"
-        "sys.modules['opentelemetry'] = None\n"
+        f"sys.modules[{missing!r}] = None\n"
+        f"{before}"
         "from dibs.server.config import ServerConfig\n"
         "from dibs.server.main import Server\n"
         "from tests.server.inside import is_traced\n"
@@ -299,3 +318,5 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "served\n"
+    assert told in done.stderr
+    assert bool(told) == bool(done.stderr)
