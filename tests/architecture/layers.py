@@ -235,7 +235,7 @@ RULES: Mapping[str, Rule] = {
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.auth.policy server.records server.records.port")
-        | names("server.background server.reach"),
+        | names("server.background"),
         siblings=True,
         theirs=names("msgspec"),
     ),

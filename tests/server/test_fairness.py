@@ -13,9 +13,9 @@ import pytest
 
 from dibs.model import Acquire, Command
 from dibs.runtime.port import TimedReply
+from dibs.server.api.reading import LOOKS
 from dibs.server.limits import Limits
 from dibs.server.quotas import FairQueue
-from dibs.server.reach import LOOKS
 from tests.server.inside import has_looked, keys_of, quotas_of, runtime_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.test_limits import connected

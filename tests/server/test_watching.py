@@ -8,8 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dibs.server import reach
-from dibs.server.api import listing
+from dibs.server.api import listing, reading
 from dibs.stores.http.names import encoded
 from tests.server.inside import quotas_of
 from tests.server.world import World, b64
@@ -122,9 +121,9 @@ def test_not_all_of_many_keys_are_read_for_their_queues(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "QUEUE_PAGES", 1)
-    monkeypatch.setattr(reach, "LOOKS", 2)
+    monkeypatch.setattr(reading, "LOOKS", 2)
     client = world.client()
-    for number in range(2 * reach.AT_ONCE):
+    for number in range(2 * reading.AT_ONCE):
         acquire(client, f"lock:many/{number:03}", f"many-{number}")
     for name in ("many/000", "many/199"):
         acquire(client, f"lock:{name}", f"waits for {name}".replace(" ", "_").replace("/", "-"))

@@ -27,6 +27,7 @@ from dibs.server.api.listing import ListingRoutes
 from dibs.server.api.locks import LockRoutes
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.push import NotificationStreams, PushRoutes, StreamReceiver
+from dibs.server.api.reading import KeyReader
 from dibs.server.api.service import Health, ServiceRoutes
 from dibs.server.api.sse import EventStreams
 from dibs.server.api.waiting import WaitingAcquires
@@ -48,7 +49,6 @@ from dibs.server.placement.restrictions import PlacementAdmin, moving_directorie
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.quotas import Quotas
-from dibs.server.reach import KeyReader
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others

@@ -32,6 +32,7 @@ from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.api.parameters import BodyReader, text_flaw
 from dibs.server.api.problems import ApiProblem, lacking, too_often
 from dibs.server.api.push import NotificationStreams
+from dibs.server.api.reading import KeyReader, bounded
 from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Caller, route
 from dibs.server.audit import Audit
@@ -40,7 +41,6 @@ from dibs.server.leases import LeaseService
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placement.registry import SLACK
 from dibs.server.quotas import FairQueue, Quotas
-from dibs.server.reach import KeyReader, bounded
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
 

@@ -15,6 +15,7 @@ from dibs.errors import DibsError
 from dibs.model import Inspect, Status
 from dibs.server.activity import Activity
 from dibs.server.api.problems import ApiProblem
+from dibs.server.api.reading import KeyReader, heads_of, names_of
 from dibs.server.api.routing import SIGNED_IN, Caller, on_path, route
 from dibs.server.api.schemas import LookQuery, Names, Strict
 from dibs.server.api.sse import ALIVE, EventStreams, Feed, sse
@@ -23,7 +24,6 @@ from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
 from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent, event_json
 from dibs.server.quotas import FairQueue
-from dibs.server.reach import KeyReader, heads_of, names_of
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import to_wire
 

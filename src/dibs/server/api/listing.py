@@ -10,13 +10,7 @@ from starlette.responses import Response
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.responses import json_response
-from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, route
-from dibs.server.api.schemas import ListQuery, LockPage, Names, Strict, lock_shown
-from dibs.server.auth.policy import Principal, Scope
-from dibs.server.leases import LeaseService
-from dibs.server.limits import Limits
-from dibs.server.reach import (
+from dibs.server.api.reading import (
     HEADS,
     KeyReader,
     KeysFound,
@@ -26,6 +20,12 @@ from dibs.server.reach import (
     page_json,
     prefixes_of,
 )
+from dibs.server.api.responses import json_response
+from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, route
+from dibs.server.api.schemas import ListQuery, LockPage, Names, Strict, lock_shown
+from dibs.server.auth.policy import Principal, Scope
+from dibs.server.leases import LeaseService
+from dibs.server.limits import Limits
 from dibs.stores.http.names import MARK, decoded, encoded
 from dibs.stores.http.wire import Status as StatusShown
 from dibs.stores.http.wire import StatusPage, to_wire

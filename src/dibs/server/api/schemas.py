@@ -42,7 +42,7 @@ type Names = Annotated[
         description="What names begin with: base64: and the bytes; all, if it is left out",
     ),
 ]
-"""See `reach.names_of`."""
+"""See `reading.names_of`."""
 
 
 class Strict(Struct, forbid_unknown_fields=True, frozen=True):
