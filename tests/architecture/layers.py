@@ -109,31 +109,14 @@ RULES: Mapping[str, Rule] = {
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
     ),
-    "stores.temporal.broker.*": Rule(
-        BASE
-        | names("core.* stores.snapshot stores.temporal.protocol.* stores.temporal.workflows.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
-    # a query is asked at any time, and the workflow's own stands still between its tasks
-    "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
-    "stores.temporal.client.*": Rule(
-        BELOW
-        | names(
-            "stores.aio stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.unheeded"
-        ),
-        siblings=True,
-        theirs=names("temporalio"),
-    ),
-    "stores.temporal.store": Rule(
-        BELOW
-        | names(
-            "stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.client.*"
-        ),
-        theirs=names("temporalio"),
-    ),
     "stores.temporal": Rule(),
+    "stores.temporal.*": Rule(
+        BELOW
+        | names("stores.aio stores.port stores.loop_thread stores.temporal.protocol.*")
+        | names("stores.temporal"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
     "runtime.*": Rule(BELOW | names("stores.port"), siblings=True),
     "locks.*": Rule(
         BASE | names("config settings process core.* runtime.port"),
@@ -159,7 +142,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
-        names("errors lazy stores.temporal.broker.* temporal.semaphore temporal.plugin")
+        names("errors lazy temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
         | names("temporal.worker.* temporal.defaults stores.temporal.protocol.*")
     ),
@@ -167,6 +150,20 @@ RULES: Mapping[str, Rule] = {
     "temporal.failures": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
     "temporal.defaults": Rule(names("stores.temporal.protocol.queues"), theirs=names("temporalio")),
     "temporal.permits.*": flows(),
+    # the workflow of a key's broker: no clock, no thread, no I/O but by Temporal
+    "temporal.broker.*": Rule(
+        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    # a query is asked at any time, and the workflow's own time stands still between its tasks
+    "temporal.broker.workflow": Rule(
+        BASE | names("core.* stores.temporal.protocol.* temporal.broker.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS - {"time"},
+    ),
     "temporal.slot.*": flows("temporal.permits.*"),
     "temporal.fair.*": flows("temporal.permits.*"),
     # the kind of the workflow's own random numbers, which a replay draws again
@@ -184,8 +181,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal.worker.*": Rule(
         BASE
-        | names("config stores.temporal.protocol.* stores.temporal.broker.*")
-        | names("stores.temporal.client.* temporal.sdk temporal.slot.*"),
+        | names("config stores.temporal.protocol.* stores.temporal.client stores.temporal.errors")
+        | names("stores.temporal.url temporal.broker.* temporal.sdk temporal.slot.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),

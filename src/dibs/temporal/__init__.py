@@ -3,8 +3,8 @@
 * `Semaphore` and `Lock` are for workflow code; what they give is a `Permit`.
 * `needs_lock` has an activity hold a lease of any store; `current_lock` is that lease.
 * `DibsPlugin` sets up a client's workers for both.
-* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`, `DibsMailbox`),
-  as does `dibs temporal worker`; `serve` is that as a coroutine.
+* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`), as does
+  `dibs temporal worker`; `serve` is that as a coroutine.
 * `permit_workflow_id`, `connect_temporal_client` and the constants are what Temporal's guide to distributed
   locks calls so.
 * `Handoff` is what a permit's `detach()` gives; what goes wrong is a `DibsError`, as everywhere.
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from dibs.errors import LeaseLost as LeaseLost
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
-    from dibs.stores.temporal.broker.mailbox import DibsMailbox as DibsMailbox
-    from dibs.stores.temporal.broker.workflow import DibsBroker as DibsBroker
     from dibs.stores.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
     from dibs.stores.temporal.protocol.permits import PermitSlotInput as PermitSlotInput
     from dibs.temporal.activity.decorator import needs_lock as needs_lock
     from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
     from dibs.temporal.activity.lock import ActivityLock as ActivityLock
     from dibs.temporal.activity.lock import current_lock as current_lock
+    from dibs.temporal.broker.workflow import DibsBroker as DibsBroker
     from dibs.temporal.defaults import DEFAULT_BACKOFF as DEFAULT_BACKOFF
     from dibs.temporal.defaults import DEFAULT_LEASE as DEFAULT_LEASE
     from dibs.temporal.defaults import MAX_BACKOFF as MAX_BACKOFF
@@ -50,8 +49,7 @@ else:
     __all__, _get, __dir__ = from_modules(
         __name__,
         {
-            "dibs.stores.temporal.broker.workflow": ("DibsBroker",),
-            "dibs.stores.temporal.broker.mailbox": ("DibsMailbox",),
+            "dibs.temporal.broker.workflow": ("DibsBroker",),
             "dibs.errors": (
                 "AcquireTimeout",
                 "BackendUnavailable",

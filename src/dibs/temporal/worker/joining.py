@@ -19,11 +19,10 @@ from temporalio.runtime import (
 from temporalio.service import RPCError
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
-from dibs.stores.temporal.client.pollers import pollers
-from dibs.stores.temporal.client.settings import ADDRESS, Settings, Target
-from dibs.stores.temporal.client.trouble import explain, explain_text
-from dibs.stores.temporal.client.url import read_url
+from dibs.stores.temporal.client import pollers
+from dibs.stores.temporal.errors import explain, explain_text
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.url import ADDRESS, TemporalSettings, TemporalTarget, read_url
 from dibs.temporal.worker.health import host_port
 
 TEMPORAL_TASK_QUEUE = queue_of()
@@ -46,7 +45,7 @@ def settings(
     namespace: str | None = None,
     profile: str | None = None,
     task_queue: str | None = None,
-) -> Settings:
+) -> TemporalSettings:
     """What a URL says, and the rest over it; without either Temporal's own settings decide.
 
     Raises `ValueError` for what is empty.
@@ -63,7 +62,7 @@ def settings(
     if url:
         found = read_url(url)
     else:
-        found = Settings(shown="temporal://", task_queue=queue_of())
+        found = TemporalSettings(shown="temporal://", task_queue=queue_of())
     over: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return replace(found, **over)
 
@@ -98,7 +97,7 @@ async def must_be_known(client: Client, queue: str) -> None:
 
 def explain_fatal(error: Exception, client: Client) -> DibsError:
     """What ended a worker."""
-    target = Target.of(client)
+    target = TemporalTarget.of(client)
     found = explain(error, target) if isinstance(error, RPCError) else explain_text(error, target)
     return found or BackendUnavailable(f"the worker at {target} could not go on: {error}")
 

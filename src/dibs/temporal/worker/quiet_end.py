@@ -8,7 +8,7 @@ import atexit
 import time
 from functools import cache
 
-from dibs.stores.temporal.client.threads import rest
+from dibs.stores.temporal.client import rest
 
 LETS_GO = 0.15
 """So long the interpreter's end waits at least, in seconds, beside the moment that all need."""

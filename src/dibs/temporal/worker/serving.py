@@ -11,7 +11,7 @@ from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter
 
 from dibs.config import Duration, seconds
-from dibs.stores.temporal.client.connecting import connect
+from dibs.stores.temporal.client import connect
 from dibs.temporal.worker.health import HealthServer, host_port
 from dibs.temporal.worker.joining import (
     CONNECT_TIMEOUT,

@@ -1,4 +1,4 @@
-"""The worker of the permit queue: what permits, brokers and mailboxes run on."""
+"""The worker of the permit queue: what permits and brokers run on."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from dibs.config import Duration, seconds
 from dibs.errors import DibsError
-from dibs.stores.temporal.client.pollers import pollers
+from dibs.stores.temporal.client import pollers
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
 from dibs.temporal.worker.joining import explain_fatal
 from dibs.temporal.worker.quiet_end import end_quietly
