@@ -102,31 +102,14 @@ RULES: Mapping[str, Rule] = {
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
     ),
     "stores.temporal.unheeded": Rule(),
-    # what runs in workflows: no clock, no thread, no I/O but by Temporal
-    "stores.temporal.broker.*": Rule(
-        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
-    # a query is asked at any time, and the workflow's own stands still between its tasks
-    "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
-    "stores.temporal.client.*": Rule(
-        BELOW
-        | names(
-            "stores.aio stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.unheeded"
-        ),
-        siblings=True,
-        theirs=names("temporalio"),
-    ),
-    "stores.temporal.store": Rule(
-        BELOW
-        | names(
-            "stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.client.*"
-        ),
-        theirs=names("temporalio"),
-    ),
     "stores.temporal": Rule(),
+    "stores.temporal.*": Rule(
+        BELOW
+        | names("stores.aio stores.port stores.loop_thread stores.temporal.protocol.*")
+        | names("stores.temporal"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
     "runtime.*": Rule(BELOW | names("stores.port"), siblings=True),
     "locks.*": Rule(
         BASE | names("config settings process core.* runtime.port"),
@@ -152,7 +135,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
-        names("errors lazy stores.temporal.broker.* temporal.semaphore temporal.plugin")
+        names("errors lazy temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.errors temporal.options temporal.permit temporal.slots.*")
         | names("temporal.activity.* temporal.worker.* stores.temporal.protocol.*")
     ),
@@ -160,6 +143,20 @@ RULES: Mapping[str, Rule] = {
     "temporal.errors": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
     "temporal.options": flows(),
     "temporal.permit": flows(),
+    # the workflow of a key's broker: no clock, no thread, no I/O but by Temporal
+    "temporal.broker.*": Rule(
+        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    # a query is asked at any time, and the workflow's own time stands still between its tasks
+    "temporal.broker.workflow": Rule(
+        BASE | names("core.* stores.temporal.protocol.* temporal.broker.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS - {"time"},
+    ),
     "temporal.slots.*": flows(),
     "temporal.fair.*": flows(),
     # the kind of the workflow's own random numbers, which a replay draws again
@@ -177,8 +174,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal.worker.*": Rule(
         BASE
-        | names("config stores.temporal.protocol.* stores.temporal.broker.*")
-        | names("stores.temporal.client.* temporal.sdk temporal.slots.*"),
+        | names("config stores.temporal.protocol.* stores.temporal.client stores.temporal.errors")
+        | names("stores.temporal.url temporal.broker.* temporal.sdk temporal.slots.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),

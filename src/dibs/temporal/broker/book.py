@@ -1,16 +1,18 @@
-"""What a broker does with one command: the ledger, and a word for waiters that are workflows. Pure.
+"""One key's book at its broker: the ledger, with other rules for waiters that are workflows. Pure.
 
-A workflow that waits gives no signs of life, since each would stay in its history. So the broker believes
-in it until it can no longer be signalled, and claims its grant for it.
+A workflow that waits sends no heartbeats, since each would stay in its history. So its place stands until a
+signal no longer reaches it, and the broker claims its grant for it.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import Any
 
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, first_release
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone, first_release
 from dibs.core.codec import INTEGER_LIMIT
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
@@ -26,20 +28,32 @@ from dibs.model import (
     Renew,
     Reply,
     Status,
+    Waiter,
 )
 from dibs.stores.snapshot import dump, load
-from dibs.stores.temporal.broker.snapshot import Room, copy_of
 from dibs.stores.temporal.protocol.owners import Owner, owner_of
 from dibs.stores.temporal.protocol.wire import AGES
 
-QUEUE_LIMIT = 2_000
-"""So many may wait."""
+QUEUE_LIMIT = 1_500
+"""Waiters that one key can have."""
+
+ROOM = 1_200_000
+"""Bytes of JSON that a book can have. The next run takes it over, in a message of 2 MB at most."""
+
+ENTRY = 350
+"""Bytes that a hold or a place has at most besides its texts."""
+
+TOMBSTONE = 150
+"""Bytes of a tombstone."""
 
 FULL_AGAIN = 1.0
-"""Whoever finds no room asks again after so many seconds."""
+"""Seconds after which a client that found no room asks again."""
+
+HOLDERS = 8
+"""Holders that are named to a workflow that has waited in vain."""
 
 
-class Desk:
+class BrokerBook:
     """One key's book, and what the broker knows of the workflows in it."""
 
     def __init__(self, key: bytes, state: dict[str, Any] | None = None) -> None:
@@ -47,7 +61,9 @@ class Desk:
         book = state.get("book")
         self.key = key
         self.book = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
-        self.room = Room(self.book, book)
+        self._sizes = {entry.id: _size(entry) for entry in self.book.entries()}
+        """Bytes of each entry, also of some that have gone."""
+        self._size = sum(self._sizes.values())
         self._unfinished = False
         """The last `settle` has left something to be done at once."""
         self._asked: dict[str, float] = state.get("asked", {})
@@ -58,24 +74,40 @@ class Desk:
 
     def dump(self) -> dict[str, Any]:
         """For the next run."""
-        return {"book": dump(self.book), **self.owners()}
-
-    def owners(self) -> dict[str, Any]:
-        """Of that, what it knows of workflows."""
         self._forget_what_has_gone()
-        return {"asked": self._asked, "fast": self._fast}
+        return {"book": dump(self.book), "asked": self._asked, "fast": self._fast}
 
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Notification]]:
         """Apply a command, which `unpack_command` has checked."""
-        if isinstance(command, Acquire | Release) and not self.room.is_there_for(command):
+        if isinstance(command, Acquire | Release) and not self._has_room_for(command):
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
             command = replace(command, waiter_ttl=min(command.waiter_ttl, AGES))
         answer = ledger.apply(self.book, command, now, stamp)
-        self._speak_for(getattr(command, "id", ""))
+        self._stands_without_heartbeats(getattr(command, "id", ""))
         return answer
+
+    def _has_room_for(self, command: Acquire | Release) -> bool:
+        if self.book.get(command.id) is not None:
+            return True
+        if isinstance(command, Release):
+            if command.tombstone:  # small, and soon gone
+                self._count(command.id, TOMBSTONE)
+            return True
+        needed = _size(command)
+        if self._size + needed > ROOM and any(self.book.get(each) is None for each in self._sizes):
+            self._sizes = {entry.id: _size(entry) for entry in self.book.entries()}
+            self._size = sum(self._sizes.values())
+        if self._size + needed > ROOM:
+            return False
+        self._count(command.id, needed)
+        return True
+
+    def _count(self, entry_id: str, size: int) -> None:
+        self._size += size - self._sizes.get(entry_id, 0)
+        self._sizes[entry_id] = size
 
     def settle(self, now: float, stamp: int) -> list[Notification]:
         """Do what time alone brings and commands have left over, or the first part of it."""
@@ -89,14 +121,26 @@ class Desk:
 
     def status(self, now: float, stamp: int) -> Status:
         """Who holds and who waits; this changes nothing, as a query must."""
-        reply, _ = ledger.apply(copy_of(self.book), Inspect(self.key), now, stamp)
+        copy = load(dump(self.book), QUEUE_LIMIT)
+        reply, _ = ledger.apply(copy, Inspect(self.key), now, stamp)
         assert isinstance(reply, Status)
         return reply
 
+    def front(self, most: int) -> set[str]:
+        """The first inboxes of plain clients, in the order of the queue and then of the holders."""
+        found: dict[str, None] = {}
+        entries: Iterable[QueueEntry | Hold] = chain(self.book.queue(), self.book.holds())
+        for entry in entries:
+            if entry.inbox and not owner_of(entry.inbox):
+                found[entry.inbox] = None
+                if len(found) == most:
+                    break
+        return set(found)
+
     # -- workflows ----------------------------------------------------------------------------------
 
-    def _speak_for(self, entry_id: str) -> None:
-        """It isn't asked for signs of life, so it must not be passed over for their lack."""
+    def _stands_without_heartbeats(self, entry_id: str) -> None:
+        """A workflow sends none, so the ledger must not pass it over for lack of them."""
         place = self.book.get(entry_id)
         if isinstance(place, QueueEntry) and owner_of(place.inbox):
             place.silence = inf
@@ -212,3 +256,22 @@ def _standing(push: Notification, lease_id: str, ttl: float) -> Notification:
     """A grant's notification, of a grant that stands for its whole ttl."""
     proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
     return replace(push, claim_timeout=ttl, proof=proof)
+
+
+def _size(entry: Entry | Acquire) -> int:
+    if isinstance(entry, Tombstone):
+        return TOMBSTONE
+    return ENTRY + len(json.dumps((entry.owner, entry.note, entry.inbox)))
+
+
+def in_brief(status: Status, leases: set[str]) -> Status:
+    """What a workflow needs that gives up: who holds it, and where these leases are in the queue."""
+    soonest = sorted(status.holders, key=lambda holder: holder.expires_in)[:1]
+    shown = status.holders[:HOLDERS]
+    places = [waiter.lease for waiter in status.waiters]
+    upto = max((places.index(lease) + 1 for lease in leases if lease in places), default=0)
+    return replace(
+        status,
+        holders=(*shown, *(each for each in soonest if each not in shown)),
+        waiters=tuple(Waiter(lease, "", 1, 0, 0.0) for lease in places[:upto]),
+    )

@@ -1,24 +1,17 @@
-"""A plain program whose calls nobody answers leaves nothing behind of which its loop would complain."""
+"""A program whose calls nobody answers leaves nothing behind of which its loop would complain."""
 
 import asyncio
 import gc
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 import dibs
 from dibs.locks import acquire
-from dibs.model import Inspect, Renew
-from dibs.stores.temporal.client import attendance
-from dibs.stores.temporal.client.attendance import Attendance
-from dibs.stores.temporal.client.connecting import Connection
-from dibs.stores.temporal.client.updating import Update
-from dibs.stores.temporal.client.url import read_url
+from dibs.model import Renew
 from dibs.stores.temporal.store import TemporalStore
 from dibs.testing.proxy import FaultProxy
 from tests.connections import connection_to
@@ -38,11 +31,6 @@ async def without_complaints() -> AsyncGenerator[None]:
     await asyncio.sleep(0.2)
     gc.collect()
     assert not complaints
-
-
-def test_we_tell_before_anybody_gives_up() -> None:
-    """The error that says what to do, rather than that there was no answer."""
-    assert 2 * attendance.GRACE <= acquire.BRIEFLY
 
 
 @pytest.fixture
@@ -69,10 +57,7 @@ async def test_a_call_that_is_not_served(temporal_server: TemporalServer) -> Non
                 await client.lock(unique("lock"), ttl=3).acquire(wait=0)
 
 
-async def test_a_call_that_is_cancelled_while_there_is_no_mailbox(
-    temporal_server: TemporalServer,
-) -> None:
-    """A renewal asks for one, beside its own call."""
+async def test_a_call_that_is_cancelled(temporal_server: TemporalServer) -> None:
     at = urlsplit(temporal_server.url)
     assert at.hostname is not None
     assert at.port is not None
@@ -86,14 +71,3 @@ async def test_a_call_that_is_cancelled_while_there_is_no_mailbox(
                     await backend.apply([Renew(b"lock:a", "id", 1.0, inbox=backend.inbox)])
             proxy.heal()
             await backend.close()
-
-
-async def test_a_call_whose_time_is_over_before_it_is_made(temporal_server: TemporalServer) -> None:
-    """On a busy machine that happens, and is told as any other call without an answer."""
-    async with serving(temporal_server.address, Waiter) as here:  # and no broker
-        found = read_url(f"{temporal_server.url}?task_queue={here.queue}")
-        connection = Connection(found)
-        call = Update(connection, b"lock:late", [Inspect(b"lock:late"), here.acquire("a")], None)
-        unanswered = (dibs.BackendUnavailable, WorkflowUpdateRPCTimeoutOrCancelledError)
-        with pytest.raises(unanswered):
-            await Attendance(connection).watched(call, time.monotonic() - 1.0, 1.0)
