@@ -23,10 +23,8 @@ class Made(NamedTuple):
 
 
 def _etcd(folder: Path) -> Server:
-    """An etcd keeps all old revisions unless it is told otherwise, and takes no writes once it has 2 GB."""
-    return EtcdServer(
-        folder, extra=("--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
-    )
+    """An etcd takes no writes once it has 2 GB of old revisions; it is killed too often to delete them."""
+    return EtcdServer(folder, extra=("--quota-backend-bytes=20000000000",))
 
 
 def _kubernetes(server: Server, proxy: FaultProxy, folder: Path) -> str:
