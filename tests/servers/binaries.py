@@ -144,6 +144,18 @@ def nginx_program() -> Path:
     raise MissingServer("no nginx: install it, or run `make env` on Debian or Ubuntu")
 
 
+def caddy_program() -> Program:
+    """The Caddy that is here."""
+    installed = shutil.which("caddy")
+    for path in [Path(installed)] if installed else sorted(FETCHED.glob("caddy-*/bin/caddy")):
+        with suppress(OSError):
+            done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
+            version = re.match(r"v?(\d+(?:\.\d+)+)", done.stdout)
+            if version:
+                return Program(path, "caddy", tuple(map(int, version[1].split("."))))
+    raise MissingServer("no caddy: install it, or run `make env-servers` on Debian or Ubuntu")
+
+
 def temporal_program() -> Program:
     """The command line tool of Temporal that is here, with its server for development."""
     named = os.environ.get("DIBS_TEMPORAL") or shutil.which("temporal")

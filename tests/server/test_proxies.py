@@ -1,5 +1,6 @@
-"""The real nginx with `deploy/nginx.conf` before a server: strangers cost those with a key no lease."""
+"""Real proxies, as `deploy/` configures them, before a server: strangers cost those with a key no lease."""
 
+import os
 import re
 import socket
 import ssl
@@ -16,19 +17,20 @@ import pytest
 import dibs.sync
 from tests.server.inside import quotas_of
 from tests.server.world import LONG, World, b64
-from tests.servers.binaries import ROOT, MissingServer, nginx_program
+from tests.servers.binaries import ROOT, MissingServer, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
 CONNECTIONS = 256
-"""Of nginx's, clients' and those to the server."""
+"""Of nginx's: clients' and those to the server."""
 
 
 class Site(NamedTuple):
-    """A server behind nginx."""
+    """A server behind a proxy."""
 
+    proxy: str
     world: World
     port: int
     certificate: Path
@@ -47,53 +49,88 @@ class Site(NamedTuple):
         return ssl.create_default_context(cafile=self.certificate)
 
 
-def configured(site_port: int, server_port: str, certificate: Path, folder: Path) -> str:
-    """`deploy/nginx.conf` with the paths and ports of a test, within a whole configuration."""
-    text = (ROOT / "deploy" / "nginx.conf").read_text("utf-8")
-    for old, new in (
-        ("127.0.0.1:5327", f"127.0.0.1:{server_port}"),
-        ("listen 443 ssl", f"listen 127.0.0.1:{site_port} ssl"),
+def replaced(file: str, *pairs: tuple[str, str]) -> str:
+    """A file of `deploy/` with other paths and ports."""
+    text = (ROOT / "deploy" / file).read_text("utf-8")
+    for old, new in pairs:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def start_nginx(
+    port: int, server: str, certificate: Path, folder: Path
+) -> "subprocess.Popen[bytes]":
+    """Start nginx with `deploy/nginx.conf`, within a whole configuration."""
+    text = replaced(
+        "nginx.conf",
+        ("127.0.0.1:5327", server),
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
         ("/etc/dibs/tls.crt", str(certificate)),
         ("/etc/dibs/tls.key", str(key_of(certificate))),
         ("/var/log/nginx/dibs.log", str(folder / "access.log")),
-    ):
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
+    )
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
-    return (
+    file = folder / "nginx.conf"
+    file.write_text(
         f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
-        f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n"
+        f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
+        "utf-8",
     )
+    return subprocess.Popen([nginx_program(), "-p", folder, "-c", file, "-e", folder / "error.log"])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    try:
-        program = nginx_program()
-    except MissingServer as missing:
-        pytest.skip(str(missing))
-    folder = tmp_path_factory.mktemp("nginx")
+def start_caddy(
+    port: int, server: str, certificate: Path, folder: Path
+) -> "subprocess.Popen[bytes]":
+    """Start Caddy with `deploy/Caddyfile`, without its port for administrators and the one for HTTP."""
+    text = replaced(
+        "Caddyfile",
+        ("\tgrace_period 10s", "\tadmin off\n\tauto_https disable_redirects\n\tgrace_period 1s"),
+        ("127.0.0.1:5327", server),
+        ("locks.example {", f"https://127.0.0.1:{port} {{"),
+        ("/etc/dibs/tls.crt", str(certificate)),
+        ("/etc/dibs/tls.key", str(key_of(certificate))),
+        ("/var/log/caddy/dibs.log", str(folder / "access.log")),
+    )
+    file = folder / "Caddyfile"
+    file.write_text(text, "utf-8")
+    command = [caddy_program().path, "run", "--adapter", "caddyfile", "--config", file]
+    with (folder / "error.log").open("wb") as log:
+        return subprocess.Popen(command, stderr=log, env={**os.environ, "HOME": str(folder)})
+
+
+PROXIES = {"nginx": start_nginx, "caddy": start_caddy}
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
     certificate = self_signed(folder / "tls" / "server.pem")
     world = World.over(folder, trusted_proxies=("127.0.0.1",))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    file = folder / "nginx.conf"
-    server_port = world.url.rpartition(":")[2]
-    file.write_text(configured(port, server_port, certificate, folder), "utf-8")
-    nginx = subprocess.Popen([program, "-p", folder, "-c", file, "-e", folder / "error.log"])
     try:
-        found = Site(world, port, certificate)
-        wait_until(lambda: _listens(found, nginx), "nginx listens")
+        proxy = PROXIES[name](port, world.url.removeprefix("http://"), certificate, folder)
+    except MissingServer as missing:
+        world.close()
+        pytest.skip(str(missing))
+    try:
+        found = Site(name, world, port, certificate)
+        wait_until(lambda: _listens(found, proxy), f"{name} listens")
         yield found
     finally:
-        nginx.terminate()
-        nginx.wait(LONG)
+        proxy.terminate()
+        proxy.wait(LONG)
         world.close()
 
 
-def _listens(site: Site, nginx: "subprocess.Popen[bytes]") -> bool:
-    assert nginx.poll() is None
+def _listens(site: Site, proxy: "subprocess.Popen[bytes]") -> bool:
+    assert proxy.poll() is None
     try:
         site.connected().close()
     except OSError:
@@ -179,7 +216,22 @@ def test_what_a_client_is_told(site: Site) -> None:
         assert large.status_code == 413
 
 
+def test_a_request_may_wait_long(site: Site) -> None:
+    """No limit of a proxy ends a request that waits in a queue, nor a stream."""
+    header = {"Authorization": f"Bearer {site.world.key('acquire')}"}
+    path = f"/v1/locks/{b64('long')}"
+    with httpx2.Client(base_url=site.url, verify=site.trusted(), headers=header) as client:
+        held = client.post(path, params={"ttl": 12})
+        assert held.status_code == 200
+        waited = client.post(path, params={"wait": 30}, timeout=LONG + 30)
+        assert waited.status_code == 200
+        assert waited.json()["sequencer"] > held.json()["sequencer"]
+
+
 def test_requests_without_a_key_are_counted(site: Site) -> None:
+    """Caddy has no limits per address."""
+    if site.proxy == "caddy":
+        return
     with httpx2.Client(base_url=site.url, verify=site.trusted()) as stranger:
         wait_until(lambda: stranger.get("/livez").status_code == 200, "room beside other tests")
         statuses = [stranger.get("/livez").status_code for _ in range(200)]
@@ -191,5 +243,5 @@ def test_ids_are_not_logged(site: Site, tmp_path_factory: pytest.TempPathFactory
     with httpx2.Client(base_url=site.url, verify=site.trusted(), headers=header) as client:
         client.post(f"/v1/locks/{b64('log')}", params={"id": "secret-" + "x" * 22})
     log = (site.certificate.parent.parent / "access.log").read_text()
-    assert re.search(r'"POST /v1/locks/\S+" 200 ', log)
+    assert re.search(r"/v1/locks/base64:", log)
     assert "secret-" not in log
