@@ -18,6 +18,7 @@ from dibs.server.limits import Limits
 from dibs.server.lock_events import EventLog, LockEvent
 from tests.server.inside import events_of, keys_of, runtime_of, server_id_of
 from tests.server.world import World, b64
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -145,6 +146,31 @@ def test_a_watched_lock_that_changes_in_the_store_itself(tmp_path: Path) -> None
             with there.lock("x").acquire(wait=30):
                 assert len(changes(news, "granted")) == 1
             assert changes(news, "released") == []
+    finally:
+        world.close()
+
+
+def test_a_watch_goes_on_after_looks_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_routes, "LOOK_EVERY", 0.05)
+    world, failures = World.over(tmp_path), list[object]()
+
+    async def away(command: object, *_: object) -> None:
+        failures.append(command)
+        raise BackendUnavailable("away")
+
+    try:
+        with (
+            following(world.client(), f"/v1/watch/locks/{b64('x')}") as news,
+            dibs.sync.connect(world.config.leases) as there,
+        ):
+            next(news)
+            with monkeypatch.context() as patch:
+                patch.setattr(runtime_of(world), "call", away)
+                wait_until(lambda: len(failures) > 2, "looks that fail")
+            with there.lock("x").acquire(wait=30):
+                assert len(changes(news, "granted")) == 1
     finally:
         world.close()
 

@@ -63,7 +63,7 @@ class Call:
             self.future.set_exception(BackendUnavailable(told))
 
 
-class Batch:
+class CallBatch:
     """Commands that left together, and what came of them."""
 
     __slots__ = (
@@ -141,8 +141,8 @@ class Batcher:
         self._planned = False
         self._closed = False
         self._turn_began: float | None = None
-        self._under_way: set[Batch] = set()
-        self._watched: set[Call | Batch] = set()
+        self._under_way: set[CallBatch] = set()
+        self._watched: set[Call | CallBatch] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = inf
         """When the timer goes off."""
@@ -160,7 +160,7 @@ class Batcher:
             call = self._new_call(command, wait)
             self._add(call)
             return await call.future
-        batch = Batch(self, (command,), sent)
+        batch = CallBatch(self, (command,), sent)
         batch.give_up = self._connection.submit(batch.commands, batch.done)
         outcome = batch.outcome
         if outcome is None:
@@ -239,7 +239,7 @@ class Batcher:
         middle = len(calls) // 2 if splits else len(calls)
         for part in (calls[:middle], calls[middle:]):
             if part:
-                batch = Batch(self, [call.command for call in part], sent)
+                batch = CallBatch(self, [call.command for call in part], sent)
                 batch.context = self._context
                 self._submit(batch)
                 self._begin(batch, part)
@@ -276,13 +276,13 @@ class Batcher:
         self._has_revoke = self._has_revoke and bool(self._gathering)
         return waiting[:most]
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: CallBatch) -> None:
         try:
             batch.give_up = self._connection.submit(batch.commands, batch.done)
         except Exception as error:  # noqa: BLE001  # a store's own fault: every caller is told
             batch.done(as_dibs(error))
 
-    def _begin(self, batch: Batch, calls: Sequence[Call]) -> None:
+    def _begin(self, batch: CallBatch, calls: Sequence[Call]) -> None:
         """Note that a batch is under way, unless it has ended in place."""
         batch.calls, batch.is_innocent = calls, False
         if batch.outcome is not None:
@@ -296,7 +296,7 @@ class Batcher:
 
     # -- ending -------------------------------------------------------------------------------------
 
-    def _end(self, batch: Batch) -> None:
+    def _end(self, batch: CallBatch) -> None:
         """A batch has ended: answer its callers, or try again what may be well without the others."""
         outcome, calls = batch.outcome, batch.calls
         assert outcome is not None
@@ -308,7 +308,7 @@ class Batcher:
             return self._retry(batch)
         return self._land(batch, [outcome] * len(calls))
 
-    def _land(self, batch: Batch, outcomes: Sequence[Outcome], *, resent: bool = False) -> None:
+    def _land(self, batch: CallBatch, outcomes: Sequence[Outcome], *, resent: bool = False) -> None:
         self._under_way.discard(batch)
         self._watched.discard(batch)
         if self._loop.is_closed():
@@ -325,7 +325,7 @@ class Batcher:
             self._ended.set_result(None)
         self._plan()
 
-    def _retry(self, batch: Batch) -> None:
+    def _retry(self, batch: CallBatch) -> None:
         """Send it again, by a task of its own: as it is if it is innocent, else in halves."""
         self._under_way.add(batch)
         context = None if batch.context is None else batch.context.copy()  # we may be in it
@@ -337,7 +337,7 @@ class Batcher:
             batch.give_up = task.cancel
             self._watch(batch)
 
-    async def _send_again(self, batch: Batch) -> None:
+    async def _send_again(self, batch: CallBatch) -> None:
         calls = batch.calls or ()
         batch.until = self._loop.time() + self._limit(calls)
         apply = partial(apply_over, self._connection)
@@ -361,7 +361,7 @@ class Batcher:
 
     # -- time limits --------------------------------------------------------------------------------
 
-    def _watch(self, item: Call | Batch) -> None:
+    def _watch(self, item: Call | CallBatch) -> None:
         """See that it ends in time, by one timer for all: most end long before it is due."""
         self._watched.add(item)
         if item.until < self._look_at:
@@ -383,7 +383,7 @@ class Batcher:
             soonest = min(item.until for item in self._watched)
             self._look_again_at(max(soonest, now + MIN_CHECK_INTERVAL))
 
-    def _give_up(self, batch: Batch) -> None:
+    def _give_up(self, batch: CallBatch) -> None:
         """Give up a late batch. Others that go down with its connection are sent again, in their own time."""
         for batcher in self._sharing:
             for other in batcher._under_way - {batch}:
@@ -413,5 +413,5 @@ async def apply_over(connection: AsyncConnection, commands: Sequence[Command]) -
     return result
 
 
-def _is_revoke(batch: Batch) -> bool:
+def _is_revoke(batch: CallBatch) -> bool:
     return type(batch.commands[0]) is Revoke

@@ -48,7 +48,7 @@ class Needs:
     """
     `public`: nothing. `signed-in`: a key, whatever it is good for; the handler leaves out what may not be
     seen. `path`: a scope for the resource, or the directory, that the path names. `commands`: a scope for
-    each command of the body (see `routes.batch`). `somewhere`: a scope for any directory; the handler looks
+    each command of the body (see `api.batch`). `somewhere`: a scope for any directory; the handler looks
     at what lies within. `everywhere`: a scope without bounds. `session`: a session of the dashboard's.
     """
     scope: Scope | None = None

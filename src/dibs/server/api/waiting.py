@@ -69,7 +69,15 @@ class WaitingAcquires:
                     leases.late_copies.add(command.id)
                 if not keep_id and _is_too_late(task):
                     leases.give_up(command.key, task.result().id)
-        grant = _result(task, attempt, command.key)
+        try:
+            grant = task.result()
+        except DibsError:
+            reply = attempt.last_reply  # no wait can change these two
+            if isinstance(reply, Refused) and reply.reason == "too_large":
+                raise not_acquired(reply, command.key) from None
+            if isinstance(reply, Gone) and keep_id:
+                raise not_acquired(reply, command.key) from None
+            raise
         try:
             lease = await self._lease(command, grant)
         except BaseException:
@@ -138,17 +146,6 @@ def _is_too_late(task: asyncio.Task[Grant]) -> bool:
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return task.cancelling() > 0
-
-
-def _result(task: asyncio.Task[Grant], attempt: AcquireAttempt, key: bytes) -> Grant:
-    """The grant. Raises `ApiProblem` for what no wait can change."""
-    try:
-        return task.result()
-    except DibsError:
-        match attempt.last_reply:
-            case Refused(reason="too_large") | Gone() as reply:
-                raise not_acquired(reply, key) from None
-        raise
 
 
 def _error_for(why: End) -> Exception:
