@@ -67,8 +67,7 @@ class Now {
     this.paged = paged ?? new Paged(scanning(kind, prefix), orderOf, tally);
     this.draw();
     requestAnimationFrame(() => (this.list.element.scrollTop = top ?? 0));
-    const failed = this.trouble.show;
-    this.loop = live.looking(() => this.look(), { every: 2, concerns: this.concerns, failed });
+    this.loop = live.looking(() => this.look(), { every: 2, concerns: this.concerns, failed: this.trouble.show });
     this.walkOn(this.paged);
   }
 
