@@ -20,7 +20,7 @@ const COLUMNS = {
   token: "Token",
 };
 const SMALL = 1_000; // a list of so many is read whole each time
-const SHARE = 9; // pauses of the walk to the end are so many times as long as a step
+const SHARE = 4; // pauses of the walk to the end are so many times as long as a step
 const FIRST_PAUSE = 300;
 const RETRY_PAUSE = 2_000;
 const LOST_WITHIN = 3_600; // seconds
@@ -80,7 +80,7 @@ class Now {
     this.draw();
   }
 
-  /** Count what follows the known end, for a tenth of the time at most. */
+  /** Count what follows the known end, for a fifth of the time at most. */
   walkOn(paged, pause = FIRST_PAUSE) {
     this.walk = setTimeout(async () => {
       const begun = performance.now();
