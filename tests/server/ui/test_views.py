@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from dibs.model import MANY
 from dibs.stores.http.names import encoded
@@ -167,6 +167,22 @@ def test_queues_are_shown_in_their_order(page: Page) -> None:
     expect(first.locator(".people.line li")).to_contain_text(["alice", "ci-4"])
     expect(first).to_contain_text("priority 5")
     expect(first).to_contain_text("ci-12")
+
+
+@pytest.mark.parametrize(("complete", "words"), [(True, "2 queues"), (False, "2 queues and more")])
+def test_queues_that_were_not_all_read_are_said_to_be_more(
+    world: World, browser: Browser, held: Held, complete: bool, words: str
+) -> None:
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"complete": complete})
+
+    with Visit.of(browser, world) as visit:
+        visit.page.route("**/v1/queues*", answer)
+        visit.sign_in(open_page="/#/queues")
+        expect(visit.page.locator(".total")).to_have_text(words)
+        visit.page.unroute_all(behavior="wait")
+    assert visit.complaints == []
 
 
 def test_pools_are_shown_slot_by_slot(page: Page) -> None:

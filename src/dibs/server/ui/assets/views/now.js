@@ -20,7 +20,7 @@ const COLUMNS = {
   token: "Token",
 };
 const SMALL = 1_000; // a list of so many is read whole each time
-const SHARE = 9; // pauses of the walk to the end are so many times as long as a step
+const SHARE = 4; // pauses of the walk to the end are so many times as long as a step
 const FIRST_PAUSE = 300;
 const RETRY_PAUSE = 2_000;
 const LOST_WITHIN = 3_600; // seconds
@@ -67,8 +67,7 @@ class Now {
     this.paged = paged ?? new Paged(scanning(kind, prefix), orderOf, tally);
     this.draw();
     requestAnimationFrame(() => (this.list.element.scrollTop = top ?? 0));
-    const failed = this.trouble.show;
-    this.loop = live.looking(() => this.look(), { every: 2, concerns: this.concerns, failed });
+    this.loop = live.looking(() => this.look(), { every: 2, concerns: this.concerns, failed: this.trouble.show });
     this.walkOn(this.paged);
   }
 
@@ -81,7 +80,7 @@ class Now {
     this.draw();
   }
 
-  /** Count what follows the known end, for a tenth of the time at most. */
+  /** Count what follows the known end, for a fifth of the time at most. */
   walkOn(paged, pause = FIRST_PAUSE) {
     this.walk = setTimeout(async () => {
       const begun = performance.now();
