@@ -32,7 +32,7 @@ _LOGGERS = ("dibs", "uvicorn")
 
 
 class LogQueue(QueueHandler):
-    """Formats records, and queues them for `write_to`. Never blocks."""
+    """Formats records and queues them. Never blocks."""
 
     queue: Queue[Any]
 
@@ -63,22 +63,6 @@ class LogQueue(QueueHandler):
             "ms": round(seconds * 1e3, 2),
         }
         self.handle(record)
-
-    @contextmanager
-    def write_to(self, file: int) -> Generator[None]:
-        """Write lines to a file descriptor until the block ends."""
-        listener = QueueListener(self.queue, _Writer(file))
-        listener.start()
-        try:
-            yield
-        finally:
-            end = threading.Thread(target=self._end, args=(listener,), daemon=True)
-            end.start()
-            end.join(PATIENCE)
-
-    def _end(self, listener: QueueListener) -> None:
-        self.queue.join()
-        listener.stop()
 
 
 def _record(level: int, text: str) -> logging.LogRecord:
@@ -141,12 +125,21 @@ def logging_to(file: int, chosen: Format, lines: int = LINES) -> Generator[LogQu
     queue = LogQueue(_Json() if chosen == "json" else _Text(), lines)
     if not chosen:
         queue.setLevel(logging.WARNING)
+    listener = QueueListener(queue.queue, _Writer(file))
+    listener.start()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    with queue.write_to(file):
+    for logger in loggers:
+        logger.addHandler(queue)
+    try:
+        yield queue
+    finally:
         for logger in loggers:
-            logger.addHandler(queue)
-        try:
-            yield queue
-        finally:
-            for logger in loggers:
-                logger.removeHandler(queue)
+            logger.removeHandler(queue)
+        end = threading.Thread(target=_stop, args=(queue.queue, listener), daemon=True)
+        end.start()
+        end.join(PATIENCE)
+
+
+def _stop(lines: Queue[Any], listener: QueueListener) -> None:
+    lines.join()  # or there might be no room for the end of the queue
+    listener.stop()

@@ -184,30 +184,24 @@ class Signatures:
     def __init__(self, secret: ServiceSecret, purpose: str) -> None:
         self._secret = secret
         self._salt = f"dibs {purpose}"
-        self._accepted: tuple[bytes, ...] = ()
-        self._serializer = self._current()
 
     def sign(self, value: Any) -> str:
         """The value and its signature, for a URL, a header or a cookie."""
-        return self._current().dumps(value)
+        return self._serializer().dumps(value)
 
     def read[T](self, text: str, kind: type[T]) -> T | None:
         """The value that was signed; None if the signature is invalid."""
         try:
-            return msgspec.convert(self._current().loads(text), kind)
+            return msgspec.convert(self._serializer().loads(text), kind)
         except (BadData, ValueError):  # a text may contain what UTF-8 cannot encode
             return None
 
-    def _current(self) -> URLSafeSerializer:
-        accepted = self._secret.accepted()
-        if accepted != self._accepted:
-            self._accepted = accepted
-            self._serializer = URLSafeSerializer(
-                accepted[::-1],  # the oldest first: the last one signs
-                salt=self._salt,
-                signer_kwargs={"key_derivation": "hmac", "digest_method": sha256},
-            )
-        return self._serializer
+    def _serializer(self) -> URLSafeSerializer:
+        return URLSafeSerializer(
+            self._secret.accepted()[::-1],  # the oldest first: the last one signs
+            salt=self._salt,
+            signer_kwargs={"key_derivation": "hmac", "digest_method": sha256},
+        )
 
 
 class Tokens:
