@@ -1,27 +1,16 @@
-# Every target makes its environment first, so any one of them is enough on a fresh clone.
+# Every target makes what it needs first, so any one of them is enough on a fresh clone.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
-# Any Python that runs starts the bootstrap; that one finds or refuses the right ones itself.
-ANY_PYTHON = $(shell for p in python3 python python3.13 python3.12 /usr/bin/python3 /usr/local/bin/python3 \
-	/opt/homebrew/bin/python3 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin/python3 \
-	"$$HOME"/.local/share/uv/python/*/bin/python3; do \
-	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
-BOOTSTRAP = python="$(ANY_PYTHON)"; \
-	[ -n "$$python" ] || { echo "bootstrap: no Python 3.8 or later that runs was found" >&2; exit 1; }; \
-	"$$python" tools/bootstrap.py
+# uv makes the environments. It finds Python on the PATH, to which pyenv adds only what is switched on.
+SPACE := $() $()
+PYENV := $(patsubst %,:%,$(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[2-9]*/bin))
+export PATH := $(PATH)$(subst $(SPACE),,$(PYENV))
+export UV := $(or $(shell command -v uv),.tools/uv/bin/uv)
 PYTHON := .venv/bin/python
-
-# CI tests on both versions; elsewhere the second one is tested on if it is there.
-ifeq ($(CI),true)
-MAIN := --python 3.12
-OTHER := --python 3.13 --env .venv-3.13
-else
-MAIN :=
-OTHER := --python 3.13 --env .venv-3.13 --optional
-endif
+OTHERS := 3.13
 
 # The tests start Python thousands of times, so what was compiled is kept, here at any rate.
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,39 +33,53 @@ endef
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: env
-env: ## make or refresh .venv, the environment for development
-	@$(BOOTSTRAP) $(MAIN)
+.PHONY: env env-servers
+env: .venv/made ## make or refresh .venv, the environment for development
+env-servers: .venv/made ## fetch the servers that the tests run, as far as they are missing
+	@$(PYTHON) tools/servers.py
+
+define MAKE_ENV
+	$(UV) venv --quiet --clear --python $(2) $(1)
+	$(UV) pip sync --quiet --python $(1) --require-hashes requirements/dev.txt
+	$(UV) pip install --quiet --python $(1) --no-deps --no-build-isolation --editable .
+	@touch $@
+endef
+
+.venv/made: requirements/dev.txt pyproject.toml | $(UV)
+	$(call MAKE_ENV,.venv,3.12)
+
+.venv-%/made: requirements/dev.txt pyproject.toml | $(UV)
+	$(call MAKE_ENV,.venv-$*,$*)
+
+# Without a uv on the PATH, pip fetches the pinned one.
+.tools/uv/bin/uv: requirements/uv.txt
+	@for python in python3 python /usr/bin/python3; do $$python -m pip --version >/dev/null 2>&1 && break; done; \
+	$$python -m pip install --quiet --upgrade --target .tools/uv --require-hashes --no-deps --requirement $< && touch $@ || \
+	{ echo "install uv, or a Python with pip (on Debian: apt-get install python3-pip)" >&2; exit 1; }
 
 .PHONY: demo
 demo: env ## watch processes take turns, one killed, its lock passing on
 	@$(PYTHON) examples/demo.py
 
-.PHONY: test
-test: env env-other env-servers test-main test-other ## run all tests, on Python 3.12 and 3.13 (ARGS="-k word" for some)
+# Without servers and processes, on memory and SQLite, for each time that you save.
+FAST_TESTS := $(addprefix tests/,api config conformance core fencing locks runtime tasks testing torture stores)
+NO_SERVER := not (redis or valkey or postgres or etcd or nats or s3 or kube or temporal or http)
 
-.PHONY: env-other
-env-other: env
-	@$(BOOTSTRAP) $(OTHER)
+.PHONY: test-fast
+test-fast: env ## run what needs no server, in about a minute
+	$(PYTHON) -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS) $(ARGS) \
+		-m "not (long or slow or serial or multiprocess or once)" -k "$(NO_SERVER)"
 
-.PHONY: env-servers
-env-servers: env env-other
-	@$(BOOTSTRAP) $(MAIN) --servers
-
-.PHONY: test-main
+.PHONY: test test-main
+test: test-main $(OTHERS:%=test-%) ## run all tests on Python 3.12, and some on OTHERS (ARGS="-k word" for some)
 test-main: env-servers
 	$(call RUN_TESTS,.venv,)
-
-.PHONY: test-other
-test-other: test-main
-	@if [ -x .venv-3.13/bin/python ]; then $(MAKE) run-other; fi
 
 # What depends on the version of Python: the public surface and the runtime. All else is tested on one.
 OTHER_TESTS := $(addprefix tests/,api config conformance contrib core fencing locks runtime tasks testing typing)
 
-.PHONY: run-other
-run-other:
-	$(call RUN_TESTS,.venv-3.13,$(OTHER_TESTS) -m "not once and not long")
+test-3.%: .venv-3.%/made env-servers
+	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")
 
 .PHONY: check
 check: env ## lint, formatting, the generated side, types, architecture
@@ -100,15 +103,21 @@ fix: env ## generate dibs.sync, and let ruff repair and format what it can
 	$(PYTHON) -m ruff format
 
 .PHONY: bench
-bench: ## measure, beside the peers, in one table
-	@$(BOOTSTRAP) $(MAIN) --bench --servers
+bench: env-servers .venv/bench ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 CAS_STORES := etcd kubernetes nats
+THOROUGH := --hypothesis-profile=thorough --timeout=1800 tests/core tests/locks tests/stores
+
+.venv/bench: .venv/made requirements/bench.txt
+	$(UV) pip install --quiet --python .venv --require-hashes --requirement requirements/bench.txt
+	@touch $@
 
 .PHONY: torture
 torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "hypothesis and not long" $(THOROUGH)
+	DIBS_WHOLE_CONFORMANCE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal tests/conformance
 	$(PYTHON) -m tests.torture simulate
 	$(PYTHON) -m tests.torture processes
 	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done
@@ -131,10 +140,12 @@ torture-service: env env-servers ## likewise for two servers of the lock service
 	$(PYTHON) -m tests.server.torture --store $$store --cycles 100000 $(ARGS) || exit 1; done
 
 .PHONY: lock
-lock: ## compile requirements/*.in again (ARGS=--upgrade for newer versions)
-	@$(BOOTSTRAP) --lock $(ARGS)
+lock: $(UV) ## compile requirements/*.in again (ARGS=--upgrade for newer versions)
+	@for name in uv dev bench servers; do $(UV) pip compile --quiet requirements/$$name.in -o requirements/$$name.txt \
+	--universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" $$([ $$name = servers ] && echo --no-deps) $(ARGS) || exit 1; done
 
 .PHONY: clean
 clean: ## remove environments, tools, builds and caches
-	rm -rf .venv .venv-3.13 .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

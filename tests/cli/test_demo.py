@@ -118,7 +118,7 @@ def test_its_workers_die_with_it(cli: Cli, tmp_path: Path, demos: list[Demo]) ->
 def test_without_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("dibs.cli.demo.show", "dibs.server.serve", "dibs.server.front"):
+    for module in ("dibs.cli.demo.show", "dibs.server.main", "dibs.server.front"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["demo"]) == 64

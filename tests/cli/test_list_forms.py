@@ -80,8 +80,6 @@ def test_a_semaphore_shows_how_much_of_it_is_taken(prints: Prints, store: None) 
     ((kind, name, state, *_),) = prints("list", "--no-header", "pool")
     assert (kind, name) == ("semaphore", "pool")
     assert state.startswith("1 of 2: held by ")
-    (_, (_, _, top, *_)) = prints("top", "--once", "pool")
-    assert top.startswith("1 of 2: ")
 
 
 def test_show_too(prints: Prints, store: None) -> None:
@@ -156,6 +154,7 @@ def test_what_is_missing_or_misspelt(prints: Prints, monkeypatch: pytest.MonkeyP
     assert "Default: DIBS_LOCK_ID" in prints.refused("renew", "x", "--ttl", "5s")
     assert "Did you mean `dibs list`?" in prints.refused("lits")
     assert "Did you mean" not in prints.refused("xyzzy")
+    assert "Use `dibs list --watch`." in prints.refused("top")
 
 
 def test_finished_runs_of_scheduled_tasks_are_hidden(
@@ -170,4 +169,3 @@ def test_finished_runs_of_scheduled_tasks_are_hidden(
                 assert name in running
     assert [row[1] for row in prints("list", "--no-header")] == ["report"]
     assert [row[1] for row in prints("list", "--all", "--no-header")] == [tick, "report"]
-    assert [row[1] for row in prints("top")] == ["NAME", "report"]

@@ -1,6 +1,5 @@
 """Whoever answers at a service's URL, and is none, or is one that speaks what we don't."""
 
-import threading
 from contextlib import closing
 
 import click
@@ -54,7 +53,7 @@ def test_a_stream_of_a_stranger_s(said: bytes, kind: type[DibsError], told: str)
 
 
 def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.stores.http.stream.SPREAD", 0.01)
     said = [CLOSING + BYE, answer(502, server=None), answer(200, PAGE, server=None)]
     with (
         Peer(lambda path, body: said.pop(0)) as peer,
@@ -72,7 +71,7 @@ def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.stores.http.stream.SPREAD", 0.01)
     head, _, body = stream().partition(b"\r\n\r\n")
     head += b"\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     said = [head + b"%x\r\n%b\r\n40\r\nhalf" % (len(body), body), answer(200, PAGE, server=None)]
@@ -85,25 +84,15 @@ def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
         told = tail.take(LONG)
         assert told is not None
         assert told.kind == "lost"
-        assert "closed the connection during an answer" in told.data
-
-
-def tails() -> list[threading.Thread]:
-    """Those who still read a stream."""
-    return [each for each in threading.enumerate() if each.name == "dibs tail"]
+        assert "the service closed the connection" in told.data
 
 
 @pytest.mark.parametrize("said", [stream(), CLOSING + BYE], ids=["stands", "between two tries"])
-def test_a_stream_that_was_closed_is_let_go_of(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    """Else it asks whoever listens there next, for as long as the process lives."""
-    monkeypatch.setattr("dibs.cli.service.FIRST_PAUSE", LONG * 10)
+def test_a_stream_that_was_closed_is_let_go_of(said: bytes) -> None:
     with Peer(lambda path, body: said) as peer:
         with closing(Tail(peer.url, "/events")) as tail:
             assert "hello" in str(tail.take(LONG))
-        assert list(tail) == []
-        wait_until(lambda: not tails(), "the end of what reads it")
+        wait_until(peer.is_alone, "the end of the connection")
         assert len(peer.asked) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dibs.cli import waiting
 from dibs.cli.output import Messages
-from dibs.cli.waiting import WaitReporter
+from dibs.cli.waiting import WaitProgress
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.locks.waiting import Waiting
 from tests.cli.processes import LONG
@@ -35,7 +35,7 @@ def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() ->
     while at == 0 or interrupting.reached:
         at += 1
         interrupting = Interrupting(at)
-        reporter = WaitReporter(Messages())
+        reporter = WaitProgress(Messages())
         reporter.__enter__()
         interrupting.run(lambda reporter=reporter: reporter.tell(NEWS))  # type: ignore[misc]
         leaving = threading.Thread(target=reporter.__exit__, args=(None, None, None), daemon=True)
@@ -88,7 +88,7 @@ FREE = "waiting: waiting for a: free; you are next"
 
 def test_an_outage_is_told_when_it_begins_and_when_it_is_over(store: Store) -> None:
     heard = Heard()
-    with WaitReporter(heard, store.ask) as reporter:
+    with WaitProgress(heard, store.ask) as reporter:
         assert heard.events.get(timeout=LONG) == AWAY
         store.wait_for_questions(5)
         reporter.tell(NEWS)
@@ -103,14 +103,14 @@ def test_an_outage_that_goes_on_is_told_again(
 ) -> None:
     monkeypatch.setattr(waiting, "_PLAIN", 0.0)
     heard = Heard()
-    with WaitReporter(heard, store.ask):
+    with WaitProgress(heard, store.ask):
         assert {heard.events.get(timeout=LONG) for _ in range(3)} == {AWAY}
 
 
 @pytest.mark.parametrize("trouble", [None, Forbidden("not you")])
 def test_a_silence_that_is_no_outage_is_no_news(store: Store, trouble: DibsError | None) -> None:
     heard, store.trouble = Heard(), trouble
-    with WaitReporter(heard, store.ask) as reporter:
+    with WaitProgress(heard, store.ask) as reporter:
         store.wait_for_questions(5)
         reporter.tell(NEWS)
         assert heard.events.get(timeout=LONG) == FREE
@@ -118,7 +118,7 @@ def test_a_silence_that_is_no_outage_is_no_news(store: Store, trouble: DibsError
 
 def test_what_was_said_already_is_not_said_again(store: Store) -> None:
     heard = Heard()
-    with WaitReporter(heard, store.ask, is_away=True) as reporter:
+    with WaitProgress(heard, store.ask, is_away=True) as reporter:
         store.wait_for_questions(5)
         reporter.tell(NEWS)
         assert heard.events.get(timeout=LONG) == FREE

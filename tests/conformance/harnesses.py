@@ -13,6 +13,7 @@ from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from tests.conformance.primitives import WholeSuite
+from tests.conformance.temporal_time import ManualBroker
 from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
@@ -85,6 +86,7 @@ class Valkeys(Redis):
 class Etcd(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
+    many = 400
     scheme = "etcd"
     tls = False
     url: str
@@ -110,6 +112,7 @@ class Etcds(Etcd):
 class Kubernetes(WholeSuite):
     """All cases share a server, as they have names of their own."""
 
+    many = 200
     url: str
 
     @pytest.fixture(autouse=True, scope="class")
@@ -182,11 +185,12 @@ class Temporal(WholeSuite):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _brokers(cls, temporal_server: TemporalServer) -> Iterator[None]:
-        with brokers_for(temporal_server) as cls.url:
+        with brokers_for(temporal_server, workflows=[ManualBroker]) as cls.url:
             yield
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+        ManualBroker.clock = clock
+        return store_for(self.url)
 
 
 class Http(WholeSuite):

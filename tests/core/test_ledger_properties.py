@@ -25,6 +25,7 @@ from dibs.model import (
 )
 from dibs.stores.cas.clock import Sightings, StoreClock
 from tests.core.naive import Naive, Watched
+from tests.sampling import examples
 
 KEY = b"semaphore:k"
 STAMP = 1_700_000_000_000_000
@@ -153,7 +154,7 @@ def _rounded(value: Any) -> Any:
 def _tested(machine: type[RuleBasedStateMachine]) -> Any:
     case = machine.TestCase
     case.settings = settings(
-        max_examples=200,
+        max_examples=examples(200),
         stateful_step_count=40,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

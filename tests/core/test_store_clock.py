@@ -13,6 +13,7 @@ from dibs.core.book import Hold
 from dibs.core.timing import DRIFT
 from dibs.stores.cas import clock as module
 from dibs.stores.cas.clock import UNDATED, Sightings, StoreClock, Time
+from tests.sampling import examples
 
 EPSILON = 1e-5
 """Seconds that arithmetic with seconds since 1970 may be off by."""
@@ -31,7 +32,10 @@ _steps = st.lists(
 """Each: seconds before the request, there, and back; the servers' rate; which one; to what it rounds."""
 
 SETTINGS = settings(
-    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 
 

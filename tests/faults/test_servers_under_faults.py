@@ -8,6 +8,7 @@ that everybody is served once all is calm. What each store keeps through a fault
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -34,17 +35,21 @@ SECONDS = 9.0
 CALM_TOO = 20.0
 """So long that a calm phase ends it, in which everybody has to be served."""
 
+LENGTHS = pytest.mark.parametrize(
+    "seconds", [SECONDS, pytest.param(CALM_TOO, marks=pytest.mark.long)]
+)
+
 type Fault = Callable[[], object]
 
 
 @pytest.fixture(autouse=True)
 def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
-    monkeypatch.setattr("dibs.testing.torture.namespace.LINGER", 0.0)
+    monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)
 
 
 @contextmanager
-def striking(fault: Fault, times: int, every: float = 2.5) -> Iterator[None]:
+def striking(fault: Fault, times: int, every: float) -> Iterator[None]:
     """Let something happen to the server in regular intervals, while the storm lasts."""
     over, errors = threading.Event(), list[BaseException]()
 
@@ -68,9 +73,11 @@ def striking(fault: Fault, times: int, every: float = 2.5) -> Iterator[None]:
     assert errors == []
 
 
-def torture(url: str, fault: Fault, times: int = 3, seconds: float = SECONDS) -> Verdict:
+def torture(
+    url: str, fault: Fault, times: int = 3, seconds: float = SECONDS, every: float = 2.5
+) -> Verdict:
     plan = TorturePlan(seconds=seconds, ttl=TTL, processes=4, seed=1)
-    with striking(fault, times):
+    with striking(fault, times, every):
         return Torture(url, plan).run()
 
 
@@ -102,10 +109,11 @@ def standstill(server: Server) -> Fault:
 # ---- Redis ----------------------------------------------------------------------------------------
 
 
-def test_redis_with_its_log_keeps_leases_through_crashes(tmp_path: Path) -> None:
+@LENGTHS
+def test_redis_with_its_log_keeps_leases_through_crashes(tmp_path: Path, seconds: float) -> None:
     """A crash of the server leaves what the system was given, so `everysec` keeps as much as `always`."""
     with RedisServer(tmp_path, persistence="everysec") as server:
-        assert_clean(torture(server.url, crash(server), seconds=CALM_TOO))
+        assert_clean(torture(server.url, crash(server), seconds=seconds))
 
 
 def test_redis_without_persistence_keeps_exclusion_by_its_hold_off(tmp_path: Path) -> None:
@@ -188,9 +196,10 @@ def test_redis_whose_clients_are_cut_off(tmp_path: Path) -> None:
 # ---- PostgreSQL -----------------------------------------------------------------------------------
 
 
-def test_postgres_keeps_leases_through_crashes(tmp_path: Path) -> None:
+@LENGTHS
+def test_postgres_keeps_leases_through_crashes(tmp_path: Path, seconds: float) -> None:
     with PostgresServer(tmp_path) as server:
-        assert_clean(torture(server.new_database(), crash(server), seconds=CALM_TOO))
+        assert_clean(torture(server.new_database(), crash(server), seconds=seconds))
 
 
 def test_postgres_that_stands_still(tmp_path: Path) -> None:
@@ -215,9 +224,10 @@ def test_postgres_whose_sessions_are_ended(postgres_server: PostgresServer) -> N
 # ---- etcd -----------------------------------------------------------------------------------------
 
 
-def test_etcd_keeps_leases_through_crashes(tmp_path: Path) -> None:
+@LENGTHS
+def test_etcd_keeps_leases_through_crashes(tmp_path: Path, seconds: float) -> None:
     with EtcdServer(tmp_path) as server:
-        assert_clean(torture(f"etcd{server.url[4:]}", crash(server), seconds=CALM_TOO))
+        assert_clean(torture(f"etcd{server.url[4:]}", crash(server), seconds=seconds))
 
 
 def test_etcd_that_stands_still(tmp_path: Path) -> None:
@@ -225,7 +235,8 @@ def test_etcd_that_stands_still(tmp_path: Path) -> None:
         assert_clean(torture(f"etcd{server.url[4:]}", standstill(server)))
 
 
-def test_a_cluster_of_etcd_whose_leaders_are_killed(tmp_path: Path) -> None:
+@LENGTHS
+def test_a_cluster_of_etcd_whose_leaders_are_killed(tmp_path: Path, seconds: float) -> None:
     with EtcdCluster(tmp_path) as cluster:
 
         def kill_leader() -> None:
@@ -235,7 +246,7 @@ def test_a_cluster_of_etcd_whose_leaders_are_killed(tmp_path: Path) -> None:
             leader.start()
 
         hosts = ",".join(f"127.0.0.1:{member.port}" for member in cluster.members)
-        assert_clean(torture(f"etcd://{hosts}", kill_leader, seconds=CALM_TOO))
+        assert_clean(torture(f"etcd://{hosts}", kill_leader, seconds=seconds))
 
 
 # ---- the network, to each -----------------------------------------------------------------------
@@ -266,8 +277,14 @@ def for_a_while(begin: Fault, heal: Fault, seconds: float = 0.7) -> Fault:
     return fault
 
 
-@pytest.mark.parametrize("how", ["cut", "hang", "drop_replies", "reset"])
-def test_the_network_fails(distant: tuple[str, FaultProxy], how: str) -> None:
+WAYS = ("cut", "hang", "drop_replies", "reset")
+
+
+@pytest.mark.parametrize(
+    "ways", [WAYS, *(pytest.param((way,), marks=pytest.mark.long) for way in WAYS)], ids=", ".join
+)
+def test_the_network_fails(distant: tuple[str, FaultProxy], ways: tuple[str, ...]) -> None:
+    """In each of these ways by turns; in the long runs, in one way again and again."""
     url, proxy = distant
     begin: dict[str, Fault] = {
         "cut": proxy.cut,
@@ -275,4 +292,13 @@ def test_the_network_fails(distant: tuple[str, FaultProxy], how: str) -> None:
         "drop_replies": proxy.drop_replies,
         "reset": lambda: proxy.reset_after(200, "to_client"),
     }
-    assert_clean(torture(url, for_a_while(begin[how], proxy.heal), times=2))
+    turns = cycle(for_a_while(begin[way], proxy.heal) for way in ways)
+    struck: list[None] = []
+
+    def fault() -> None:
+        next(turns)()
+        struck.append(None)
+
+    times = max(3, len(ways))
+    assert_clean(torture(url, fault, times=times, every=1.2))
+    assert len(struck) == times, "not every fault has happened"

@@ -16,8 +16,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-STRIDE = 17
-"""Every so many bytecodes; there are many more of them than in an acquire of one."""
+STRIDES = [101, pytest.param(17, marks=pytest.mark.long)]
+"""One in so many bytecodes; there are many more of them than in an acquire of one."""
 
 
 class SiteOfTwo(Site):
@@ -78,7 +78,8 @@ def refused(site: Site) -> Action:
     return action
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("make", [within_a_block, acquire_and_release, refused])
-def test_an_interrupt_costs_at_most_a_ttl(make: Callable[[Site], Action]) -> None:
-    troubles = every_bytecode(make, cold=False, new_site=SiteOfTwo, stride=STRIDE)
+def test_an_interrupt_costs_at_most_a_ttl(make: Callable[[Site], Action], stride: int) -> None:
+    troubles = every_bytecode(make, cold=False, new_site=SiteOfTwo, stride=stride)
     assert list(troubles) == []

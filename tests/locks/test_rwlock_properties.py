@@ -20,6 +20,7 @@ from dibs.sync import Client
 from dibs.testing import Faults, FaultyStore, ManualClock
 from tests.locks.worlds import World
 from tests.runtime.stores import TappedStore
+from tests.sampling import examples
 
 
 def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
@@ -162,7 +163,9 @@ class ReadersAndWriters(RuleBasedStateMachine):
 
 
 TestReadersAndWriters = ReadersAndWriters.TestCase
-TestReadersAndWriters.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestReadersAndWriters.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 
 
 # ---- under faults ---------------------------------------------------------------------------------

@@ -1,13 +1,25 @@
-"""The promises of DESIGN §7 hold in every state that a small world can come to."""
+"""The promises of docs/guarantees.md hold in every state that a small world can come to."""
+
+from dataclasses import replace
 
 import pytest
 
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.search import explore
 from tests.model.size import World
-from tests.model.worlds import WORLDS
+from tests.model.worlds import CONTENTION, RESIZES, WIPE, WORLDS
+
+SMALLER = (
+    replace(CONTENTION, ids=(1, 1), name=f"{CONTENTION.name}, with an id each"),
+    replace(RESIZES, renewals=(2, 0), name=f"{RESIZES.name} a little"),
+    replace(WIPE, grants=3, name=f"{WIPE.name}, for three grants"),
+)
+"""In CI, instead of the larger ones of the same names."""
 
 LARGE = {
+    CONTENTION.name,
+    RESIZES.name,
+    WIPE.name,
     "slots of a semaphore",
     "a place that speaks by Acquire",
     "a place that speaks by Renew",
@@ -28,7 +40,7 @@ _OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
     "world",
     [
         pytest.param(world, id=world.name, marks=_OF_LARGE if world.name in LARGE else ())
-        for world in WORLDS
+        for world in (*SMALLER, *WORLDS)
     ],
 )
 def test_nothing_goes_wrong(world: World) -> None:
@@ -41,7 +53,19 @@ def test_nothing_goes_wrong(world: World) -> None:
 pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+DEEP = ("though an answer was lost", "after a long silence")
+"""Mistakes that show after very many states."""
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(
+            each, id=each.name, marks=_OF_LARGE if any(map(each.name.__contains__, DEEP)) else ()
+        )
+        for each in MUTANTS
+    ],
+)
 def test_a_planted_mistake_is_caught(mutant: Mutant) -> None:
     with mutant.plant():
         found = explore(mutant.world)

@@ -1,9 +1,10 @@
-"""Ctrl-C at every bytecode of a reentrant lock: at most one ttl is lost by it, and no count goes wrong."""
+"""Ctrl-C at any bytecode of a reentrant lock: at most one ttl is lost by it, and no count goes wrong."""
 
 import pytest
 
 from tests.runtime.interrupting import Interrupting
 from tests.runtime.test_interrupts import (
+    STRIDES,
     TTL,
     Action,
     Site,
@@ -15,7 +16,6 @@ from tests.runtime.test_interrupts import (
 __all__ = ["_heard", "no_surprises"]  # fixtures
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
@@ -31,16 +31,18 @@ def nested_blocks(site: Site) -> Action:
     return action
 
 
-def test_an_interrupt_of_nested_blocks_costs_at_most_a_ttl() -> None:
-    assert list(every_bytecode(nested_blocks, cold=False)) == []
+@STRIDES
+def test_an_interrupt_of_nested_blocks_costs_at_most_a_ttl(stride: int) -> None:
+    assert list(every_bytecode(nested_blocks, cold=False, stride=stride)) == []
 
 
-def test_an_interrupted_release_can_be_tried_again() -> None:
+@STRIDES
+def test_an_interrupted_release_can_be_tried_again(stride: int) -> None:
     """By a person who keeps both leases in hand, of which the outer one was released before."""
     site, at = Site(), 0
     lock = site.mine.lock("a", ttl=TTL, reentrant=True)
     while True:
-        at += 1
+        at += stride
         outer, inner = lock.acquire(), lock.acquire()
         outer.release()
         interrupting = Interrupting(at)

@@ -22,15 +22,25 @@ from tests.runtime.scripts import run_script
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=SHARED)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request.param, request, tmp_path)
+ALWAYS = {("redis", "spawn"), ("sqlite", "forkserver")}
+"""Children of these inherit nothing, so one store each tells enough in CI. Forks are tried on all."""
+
+WAYS = [
+    pytest.param(
+        kind, method, marks=() if method == "fork" or (kind, method) in ALWAYS else pytest.mark.long
+    )
+    for kind in SHARED
+    for method in multiprocessing.get_all_start_methods()
+]
 
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_children_take_turns_and_hold_nothing_of_their_parents(url: str, method: str) -> None:
+@pytest.mark.parametrize(("kind", "method"), WAYS)
+def test_children_take_turns_and_hold_nothing_of_their_parents(
+    kind: str, method: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(kind, request, tmp_path)
     done = subprocess.run(
         [
             sys.executable,

@@ -110,8 +110,15 @@ async def test_a_listing_that_is_cancelled_costs_no_command_its_connection(dista
         await lease.release()
 
 
-@pytest.mark.parametrize("kind", ["redis", "postgres"])
-@pytest.mark.parametrize("what", ["a release", "a resize"])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("redis", "a release"),
+        ("postgres", "a resize"),
+        pytest.param("redis", "a resize", marks=pytest.mark.long),
+        pytest.param("postgres", "a release", marks=pytest.mark.long),
+    ],
+)
 def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
     kind: str, what: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -2,32 +2,29 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
-from uuid import uuid4
 
 from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.parameters import BodyReader
+from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
+from dibs.server.api.service import Health
+from dibs.server.app import Application, Meter
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
-from dibs.server.auth.policy import Principal
-from dibs.server.drain import Drain
+from dibs.server.auth.policy import BrowserSession, Principal
+from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
-from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.listing import Listed, Listing
-from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.table import Table
-from dibs.server.placing.ways import Ways
-from dibs.server.post import Post, TappedMail
+from dibs.server.main import Server
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.table import TableReader
 from dibs.server.quotas import Quotas
-from dibs.server.records import records_for
 from dibs.server.records.port import Records
-from dibs.server.serve import Server
-from dibs.server.service import Health, Meter, Service
-from dibs.server.ui.sessions import Sessions
+from dibs.server.shutdown import Endings, Shutdown
 
-type Stores = PlacedRuntime
+type Stores = StoreRouter
 """What leads commands to one store or several."""
 
 
@@ -38,14 +35,23 @@ class Running(Protocol):
     def server(self) -> Server: ...
 
 
-def service_of(world: Running) -> Service:
-    """What requests are answered from."""
-    return world.server.service
+def application_of(world: Running, *parts: object) -> Application:
+    """An application of these parts, which lets in whom the server lets in."""
+    server = world.server
+    quotas = server.quotas
+    return Application(
+        parts,
+        keys=server.keys,
+        sessions=server.sessions,
+        audit=server.audit,
+        bodies=BodyReader(quotas.small_bodies, quotas.bodies, 60.0),
+        now=server.leases.runtime.now,
+    )
 
 
 def server_id_of(world: Running) -> str:
     """The id that its answers carry."""
-    return service_of(world).server_id
+    return world.server.server_id
 
 
 def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
@@ -67,34 +73,41 @@ def served_by(world: Running) -> list[tuple[str, dict[str, Needs]]]:
 
 def keys_of(world: Running) -> KeyService:
     """Its API keys."""
-    return service_of(world).keys
+    return world.server.keys
 
 
 def sessions_of(world: Running) -> Sessions:
     """Its browser sessions."""
-    return service_of(world).sessions
+    return world.server.sessions
 
 
-def secret_of(world: Running) -> bytes:
-    """What it signs browser sessions with."""
-    return keys_of(world).secrets.newest
+def session_in(world: Running, cookie: str) -> BrowserSession:
+    """The session that a cookie is."""
+    found = sessions_of(world)._cookies.read(cookie, BrowserSession)
+    assert found is not None
+    return found
+
+
+def cookie_for(world: Running, key_id: str, expires_at: float, nonce: str = "a nonce") -> str:
+    """A cookie as the server would sign it."""
+    return sessions_of(world)._cookies.sign(BrowserSession(key_id, int(expires_at), nonce))
 
 
 def ticket_of(world: Running) -> str:
-    """A new ticket that signs an administrator in, as the first start prints one."""
+    """The secret part of a new link that signs an administrator in, as the first start prints one."""
     administrator = keys_of(world).administrator()
     assert administrator is not None
-    return service_of(world).tickets.issue(administrator.key_id)
+    return sessions_of(world).link_for(administrator.key_id)
 
 
 def records_of(world: Running) -> Records:
     """Where keys, sessions, audit lines and placements are recorded."""
-    return service_of(world).records
+    return world.server.records
 
 
 def audit_of(world: Running) -> Audit:
     """Its audit log."""
-    return service_of(world).audit
+    return world.server.audit
 
 
 # -- stores -----------------------------------------------------------------------------------------
@@ -102,14 +115,14 @@ def audit_of(world: Running) -> Audit:
 
 def runtime_of(world: Running) -> Stores:
     """The way of all commands to the stores; a test can replace its `call` and `call_all`."""
-    return service_of(world).runtime
+    return world.server.leases.runtime
 
 
 def serve_from(world: Running, runtime: Stores) -> None:
     """Have it keep leases there from now on, and pass notifications on to its clients."""
-    if not isinstance(runtime.receiver, TappedMail):
-        runtime.receiver = TappedMail(runtime.receiver, notifications_of(world))
-    service_of(world).runtime = service_of(world).leases.runtime = runtime
+    if not isinstance(runtime.receiver, StreamReceiver):
+        runtime.receiver = StreamReceiver(runtime.receiver, notifications_of(world))
+    world.server.leases.runtime = runtime
 
 
 def at_the_end(world: Running, close: Callable[[], Awaitable[None]]) -> None:
@@ -130,30 +143,24 @@ def store_of(world: Running) -> AsyncRuntime:
 
 def placements_of(world: Running) -> Any:
     """The runtimes of its stores by the names of their placements."""
-    return runtime_of(world).ways.named
+    return runtime_of(world).named
 
 
-def atlas_of(world: Running) -> Atlas:
+def table_reader_of(world: Running) -> TableReader:
     """What it knows of where directories live."""
-    return runtime_of(world).atlas
+    return runtime_of(world).reader
 
 
 async def ask_all(
     world: Running, who: Principal, commands: Sequence[Command]
 ) -> Sequence[CallResult]:
     """Have commands applied for a key, as a batch has."""
-    return await service_of(world).leases.ask_all(who, commands)
+    return await world.server.leases.ask_all(who, commands)
 
 
 def alone(store: AsyncRuntime) -> Stores:
-    """One store behind what a server has for several, without a server.
-
-    It is the only one, now and always: the table never ages, whatever the store's clock does.
-    """
-    listing = Listing((Listed("only", ("here",)),), "only", 3.0)
-    records = records_for(f"memory://{uuid4()}")  # nobody reads them
-    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0, store)
-    return PlacedRuntime(store, Ways({"here": store}, listing), atlas)
+    """One store behind what a server has for several, without a server."""
+    return StoreRouter.alone(store)
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -161,37 +168,37 @@ def alone(store: AsyncRuntime) -> Stores:
 
 def quotas_of(world: Running) -> Quotas:
     """What each key has in use, and the turns of requests."""
-    return service_of(world).quotas
+    return world.server.quotas
 
 
 def observers_of(world: Running) -> list[Observer]:
     """Functions that are called with each command that was applied."""
-    return service_of(world).leases.observers
+    return world.server.leases.observers
 
 
 def meters_of(world: Running) -> list[Meter]:
     """Functions that are called with each request that was answered."""
-    return service_of(world).meters
+    return world.server.meters
 
 
-def notifications_of(world: Running) -> Post:
+def notifications_of(world: Running) -> NotificationStreams:
     """The streams of notifications to clients."""
-    return service_of(world).post
+    return world.server.streams
 
 
 def events_of(world: Running) -> Activity:
     """Its events: the latest ones, the known state of keys, the looks at the store."""
-    return service_of(world).activity
+    return world.server.activity
 
 
 def is_watched(world: Running) -> bool:
     """Whether anybody follows its events or watches a key."""
-    return events_of(world).poller.has_followers
+    return bool(events_of(world)._followers)
 
 
 def followers_of(world: Running) -> int:
     """How many follow all of its events."""
-    return events_of(world).poller.followers
+    return events_of(world).followers_of(None)
 
 
 def has_looked(world: Running) -> bool:
@@ -201,14 +208,19 @@ def has_looked(world: Running) -> bool:
 
 def is_traced(server: Server) -> bool:
     """Whether requests become spans."""
-    return server.service.spans is not None
+    return server.tracing is not None
 
 
-def drain_of(world: Running) -> Drain:
+def shutdown_of(world: Running) -> Shutdown:
+    """Whether it is about to stop."""
+    return world.server.shutdown
+
+
+def endings_of(world: Running) -> Endings:
     """What ends its long answers."""
-    return service_of(world).drain
+    return world.server.endings
 
 
 def health_of(world: Running) -> Health:
     """Whether its store answers."""
-    return service_of(world).health
+    return world.server.health

@@ -9,7 +9,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.model import Acquire, Page
-from dibs.server import activity, key_state
+from dibs.server import activity, key_changes
 from dibs.server.activity import Activity
 from dibs.session import session_for
 from tests.server.inside import Stores, alone
@@ -28,7 +28,7 @@ async def runtime() -> AsyncIterator[Stores]:
 
 
 def activity_of(runtime: Stores) -> Activity:
-    return Activity(runtime.now, runtime.connection.scan, runtime.call_all)
+    return Activity(runtime.now, runtime.scan)
 
 
 async def events_told(seen: Activity, news: asyncio.Event) -> list[str]:
@@ -45,7 +45,7 @@ async def test_a_walk_that_fails_is_begun_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(activity, "FOLLOWED", 0.01)
-    scan, failures = runtime.connection.scan, 3
+    scan, failures = runtime.scan, 3
 
     async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         nonlocal failures
@@ -54,7 +54,7 @@ async def test_a_walk_that_fails_is_begun_again(
             raise error
         return await scan(prefix, cursor, limit)
 
-    monkeypatch.setattr(runtime.connection, "scan", failing)
+    monkeypatch.setattr(runtime, "scan", failing)
     seen, news = activity_of(runtime), asyncio.Event()
     with caplog.at_level(logging.WARNING), seen.following(news):
         async with seen.polling():
@@ -79,9 +79,8 @@ async def test_more_keys_than_a_page(runtime: Stores, monkeypatch: pytest.Monkey
 async def test_nobody_watches_any_more(runtime: Stores) -> None:
     seen, news = activity_of(runtime), asyncio.Event()
     with seen.following(news), seen.following(news, b"lock:x"):
-        assert seen.poller.is_watched(b"lock:x")
-    assert not seen.poller.has_followers
-    assert not seen.poller.is_watched(b"lock:x")
+        assert (seen.followers_of(None), seen.followers_of(b"lock:x")) == (1, 1)
+    assert (seen.followers_of(None), seen.followers_of(b"lock:x")) == (0, 0)
 
 
 async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
@@ -91,8 +90,8 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
         raise Forbidden("no SCAN for this user")
 
     monkeypatch.setattr(activity, "FOLLOWED", 0.01)
-    monkeypatch.setattr(key_state, "LATE", 0.0)
-    monkeypatch.setattr(runtime.connection, "scan", forbidden)
+    monkeypatch.setattr(key_changes, "LATE", 0.0)
+    monkeypatch.setattr(runtime, "scan", forbidden)
     seen, news = activity_of(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):
@@ -114,7 +113,7 @@ async def test_what_is_renewed_elsewhere_has_not_ended(
     runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity, "UNFOLLOWED", 0.3)
-    monkeypatch.setattr(key_state, "LATE", 0.0)
+    monkeypatch.setattr(key_changes, "LATE", 0.0)
     seen = activity_of(runtime)
     take = Acquire(b"lock:x", "i" * 22, "me", 0.2)
     async with seen.polling():
@@ -127,7 +126,7 @@ async def test_what_is_renewed_elsewhere_has_not_ended(
 async def test_of_many_keys_the_oldest_are_forgotten(
     runtime: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_state, "MAX_KEYS", 3)
+    monkeypatch.setattr(key_changes, "MAX_KEYS", 3)
     seen = activity_of(runtime)
     for number in range(5):
         wish = Acquire(b"lock:%d" % number, f"{number:022}", "me", 60.0)

@@ -476,6 +476,38 @@ def test_a_lease_id_may_stand_in_a_header(world: World, name: str) -> None:
     assert client.delete(path, headers=header).status_code == 200
 
 
+def test_a_lease_id_may_stand_in_the_body(world: World, name: str) -> None:
+    client, path, mine = world.client(), f"/v1/locks/{b64(name)}", token_urlsafe(16)
+
+    def send(method: str, **more: Any) -> httpx2.Response:
+        return client.request(method, path, **{"json": {"id": mine}} | more)
+
+    assert send("POST").json()["id"] == mine
+    assert send("POST", params={"wait": 1}).json()["id"] == mine, "it is acquired already"
+    assert send("PATCH", params={"ttl": 60}).json()["remaining"] > 30
+    for twice in ({"params": {"id": mine}}, {"headers": {"Dibs-Lease-Id": mine}}):
+        for method in ("POST", "PATCH", "DELETE"):
+            both = send(method, **twice)
+            assert (both.status_code, both.json()["type"]) == (400, "/problems/malformed"), both
+    force = {"force": True, "now": True, "reason": "a test"}
+    assert send("DELETE", json={"id": "another"}, params=force).status_code == 404
+    assert send("DELETE").status_code == 200
+    assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
+def test_another_body_than_a_lease_id_is_refused(world: World, name: str, method: str) -> None:
+    client, path = world.client(), f"/v1/locks/{b64(name)}"
+    for body in ("{}", "[]", '{"id": 7}', '{"id": ""}', '{"id": "x", "ttl": 3}', "id=x", "\xff"):
+        answer = client.request(method, path, content=body.encode("latin-1"))
+        assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed"), body
+    large = client.request(method, path, json={"id": "x" * 1024})
+    assert (large.status_code, large.json()["type"]) == (413, "/problems/body-too-large")
+    nothing = client.request(method, path, content=iter([b""]))
+    assert nothing.status_code == (200 if method == "POST" else 400), "without a length it is empty"
+    assert method == "POST" or "give the lease" in nothing.json()["detail"]
+
+
 @pytest.mark.parametrize("path", ["/v1/locks?limit=null", "/v1/audit?before=null"])
 def test_null_is_no_value(world: World, path: str) -> None:
     assert world.client().get(path).status_code == 400

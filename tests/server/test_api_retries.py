@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from dibs.core.names import fingerprint
-from tests.server.inside import drain_of, quotas_of
+from tests.server.inside import quotas_of, shutdown_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -110,7 +110,7 @@ def test_what_it_got_elsewhere_stays_its_own(servers: tuple[World, World], how: 
         first.hang_up()
     else:
         if how == "drains":
-            one.do(drain_of(one).begin)
+            one.do(shutdown_of(one).begin)
         first.end()
     until = time.monotonic() + A_WHILE
     while time.monotonic() < until:

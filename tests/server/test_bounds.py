@@ -12,7 +12,7 @@ from dibs.model import Command, Release
 from dibs.server import audit, quotas
 from dibs.server.auth import keys
 from dibs.server.limits import Limits
-from dibs.server.placing import desk
+from dibs.server.placement import restrictions
 from tests.server.inside import audit_of, store_of
 from tests.server.world import World, b64
 
@@ -118,7 +118,7 @@ def test_an_administrator_of_a_directory_has_only_so_many_keys_and_restrictions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "KEYS_EACH", 3)
-    monkeypatch.setattr(desk, "RULES_EACH", 2)
+    monkeypatch.setattr(restrictions, "RULES_EACH", 2)
     theirs, admin = world.client("admin", prefixes=[b"shop/"]), world.client()
 
     def made(client: httpx2.Client, prefix: str) -> int:

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from dibs.cli.serve import serve
+from dibs.server.app import TABLE
 from dibs.server.config import VARIABLE, ServerConfig, read_config
-from dibs.server.routes import ROUTES
 from tests.servers.discovery import Discovery
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -177,7 +177,7 @@ def test_its_probes(manifest: Manifest, probe: str) -> None:
     asked = manifest.container[probe]
     wanted = "/readyz" if probe == "readinessProbe" else "/livez"
     assert asked["httpGet"] == {"path": wanted, "port": "https", "scheme": "HTTPS"}
-    (route,) = (each for each in ROUTES if each.path == wanted)
+    (route,) = (each for each in TABLE if each.path == wanted)
     assert (route.method, route.needs.kind) == ("GET", "public")
     assert asked["timeoutSeconds"] >= 3, "a look at the store may take two"
 

@@ -7,33 +7,29 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from dibs.server.call import Call
-from dibs.server.drain import End, ends_of
-from dibs.server.routes.events import ROUTES
-from dibs.server.ui.seal import new_session
-from tests.server.inside import service_of
+from dibs.server.api.routing import Caller
+from dibs.server.auth.policy import BrowserSession
+from dibs.server.shutdown import End
+from tests.server.inside import endings_of, keys_of, sessions_of, shutdown_of
 from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once
 
-(ROUTE,) = ROUTES
-"""One whose answer has no end of its own."""
 
-
-class Caller:
+class Someone:
     """Somebody who has signed in, asks for what takes long, and sends nothing more; may hang up."""
 
     def __init__(self, world: World) -> None:
-        self.service = service = service_of(world)
+        self._world = world
         self._hung_up = asyncio.Event()
         self.is_heard = False
         key = world.key("read")
-        principal = world.do(lambda: service.keys.admit(f"Bearer {key}"))
-        request = Request({"type": "http", "headers": []}, self._receive)
-        self.call = Call(service, request, ROUTE)
-        self.call.principal = principal
-        self.session = new_session(principal.key_id, int(service.keys.now() + 3600))
-        self.call.session = self.session
+        keys = keys_of(world)
+        self.caller = Caller(Request({"type": "http", "headers": []}, self._receive))
+        self.caller.principal = world.do(lambda: keys.admit(f"Bearer {key}"))
+        expires_at = int(keys.now() + 3600)
+        self.session = BrowserSession(self.caller.principal.key_id, expires_at, "x")
+        self.caller.session = self.session
 
     async def _receive(self) -> dict[str, Any]:
         self.is_heard = True
@@ -44,16 +40,16 @@ class Caller:
         return {"type": "http.disconnect"}
 
     async def sign_out(self) -> None:
-        await self.service.sessions.end(self.session)
+        await sessions_of(self._world).end(self.session)
 
     async def lose_key(self) -> None:
-        await self.service.keys.revoke(self.call.principal.key_id)
+        await keys_of(self._world).revoke(self.caller.principal.key_id)
 
     async def hang_up(self) -> None:
         self._hung_up.set()
 
     async def see_drain(self) -> None:
-        self.service.drain.begin()
+        shutdown_of(self._world).begin()
 
 
 @pytest.fixture
@@ -66,21 +62,21 @@ def world() -> Iterator[World]:
 ENDS = pytest.mark.parametrize(
     ("end", "why"),
     [
-        (Caller.see_drain, "draining"),
-        (Caller.lose_key, "key"),
-        (Caller.sign_out, "session"),
-        (Caller.hang_up, "gone"),
+        (Someone.see_drain, "draining"),
+        (Someone.lose_key, "key"),
+        (Someone.sign_out, "session"),
+        (Someone.hang_up, "gone"),
     ],
 )
 
 
 @ENDS
 def test_it_is_told_while_it_lasts(world: World, end: Callable[..., Any], why: End) -> None:
-    caller, told = Caller(world), asyncio.Queue[End]()
+    someone, told = Someone(world), asyncio.Queue[End]()
 
     async def last() -> End:
-        with ends_of(caller.call, told.put_nowait):
-            await end(caller)
+        with endings_of(world).watching(someone.caller, told.put_nowait):
+            await end(someone)
             async with asyncio.timeout(LONG):
                 return await told.get()
 
@@ -90,15 +86,15 @@ def test_it_is_told_while_it_lasts(world: World, end: Callable[..., Any], why: E
 
 @ENDS
 def test_it_is_taken_back(world: World, end: Callable[..., Any], why: End) -> None:
-    caller, told = Caller(world), list[End]()
+    someone, told = Someone(world), list[End]()
 
     async def leave_early() -> None:
-        with ends_of(caller.call, told.append):
+        with endings_of(world).watching(someone.caller, told.append):
             await asyncio.sleep(0)
-            assert caller.is_heard
+            assert someone.is_heard
         await asyncio.sleep(0)
-        assert not caller.is_heard, "what else it sends is for others to read"
-        await end(caller)
+        assert not someone.is_heard, "what else it sends is for others to read"
+        await end(someone)
         for _ in range(10):  # turns of the loop, in any of which it might still be told
             await asyncio.sleep(0)
 
@@ -107,13 +103,13 @@ def test_it_is_taken_back(world: World, end: Callable[..., Any], why: End) -> No
 
 
 def test_whoever_has_no_session_has_no_end_of_it(world: World) -> None:
-    caller, told = Caller(world), list[End]()
-    caller.call.session = None
+    someone, told = Someone(world), list[End]()
+    someone.caller.session = None
 
     async def last() -> None:
-        with ends_of(caller.call, told.append):
-            await caller.sign_out()
-            await caller.lose_key()
+        with endings_of(world).watching(someone.caller, told.append):
+            await someone.sign_out()
+            await someone.lose_key()
 
     world.do(last)
     assert told == ["key"]

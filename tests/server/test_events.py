@@ -12,7 +12,8 @@ import pytest
 
 import dibs.sync
 from dibs.errors import BackendUnavailable
-from dibs.server import endless, lock_events, routes
+from dibs.server import lock_events
+from dibs.server.api import events as event_routes
 from dibs.server.limits import Limits
 from dibs.server.lock_events import EventLog, LockEvent
 from tests.server.inside import events_of, keys_of, runtime_of, server_id_of
@@ -263,7 +264,7 @@ def test_an_event_is_put_into_words_once_for_all(
         return shape(event)
 
     shape = lock_events.event_json
-    monkeypatch.setattr(endless, "event_json", counted)
+    monkeypatch.setattr(event_routes, "event_json", counted)
     client, key = world.client(), world.client("read")
     one = f"/v1/watch/locks/{b64('x')}"
     with following(client) as all_, following(key) as theirs, following(client, one) as its:
@@ -276,7 +277,7 @@ def test_an_event_is_put_into_words_once_for_all(
 def test_others_have_their_turn_while_somebody_catches_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes.events, "EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr(event_routes, "EVENTS_AT_ONCE", 1)
     client = world.client()
     for number in range(5):
         acquire(client, f"turn/{number}", owner="x")

@@ -193,49 +193,42 @@ def _until(screen: IO[bytes], wanted: bytes) -> bytes:
     return text
 
 
-def test_top_once(cli: Cli, world: World) -> None:
+def test_list_sorts(cli: Cli, world: World) -> None:
     client = world.client()
     acquire(client, "pool/a", owner="one", capacity=3)
     acquire(client, "b", owner="two", note="why", ttl=600)
-    rows = cli("top", "--once", "--sort", "name", env=service(world)).stdout.splitlines()
-    assert [row.split("\t")[1] for row in rows] == ["NAME", "b", "pool/a"]
-    kind, _, holder, _, left, waiting = rows[1].split("\t")
-    assert (kind, holder, waiting) == ("lock", "two (why)", "")
-    assert left.startswith(("9 min", "10 min"))
-    assert rows[2].split("\t")[2] == "1 of 3: one"
-    soonest = cli("top", "--sort", "expires", "--json", env=service(world)).stdout.splitlines()
-    assert [json.loads(each)["name"] for each in soonest] == ["pool/a", "b"]
-    assert cli("top", "pool/").stdout.count("\n") == 2
+
+    def names(order: str) -> list[str]:
+        rows = cli("list", "--sort", order, "--no-header", env=service(world)).stdout.splitlines()
+        return [row.split("\t")[1] for row in rows]
+
+    assert names("name") == ["b", "pool/a"]
+    assert names("expires") == ["pool/a", "b"]
+    assert sorted(names("held")) == sorted(names("waiting")) == ["b", "pool/a"]
 
 
-def test_top_on_a_terminal(cli: Cli, world: World) -> None:
+def test_list_follows_on_a_terminal(cli: Cli, world: World, tmp_path: Path) -> None:
     acquire(world.client(), "x", owner="somebody")
     ours, theirs = pty.openpty()
-    env = cli.environment | {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
-    process = cli.start("top", "--every", "0.2", env=env, stdin=theirs, stdout=theirs)
+    env = service(world) | {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
+    process = cli.start("list", "--watch", "--every", "0.2", env=env, stdout=theirs)
     os.close(theirs)
-    with os.fdopen(ours, "r+b", buffering=0) as screen:
-        text = _until(screen, "██".encode())
-        assert b"somebody" in text
-        assert b"1 in use, 0 waiting" in text
-        screen.write(b"n")
-        _until(screen, b"sorted by name")
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        text = _until(screen, b"somebody")
+        assert b"1 in use, 0 waiting; by waiting" in text
         acquire(world.client(), "another")
-        _until(screen, b"2 in use")
-        screen.write(b"q")
+        _until(screen, b"another")
+        os.kill(process.pid, signal.SIGINT)
         with suppress(OSError):  # nobody has the other end any more
             while screen.read(4096):
                 pass
-    assert process.wait(LONG) == 0
+    assert process.wait(LONG) == -signal.SIGINT
 
 
-def test_top_says_of_a_task_that_nobody_has_that_it_is_kept(cli: Cli, tmp_path: Path) -> None:
-    with dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
-        with client.task_lock("sales", "10m", "1h", note="why").acquire():
-            pass
-    (_, row) = cli("top", "--once").stdout.splitlines()
-    kind, name, holder, *_ = row.split("\t")
-    assert (kind, name, holder) == ("tasklock", "sales", "retained (why)")
+def test_watching_a_list_needs_a_terminal(cli: Cli) -> None:
+    done = cli("list", "--watch")
+    assert done.returncode == 64
+    assert "no terminal: use `dibs events`" in done.stderr
 
 
 def _readable(file: int, seconds: float) -> bool:

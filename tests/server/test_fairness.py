@@ -13,9 +13,9 @@ import pytest
 
 from dibs.model import Acquire, Command
 from dibs.runtime.port import TimedReply
+from dibs.server.api.reading import LOOKS
 from dibs.server.limits import Limits
 from dibs.server.quotas import FairQueue
-from dibs.server.reach import LOOKS
 from tests.server.inside import has_looked, keys_of, quotas_of, runtime_of
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.test_limits import connected
@@ -44,7 +44,7 @@ class Gate:
         """Whose acquires went to the store."""
         self.reads = 0
         runtime = runtime_of(world)
-        call, scan = runtime.call, runtime.connection.scan
+        call, scan = runtime.call, runtime.scan
         wait_until(lambda: has_looked(world), "the server's own first look, which takes no room")
 
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
@@ -59,7 +59,7 @@ class Gate:
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
-        monkeypatch.setattr(runtime.connection, "scan", slow_scan)
+        monkeypatch.setattr(runtime, "scan", slow_scan)
 
     def open(self, number: int) -> None:
         def release() -> None:

@@ -16,11 +16,11 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from dibs.server.api.openapi import describe
+from dibs.server.app import TABLE
 from dibs.server.limits import Limits
-from dibs.server.routes import ROUTES
 from tests.server.world import LONG, World, b64
 
-NOT_FUZZED = {route.path for route in ROUTES if route.media == "text/event-stream"}
+NOT_FUZZED = {route.path for route in TABLE if route.media == "text/event-stream"}
 """They do not end."""
 
 
@@ -40,19 +40,19 @@ def plain() -> Iterator[World]:
 
 
 def test_every_route_is_described() -> None:
-    paths = describe(ROUTES)["paths"]
+    paths = describe(TABLE)["paths"]
     told = {(method.upper(), path) for path, each in paths.items() for method in each}
-    assert told == {(r.method, r.path.replace("{rest}", "{path}")) for r in ROUTES if r.documented}
+    assert told == {(r.method, r.path.replace("{rest}", "{path}")) for r in TABLE if r.documented}
 
 
 def test_operations_have_names_of_their_own() -> None:
-    operations = [each for path in describe(ROUTES)["paths"].values() for each in path.values()]
+    operations = [each for path in describe(TABLE)["paths"].values() for each in path.values()]
     assert len({each["operationId"] for each in operations}) == len(operations)
 
 
 def test_it_says_how_to_begin(plain: World) -> None:
     """By itself, for whoever has nothing else; its example is one that is answered."""
-    told = describe(ROUTES)
+    told = describe(TABLE)
     assert told["servers"][0]["url"] == "/"
     (path,) = re.findall(r"`POST (\S+)`", told["info"]["description"])
     held = plain.client("acquire").post(path)
@@ -77,7 +77,7 @@ def test_it_says_how_to_begin(plain: World) -> None:
     ],
 )
 def test_only_what_is_no_http_is_refused_as_text(world: World, sent: str) -> None:
-    told = describe(ROUTES)["info"]["description"]
+    told = describe(TABLE)["info"]["description"]
     assert "Only requests that are not valid HTTP get `text/plain`, with 400" in told
     url = httpx2.URL(world.url)
     with socket.create_connection((url.host, url.port), LONG) as line:
@@ -105,14 +105,14 @@ BOUNDED = settings(
 
 
 def schema_of(world: World) -> schemathesis.BaseSchema:
-    schema = schemathesis.openapi.from_dict(describe(ROUTES))
+    schema = schemathesis.openapi.from_dict(describe(TABLE))
     schema.config.update(base_url=world.url)
     return schema
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("path", sorted({r.path for r in ROUTES if r.documented} - NOT_FUZZED))
+@pytest.mark.parametrize("path", sorted({r.path for r in TABLE if r.documented} - NOT_FUZZED))
 def test_no_breach_of_its_own_word(world: World, path: str, mode: GenerationMode) -> None:
     headers = {"Authorization": f"Bearer {world.admin_key}"}
     for found in schema_of(world).include(path=path).get_all_operations():

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from dibs.cli import main
 from dibs.errors import NotConfigured
 from dibs.model import Command, Inspect
 from dibs.runtime.port import TimedReply
+from dibs.server import logs
 from dibs.server.auth import key_cache
-from dibs.server.config import Placement, read_config
+from dibs.server.config import read_config
 from dibs.server.limits import Limits
-from dibs.server.logs import Writer
+from dibs.server.logs import logging_to
+from dibs.server.placement.rules import PlacementSettings
 from dibs.stores.http import wire
-from tests.server.inside import drain_of, health_of, keys_of, meters_of, store_of
+from tests.server.inside import health_of, keys_of, meters_of, shutdown_of, store_of
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -61,7 +64,7 @@ def test_a_server_that_is_well_says_so_to_anybody(anybody: httpx2.Client, path: 
 def test_one_that_is_about_to_stop_lives_and_is_not_ready(
     world: World, anybody: httpx2.Client
 ) -> None:
-    world.do(drain_of(world).begin)
+    world.do(shutdown_of(world).begin)
     answer = anybody.get("/readyz")
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/draining")
     assert answer.headers["retry-after"] == "1"
@@ -92,8 +95,8 @@ def test_one_of_several_stores_may_be_away(tmp_path: Path) -> None:
     """Or no server would be ready for what lies in the others."""
     with RedisServer(tmp_path) as redis:
         places = (
-            Placement(name="here", url=f"sqlite:///{tmp_path / 'leases.db'}"),
-            Placement(name="there", url=redis.url),
+            PlacementSettings(name="here", url=f"sqlite:///{tmp_path / 'leases.db'}"),
+            PlacementSettings(name="there", url=redis.url),
         )
         world = World.over(tmp_path, placement=places, records=f"sqlite:///{tmp_path / 'r.db'}")
         try:
@@ -232,7 +235,9 @@ def test_the_page_names_every_metric(world: World, anybody: httpx2.Client) -> No
 
 def test_commands_by_placement_and_by_the_directories_that_are_told_apart(tmp_path: Path) -> None:
     names = ("here", "there")
-    places = tuple(Placement(name=name, url=f"sqlite:///{tmp_path / name}") for name in names)
+    places = tuple(
+        PlacementSettings(name=name, url=f"sqlite:///{tmp_path / name}") for name in names
+    )
     told_apart = ("jobs/", "jobs/nightly", "pay")
     world = World.over(
         tmp_path, placement=places, placement_fresh=1.0, metrics_directories=told_apart, leases=""
@@ -381,20 +386,34 @@ def test_what_goes_wrong_is_in_the_same_log(
 
 
 def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
+    logger = logging.getLogger("dibs.server")
     reader, writer = os.pipe()
-    log = Writer(writer, lines=10)
-    for _ in range(10_000):
-        log.put("x" * 100)
-    assert log.take_dropped() > 0
-    assert log.take_dropped() == 0
-    reading = os.fdopen(reader, "rb")
-    written = threading.Thread(target=reading.read)
-    written.start()
-    log.close()
-    os.close(writer)
-    written.join(LONG)
-    assert not written.is_alive()
-    reading.close()
+    with ThreadPoolExecutor() as pool, os.fdopen(reader) as file:
+        with logging_to(writer, "text", lines=10) as lines:
+            for _ in range(2_000):  # more than the pipe and the queue have room for
+                logger.warning("x" * 100)
+            reading = pool.submit(file.read)
+            lines.queue.join()
+            logger.warning("the reader is back")
+        os.close(writer)
+        text = reading.result(LONG)
+    dropped = re.findall(r"\S+Z warning dibs\.server\.logs: (\d+) lines were dropped", text)
+    assert dropped
+    assert sum(map(int, dropped)) + text.count("x" * 100) == 2_000
+    assert text.endswith("the reader is back\n")
+
+
+def test_a_log_that_nobody_reads_delays_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PATIENCE", 0.1)
+    reader, writer = os.pipe()
+    with logging_to(writer, "json") as lines:
+        for _ in range(9_000):
+            logging.getLogger("dibs.server").warning("x" * 100)
+    with ThreadPoolExecutor() as pool, os.fdopen(reader) as file:
+        reading = pool.submit(file.read)
+        lines.queue.join()
+        os.close(writer)
+        assert len(reading.result(LONG).splitlines()) == 9_000
 
 
 def test_a_format_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

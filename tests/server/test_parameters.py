@@ -4,7 +4,7 @@ import pytest
 
 from dibs.server.api.parameters import read_query
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.schemas import AcquireQuery, ReleaseQuery, RenewQuery
+from dibs.server.api.schemas import AcquireQuery, ReleaseQuery, Strict
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,16 @@ def test_true_or_false() -> None:
     assert caught.value.detail == "`force` must be true or false"
 
 
+class Needy(Strict, frozen=True):
+    """Parameters of which one has no default."""
+
+    id: str
+    n: int = 1
+
+
 def test_what_has_to_be_there_is_named() -> None:
     with pytest.raises(ApiProblem) as caught:
-        read_query(b"ttl=3", RenewQuery)
+        read_query(b"n=3", Needy)
     assert caught.value.detail == "missing parameter `id`"
 
 

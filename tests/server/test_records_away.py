@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from dibs.errors import BackendUnavailable
 from dibs.server.auth import key_cache
 from dibs.server.auth.api_key import write_key
-from dibs.server.config import Placement
+from dibs.server.placement.rules import PlacementSettings
 from tests.server.inside import keys_of, records_of, runtime_of, stores_of
-from tests.server.placing.asking import acquired, lock, until
+from tests.server.placement.asking import acquired, lock, until
 from tests.server.world import World
 
 
@@ -101,7 +101,7 @@ def test_a_store_that_is_away_keeps_no_sign_from_another(
     urls: dict[str, Any] = {
         "leases": "",
         "records": f"memory://{uuid4()}",
-        "placement": [Placement(name=name, url=f"memory://{uuid4()}") for name in "ab"],
+        "placement": [PlacementSettings(name=name, url=f"memory://{uuid4()}") for name in "ab"],
     }
     here, there = World.over(**urls), World.over(**urls)
     worlds += here, there  # to be closed

@@ -8,9 +8,8 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from dibs.server.api.responses import json_response
-from dibs.server.api.routing import PUBLIC, SEEING, SIGNED_IN, Caller, Operation, route, table_of
-from dibs.server.app import Application
-from tests.server.inside import service_of
+from dibs.server.api.routing import PUBLIC, SEEING, SIGNED_IN, Caller, route, table_of
+from tests.server.inside import application_of
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
@@ -48,7 +47,7 @@ class Client:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._app = Application(service_of(world), table_of(Echo), [Echo("hello")])
+        self._app = application_of(world, Echo("hello"))
 
     def ask(self, method: str, path: str, *, key: str = "", **more: Any) -> Any:
         key = key or self._world.admin_key
@@ -125,6 +124,5 @@ def test_a_method_cannot_take_what_nothing_gives() -> None:
 
 
 def test_one_path_has_each_method_once(world: World) -> None:
-    table: tuple[Operation, ...] = table_of(Echo)
     with pytest.raises(ValueError, match="two operations for GET /one"):
-        Application(service_of(world), [*table, table[0]], [Echo("")])
+        application_of(world, Echo("one"), Echo("another"))

@@ -17,8 +17,9 @@ import pytest
 
 from dibs.cli.demo import MOST, demo
 from dibs.cli.serve import serve
-from dibs.server.config import VARIABLE, Placement, ServerConfig, read_config
+from dibs.server.config import VARIABLE, ServerConfig, read_config
 from dibs.server.limits import FIXED, Limits
+from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records import records_for
 from tests.pages import DOCS, blocks
 from tests.server.test_serve import Served
@@ -73,7 +74,7 @@ def test_every_setting_is_told() -> None:
         assert flag == (f"`{option}`" if option in options(serve) else "–"), key
         assert default == wanted[key], key
         assert meaning
-    for key in fields(Placement):
+    for key in fields(PlacementSettings):
         assert f"`{key}`" in told["placement"][-1]
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dibs.cli import service as tails
 from dibs.cli.service import Tail
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import self_signed
-from tests.servers.waiting import wait_until
 from tests.stores.http.serving import Served
 
 TRIES = 4
@@ -27,6 +25,11 @@ def until(tail: Tail, kind: str) -> None:
             return
 
 
+def _refuse(nobody: socket.socket) -> None:
+    for _ in range(TRIES):
+        nobody.accept()[0].close()
+
+
 @pytest.mark.once
 @pytest.mark.serial  # it takes a port that was given back, twice
 @pytest.mark.parametrize(
@@ -35,8 +38,7 @@ def until(tail: Tail, kind: str) -> None:
 def test_it_stands_again_after_the_service_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, first: str
 ) -> None:
-    monkeypatch.setattr(tails, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(tails, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("dibs.stores.http.stream.MOST_SPREAD", 0.05)
     world = World.over(tmp_path)
     monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
     port = int(world.url.rpartition(":")[2])
@@ -45,22 +47,21 @@ def test_it_stands_again_after_the_service_does(
         world.close()
         with socket.create_server(("127.0.0.1", port)) as nobody:
             nobody.settimeout(LONG)
-            for _ in range(TRIES):
-                nobody.accept()[0].close()
+            refusing = threading.Thread(target=_refuse, args=(nobody,))
+            refusing.start()
+            while refusing.is_alive():
+                tail.take(0.05)
         again = World.over(tmp_path, listen=f"127.0.0.1:{port}")
         until(tail, first)
     again.close()
 
 
 @pytest.mark.once
-def test_over_tls_too_it_hangs_up_while_it_listens(tmp_path: Path) -> None:
+def test_over_tls_it_takes_no_longer_than_asked(tmp_path: Path) -> None:
     served = Served(certificate=self_signed(tmp_path / "tls" / "server.pem"))
     try:
         with closing(Tail(served.url, "/events")) as tail:
             until(tail, "hello")
-        wait_until(
-            lambda: "dibs tail" not in [each.name for each in threading.enumerate()],
-            "the end of what reads it",
-        )
+            assert tail.take(0.05) is None
     finally:
         served.close()

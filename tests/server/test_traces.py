@@ -89,13 +89,71 @@ def test_what_a_span_says(traces: Traces, world: World, client: httpx2.Client) -
     assert not [secret for secret in secrets if secret in traces.text]
 
 
+def test_no_span_contains_what_a_caller_sends(
+    traces: Traces, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what it gets: also if the operator has OpenTelemetry look at headers."""
+    for which in ("REQUEST", "RESPONSE"):
+        monkeypatch.setenv(f"OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_SERVER_{which}", ".*")
+    other = World.over()
+    client = other.client()
+    marks = {name: f"mark-of-{name}" for name in ("name", "note", "query", "agent", "host", "path")}
+    client.headers |= {
+        "user-agent": marks["agent"],
+        "host": marks["host"],
+        "x-forwarded-for": "1.2.3.4",
+    }
+    path = f"/v1/locks/{b64(marks['name'])}"
+    got = [
+        client.post(path, params={"ttl": 60, "note": marks["note"], "client-id": marks["query"]}),
+        client.post(path, params={"ttl": 60}),
+        client.patch(path, params={"ttl": 60}, headers={"dibs-lease-id": marks["query"]}),
+        client.get(f"/v1/locks/{marks['name']}"),
+        client.get(f"/{marks['path']}", params={"q": marks["query"]}),
+        client.get(f"/ui/{marks['path']}"),
+        client.get("/v1/locks", params={"prefix": b64("/"), "unknown": marks["query"]}),
+        client.request("PROPFIND", f"/{marks['path']}"),
+        client.get(f"/v1/watch/locks/{marks['name']}"),
+        client.delete(path, params={"id": "x" * 22}),
+    ]
+    assert got[0].status_code == 200
+    with client.stream("GET", "/v1/events", params={"prefix": "base64:bWFyay0"}) as stream:
+        next(stream.iter_lines())
+    lease_id = got[0].json()["id"]
+    assert client.delete(path, params={"id": lease_id}).status_code == 200
+    traces.some(f"DELETE {LOCK}", 2)
+    other.close()
+    assert len(traces.ended) >= len(got) + 2
+    secrets = [*marks.values(), b64(marks["name"]), lease_id, "x" * 22, "mark", "1.2.3.4"]
+    secrets += [other.admin_key, other.admin_key.split("_")[1]]
+    assert not [secret for secret in secrets if secret in traces.text]
+    for span in traces.ended:
+        assert set(about(span)) <= TOLD, span.name
+
+
+TOLD = {
+    *("http.request.method", "http.request.method_original", "http.route"),
+    *("http.response.status_code", "url.scheme", "server.address", "server.port"),
+    *("network.protocol.version", "error.type"),
+    *("dibs.command", "dibs.kind", "dibs.reply", "dibs.commands", "dibs.waited"),
+}
+"""All attributes that there are."""
+
+
 @pytest.mark.parametrize(
-    "header", ["", "nonsense", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "00-" + "é" * 100]
+    "header",
+    [
+        b"",
+        b"nonsense",
+        b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01",
+        b"00-" + "é".encode() * 100,
+        b"\xff\\x",
+    ],
 )
 def test_a_caller_that_says_nothing_of_a_trace(
-    traces: Traces, client: httpx2.Client, header: str
+    traces: Traces, client: httpx2.Client, header: bytes
 ) -> None:
-    answer = client.get("/livez", headers={b"traceparent": header.encode()})
+    answer = client.get("/livez", headers={b"traceparent": header})
     assert answer.status_code == 200
     assert parent(traces.one("GET /livez")) == (0, 0)
 
@@ -217,18 +275,37 @@ def test_where_nobody_has_set_it_up_nothing_is_called(monkeypatch: pytest.Monkey
         acquired(client, "x")
         assert client.post(f"/v1/locks/{b64('x')}", params={"ttl": 60}).status_code == 409
         world.do(lambda: sys.setprofile(None))
-        assert [file for file in called if "server/routes/acquiring" in file]
-        assert not [file for file in called if "opentelemetry" in file or "spans" in file]
+        assert [file for file in called if "server/api/locks" in file]
+        assert not [file for file in called if "opentelemetry" in file or "tracing" in file]
     finally:
         world.close()
 
 
-def test_a_server_runs_where_it_is_not_installed() -> None:
+SET_UP = (
+    "from opentelemetry import trace\n"
+    "from opentelemetry.sdk.trace import TracerProvider\n"
+    "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("missing", "before", "told"),
+    [
+        ("opentelemetry", "", ""),
+        (
+            "opentelemetry.instrumentation.asgi",
+            SET_UP,
+            "requests are not traced: opentelemetry.instrumentation.asgi is missing. Run: pip install",
+        ),
+    ],
+)
+def test_a_server_runs_where_it_is_not_installed(missing: str, before: str, told: str) -> None:
     code = (
         "import asyncio, sys\n"
-        "sys.modules['opentelemetry'] = None\n"
+        f"sys.modules[{missing!r}] = None\n"
+        f"{before}"
         "from dibs.server.config import ServerConfig\n"
-        "from dibs.server.serve import Server\n"
+        "from dibs.server.main import Server\n"
         "from tests.server.inside import is_traced\n"
         "async def main():\n"
         "    server = Server(ServerConfig(listen='127.0.0.1:0', leases='memory://x', records='memory://y'))\n"
@@ -241,3 +318,5 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "served\n"
+    assert told in done.stderr
+    assert bool(told) == bool(done.stderr)

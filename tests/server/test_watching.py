@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from dibs.server.api import listing, reading
 from dibs.stores.http.names import encoded
 from tests.server.inside import quotas_of
 from tests.server.world import World, b64
@@ -48,7 +50,6 @@ def test_names_of_every_kind_are_listed_by_what_they_begin_with(world: World) ->
     assert names(page) == [
         encoded(key) for key in (b"leader:every/2", b"lock:every/1", b"semaphore:every/3")
     ]
-    assert "leases" not in page
     first = client.get("/v1/scan", params={"names": encoded(b"every/"), "limit": 1}).json()
     asked = {"names": encoded(b"every/"), "cursor": first["cursor"]}
     assert names(client.get("/v1/scan", params=asked).json()) == names(page)[1:]
@@ -77,18 +78,6 @@ def test_names_are_spelt_as_in_paths_or_without_the_mark(world: World, path: str
         assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed"), wrong
 
 
-def test_what_was_seen_of_leases_is_told_where_it_is_wanted(world: World) -> None:
-    client = world.client()
-    lease = acquire(client, "lock:seen", "seen")
-    for _ in range(3):
-        assert send(client, "renew", "lock:seen", id=lease, ttl=90)["is"] == "renewed"
-    asked = {"names": encoded(b"seen"), "observed": "true"}
-    page = client.get("/v1/scan", params=asked).json()
-    holder = page["items"][0]["holders"][0]
-    assert page["leases"] == {holder["lease"]: {"renewals": 3, "ttl": pytest.approx(90, abs=1)}}
-    assert lease not in json.dumps(page)
-
-
 def test_the_longest_line_comes_first(world: World) -> None:
     client = world.client()
     for name, waiting in (("lines/a", 1), ("lines/b", 3), ("lines/c", 0)):
@@ -102,8 +91,44 @@ def test_the_longest_line_comes_first(world: World) -> None:
     assert told == [(encoded(b"lock:lines/b"), 3), (encoded(b"lock:lines/a"), 1)]
     assert found["count"] == 2
     assert found["items"][0]["waiters"][0]["owner"] == "lines-b_at_1"
+    assert found["complete"]
     one = client.get("/v1/queues", params={**asked, "limit": 1}).json()
     assert (len(one["items"]), one["count"]) == (1, 2)
+
+
+def test_two_servers_over_one_store_show_the_same_queues(tmp_path: Path) -> None:
+    """Also queues that one of them has seen nothing of."""
+    worlds = World.over(tmp_path), World.over(tmp_path)
+    try:
+        clients = [world.client(key=worlds[0].admin_key) for world in worlds]
+        for number, client in enumerate(clients):
+            for place in range(number + 2):
+                acquire(client, f"lock:q{number}", f"owner_{number}_{place}")
+        first, second = (client.get("/v1/queues").json() for client in clients)
+        for queue in (*first["items"], *second["items"]):
+            for each in (*queue["holders"], *queue["waiters"]):
+                for name in ("expires_in", "held_for", "waited"):  # time goes on in between
+                    each.pop(name, None)
+            queue.pop("now", None)
+        assert [each["waiting"] for each in first["items"]] == [2, 1]
+        assert first == second
+    finally:
+        for world in worlds:
+            world.close()
+
+
+def test_not_all_of_many_keys_are_read_for_their_queues(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "QUEUE_PAGES", 1)
+    monkeypatch.setattr(reading, "LOOKS", 2)
+    client = world.client()
+    for number in range(2 * reading.AT_ONCE):
+        acquire(client, f"lock:many/{number:03}", f"many-{number}")
+    for name in ("many/000", "many/199"):
+        acquire(client, f"lock:{name}", f"waits for {name}".replace(" ", "_").replace("/", "-"))
+    found = client.get("/v1/queues", params={"names": encoded(b"many/")}).json()
+    assert (names(found), found["complete"]) == ([encoded(b"lock:many/000")], False)
 
 
 def test_walks_through_all_keys_count_as_reads(world: World) -> None:
@@ -123,7 +148,7 @@ def test_lines_that_may_not_be_seen_are_left_out(world: World) -> None:
     for place in range(2):
         acquire(client, "lock:secret/line", f"secret{place}")
     found = world.client("read", prefixes=[b"public/"]).get("/v1/queues").json()
-    assert found == {"items": [], "count": 0}
+    assert found == {"items": [], "count": 0, "complete": True}
 
 
 def test_one_may_begin_with_what_has_happened_lately(world: World) -> None:

@@ -13,7 +13,7 @@ import httpx2
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.limits import Limits
-from dibs.server.serve import Server
+from dibs.server.main import Server
 from tests.server.inside import keys_of
 
 LONG = 30.0

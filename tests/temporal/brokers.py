@@ -1,4 +1,4 @@
-"""Brokers and mailboxes for tests: workers that serve them, and short ways to speak to them."""
+"""Brokers for tests: workers that serve them, and short ways to call them."""
 
 import asyncio
 import json
@@ -16,13 +16,18 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from dibs.core.codec import decode_reply, encode
 from dibs.model import Acquire, Command, Reply, Status
-from dibs.stores.temporal.broker.mailbox import DibsMailbox
-from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import BrokerAnswer, BrokerCall, BrokerInput, text_of
+from dibs.stores.temporal.protocol.wire import (
+    BrokerAnswer,
+    BrokerCall,
+    BrokerInput,
+    Waited,
+    text_of,
+)
+from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
-from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
+from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, Waiter
 from tests.temporal.workers import connected, unique, worker
 
 
@@ -40,8 +45,7 @@ class Brokered:
 
     async def call(self, *commands: Command, **about: Any) -> BrokerAnswer:
         """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
-        by_hand = about.get("at") is not None
-        started = BrokerInput(text_of(self.key), by_hand=by_hand, **about.pop("start", {}))
+        started = BrokerInput(text_of(self.key), **about.pop("start", {}))
         call = BrokerCall([encode(command) for command in commands], **about)
         while True:
             try:
@@ -69,6 +73,19 @@ class Brokered:
 
     async def ask(self, command: Command, **about: Any) -> Reply:
         return (await self.apply(command, **about))[0]
+
+    async def wait(self, inbox: str, after: int = 0) -> Waited:
+        """As plain clients wait; sent again where a run just ended."""
+        while True:
+            try:
+                found: Waited = await self.handle.execute_update(
+                    ids.WAIT, args=[inbox, after], result_type=Waited
+                )
+            except RPCError as error:
+                if error.status not in (*PASSING, RPCStatusCode.NOT_FOUND):
+                    raise
+            else:
+                return found
 
     async def status(self) -> Status:
         found = decode_reply(await self.handle.query(ids.STATUS), self.key)
@@ -131,7 +148,7 @@ QUICK = SandboxedWorkflowRunner(
 PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
 """A run that was about to end had to do its last task again, and its updates have to be sent again."""
 
-SERVED: Sequence[type] = (DibsBroker, DibsMailbox, Waiter)
+SERVED: Sequence[type] = (DibsBroker, Waiter)
 
 
 @asynccontextmanager
@@ -177,7 +194,6 @@ __all__ = [
     "Brokered",
     "Crowd",
     "HastyBroker",
-    "HastyMailbox",
     "Waiter",
     "inbox_of",
     "serving",

@@ -2,20 +2,17 @@
 
 import asyncio
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
+from dibs.core.codec import decode_notification
 from dibs.core.timing import MAX_CLAIM_TIMEOUT
-from dibs.model import Granted, Queued, Refused, Release, Released
-from dibs.stores.temporal.broker import workflow as broker_leaving
-from dibs.stores.temporal.broker.backlog import Backlog, call_in
-from dibs.stores.temporal.broker.snapshot import MESSAGE
-from dibs.stores.temporal.protocol import wire
-from dibs.stores.temporal.protocol.wire import BrokerCall, unpack_call
+from dibs.model import Granted, Inspect, Queued, Refused, Release, Released, Revoke
+from dibs.stores.temporal.protocol.wire import BrokerCall, Waited, read_call
+from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,
@@ -185,13 +182,10 @@ async def numbers(here: Brokered) -> list[int]:
     return [each["number"] for each in letters[1:]]
 
 
-@pytest.mark.parametrize("message", [MESSAGE, 9_000])
 async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch, message: int
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where what has not been applied yet is too much for a message."""
-    monkeypatch.setattr(Backlog, "PORTION", 10)
-    monkeypatch.setattr(broker_leaving, "MESSAGE", message)
+    monkeypatch.setattr(HastyBroker, "PORTION", 10)
     async with unserved(temporal_server) as here:
         crowd = await asked_at_once(here, 45)
         arrived = await numbers(here)
@@ -199,12 +193,12 @@ async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
             positions = await crowd.result()
             assert [positions[number] for number in arrived] == list(range(45))
             assert (await here.status()).waiting == 45
+            for number in arrived[:20]:
+                await here.ask(Release(here.key, f"c{number}"))
+            assert (await here.status()).waiting == 25
             chain = await here.chain()
+    assert len(chain) > 2
     await check_replay(here, HastyBroker, chain)
-    carried = [_first_payload(events) for events in chain[1:]]
-    assert all(len(each) < message for each in carried)
-    if message == MESSAGE:
-        assert any(b'"backlog"' in each for each in carried)
 
 
 async def test_a_client_s_call_comes_after_what_was_there_before(
@@ -212,12 +206,12 @@ async def test_a_client_s_call_comes_after_what_was_there_before(
 ) -> None:
     """With portions as they are."""
     async with unserved(temporal_server) as here:
-        crowd = await asked_at_once(here, Backlog.PORTION + 30)
+        crowd = await asked_at_once(here, DibsBroker.PORTION + 30)
         late = asyncio.create_task(here.ask(here.acquire("late")))
         async with worker(here.client, BriskBroker, queue=here.queue, workflow_runner=QUICK):
             found = await late
             assert isinstance(found, Queued)
-            assert found.position == Backlog.PORTION + 30
+            assert found.position == DibsBroker.PORTION + 30
             await crowd.result()
             chain = await here.chain()
     await check_replay(here, BriskBroker, chain)
@@ -231,45 +225,144 @@ async def check_replay(here: Brokered, kind: type, chain: list[list[Any]]) -> No
         await replayer.replay_workflow(WorkflowHistory(here.handle.id, events))
 
 
-def _first_payload(events: list[Any]) -> bytes:
-    found: bytes = events[0].workflow_execution_started_event_attributes.input.payloads[0].data
-    return found
+# -- plain clients that wait ------------------------------------------------------------------------
 
 
-async def test_a_broker_that_began_before_does_as_its_history_says(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+def events_of(found: Waited) -> list[str]:
+    return [decode_notification(each, b"lock:x", "").event for each in found.notifications]
+
+
+async def test_a_client_that_waits_learns_of_its_grant_and_nothing_twice(
+    temporal_server: TemporalServer,
 ) -> None:
-    """It has applied all at once: with today's portions its history can be replayed."""
-    async with unserved(temporal_server) as here:
-        crowd = await asked_at_once(here, 20)
-        async with worker(here.client, BriskBroker, queue=here.queue, workflow_runner=QUICK):
-            await crowd.result()
-            history = WorkflowHistory(here.handle.id, await here.events())
-    monkeypatch.setattr(Backlog, "PORTION", 5)
-    await Replayer(workflows=[BriskBroker], workflow_runner=QUICK).replay_workflow(history)
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        await here.ask(here.acquire("b", inbox="me"))
+        waiting = asyncio.create_task(here.wait("me"))
+        assert await here.ask(Release(here.key, "a")) == Released()
+        found = await waiting
+        assert events_of(found) == ["granted"]
+        again = asyncio.create_task(here.wait("me", found.upto))
+        await here.ask(Release(here.key, "b"))
+        last = await again
+        assert (last.notifications, last.full) == ([], True)
+
+
+async def test_what_came_before_it_waits_is_kept_for_it(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        await here.ask(here.acquire("b", inbox="me"))
+        await here.ask(Release(here.key, "a"))
+        assert events_of(await here.wait("me")) == ["granted"]
+
+
+async def test_a_holder_that_waits_learns_of_its_revocation(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", inbox="me"))
+        waiting = asyncio.create_task(here.wait("me"))
+        await here.ask(Revoke(here.key, None, "upgrade"))
+        assert "revoked" in events_of(await waiting)
+
+
+async def test_those_in_front_wait_and_the_others_are_sent_off(
+    temporal_server: TemporalServer,
+) -> None:
+    """A server has ten updates of a run in flight: calls get through, and the next one comes to the front."""
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        many = DibsBroker.BLOCKED + 5
+        for number in range(many):
+            await here.ask(here.acquire(f"w{number}", inbox=f"i{number}"))
+        waits = [asyncio.create_task(here.wait(f"i{number}")) for number in range(many)]
+        for wait in waits[DibsBroker.BLOCKED :]:
+            assert (await wait).full
+        assert not any(wait.done() for wait in waits[: DibsBroker.BLOCKED])
+        async with asyncio.timeout(5):  # it would take many seconds with ten that block
+            await here.ask(Release(here.key, "w4"))
+            assert (await waits[4]).full
+            next_one = asyncio.create_task(here.wait(f"i{DibsBroker.BLOCKED}"))
+            await here.ask(Release(here.key, "a"))
+        assert events_of(await waits[0]) == ["granted"]
+        await here.ask(Revoke(here.key, None, "the end", now=True))
+        for number in range(many):
+            await here.ask(Release(here.key, f"w{number}"))
+        for wait in (*waits[:4], next_one):
+            await wait
+
+
+async def test_of_one_inbox_only_the_last_wait_blocks(temporal_server: TemporalServer) -> None:
+    """A client whose call broke off has left one behind."""
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        await here.ask(here.acquire("b", inbox="me"))
+        left = asyncio.create_task(here.wait("me"))
+        await until_accepted(here, 3)
+        last = asyncio.create_task(here.wait("me"))
+        assert not (await left).full
+        await here.ask(Release(here.key, "a"))
+        assert events_of(await last) == ["granted"]
+
+
+async def until_accepted(here: Brokered, many: int) -> None:
+    """So many updates are in its history."""
+    kind = "workflow_execution_update_accepted_event_attributes"
+    while sum(each.HasField(kind) for each in await here.events()) < many:
+        await asyncio.sleep(0.02)
+
+
+async def test_those_who_wait_go_on_when_it_continues_as_new(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address, HastyBroker, Waiter) as here:
+        await here.ask(here.acquire("a", ttl=600.0))
+        for number in range(5):
+            await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
+        granted: list[int] = []
+
+        async def wait(number: int) -> None:
+            after = 0
+            while True:
+                found = await here.wait(f"i{number}", after)
+                after = found.upto
+                if "granted" in events_of(found):
+                    granted.append(number)
+                    await here.ask(Release(here.key, f"w{number}"))
+                    return
+                assert not found.full
+
+        waits = [asyncio.create_task(wait(number)) for number in range(5)]
+        while len(await here.chain()) < 3:
+            await here.ask(Inspect(here.key))
+        assert not granted
+        await here.ask(Release(here.key, "a"))
+        await asyncio.gather(*waits)
+        assert granted == [*range(5)]
+        chain = await here.chain()
+    await check_replay(here, HastyBroker, chain)
+
+
+# -- what can't be read -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {},
+        [],
+        None,
         {"commands": None},
         {"commands": [], "number": "1"},
         {"commands": [], "fast": 1},
-        {"commands": [], "at": 5},
-        {"commands": [], "at": []},
+        {"commands": [], "run_id": None},
     ],
 )
-def test_what_is_no_call_is_told(wrong: dict[str, Any]) -> None:
+def test_what_is_no_call_is_told(wrong: Any) -> None:
     with pytest.raises(ValueError, match="call"):
-        call_in(wrong)
-
-
-def test_every_field_of_a_call_is_looked_at_on_its_way_in() -> None:
-    """One that is not in the table would be dropped without a word."""
-    assert set(wire._CALL) == {each.name for each in fields(BrokerCall)}
+        read_call(wrong)
 
 
 def test_a_call_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
-    packed = {"commands": [], "number": 3, "colour": "blue", "at": [4.0, 5], "format": 9}
-    assert unpack_call(packed) == BrokerCall([], 3, at=(4.0, 5), format=9)
+    packed = {"commands": [], "number": 3, "colour": "blue", "format": 9}
+    assert read_call(packed) == BrokerCall([], 3, format=9)

@@ -26,19 +26,19 @@ from dibs.model import (
     Renewed,
     Status,
 )
-from dibs.stores.temporal.broker import watch as broker_watch
-from dibs.stores.temporal.broker.desk import Desk
-from dibs.stores.temporal.broker.mailbox import MailboxInput
-from dibs.stores.temporal.broker.watch import WAITS, Watch
-from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.wire import (
     FORMAT,
-    WITH_BACKLOG,
     BrokerCall,
     BrokerInput,
+    bytes_of,
     text_of,
 )
+from dibs.temporal.broker import watch as broker_watch
+from dibs.temporal.broker.book import BrokerBook
+from dibs.temporal.broker.watch import WAITS, OwnerWatch
+from dibs.temporal.broker.workflow import DibsBroker
+from dibs.temporal.fair.line import Broker
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK, HastyBroker, Waiter, serving
@@ -93,7 +93,7 @@ async def test_cancelled_it_ends_when_nothing_is_held(temporal_server: TemporalS
 async def test_a_closed_run_that_asked_for_it_frees_what_it_held(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
     served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(Inspect(here.key))
@@ -106,10 +106,30 @@ async def test_a_closed_run_that_asked_for_it_frees_what_it_held(
         assert await after.result()
 
 
+async def test_a_plain_client_is_no_run_to_be_looked_after(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one whose run can't be one, whatever it asks for."""
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.1)
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", ttl=600.0, capacity=2), fast=True)
+        ask = encode(here.acquire("b", ttl=600.0, capacity=2))
+        await here.handle.signal(ids.APPLY, BrokerCall([ask], 1, "me", "no-run", fast=True))
+        await here.ask(here.acquire("c", capacity=2, inbox="plain"))
+        await here.ask(here.acquire("d", capacity=2))
+        await asyncio.sleep(0.3)
+        await here.ask(Inspect(here.key))
+        kinds = [
+            e for e in await here.events() if e.HasField("activity_task_scheduled_event_attributes")
+        ]
+        assert not kinds
+        assert len((await here.status()).holders) == 2
+
+
 async def test_without_asking_for_it_a_lease_stands_when_its_run_closes(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "EVERY", 0.1)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.1)
     served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(Inspect(here.key))
@@ -128,7 +148,7 @@ async def test_without_asking_for_it_a_lease_stands_when_its_run_closes(
 async def test_a_workflow_that_ended_is_in_nobodys_way_though_it_does_not_fit(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
     served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(here.acquire("a", ttl=600.0, capacity=2))
@@ -138,17 +158,6 @@ async def test_a_workflow_that_ended_is_in_nobodys_way_though_it_does_not_fit(
         await here.until_waiting(2)
         await wide.terminate()
         assert await after.result()
-
-
-async def test_a_caller_can_not_move_the_time_of_a_real_broker(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        found = await here.ask(here.acquire("b"), at=(4e9, int(4e15)))
-        assert isinstance(found, Failed)
-        assert "server's time" in found.detail
-        assert [each.owner for each in (await here.status()).holders] == ["owner of a"]
 
 
 async def test_no_lease_id_is_shown(
@@ -181,20 +190,13 @@ async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: Temp
         assert not (await here.status()).waiting
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        (ids.BROKER, BrokerInput(text_of(b"lock:a"), format=WITH_BACKLOG + 1)),
-        (ids.MAILBOX, MailboxInput(format=FORMAT + 1)),
-    ],
-    ids=["broker", "mailbox"],
-)
 async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
-    temporal_server: TemporalServer, kind: str, given: BrokerInput | MailboxInput
+    temporal_server: TemporalServer,
 ) -> None:
+    given = BrokerInput(text_of(b"lock:a"), {"book": "?"}, format=FORMAT + 1)
     async with serving(temporal_server.address) as here:
         handle = await here.client.start_workflow(
-            kind, given, id=f"{kind}-{uuid4().hex}", task_queue=here.queue
+            ids.BROKER, given, id=unique("broker"), task_queue=here.queue
         )
         while True:
             events = (await handle.fetch_history()).events
@@ -261,16 +263,16 @@ async def test_an_error_of_ours_fails_its_task_and_not_the_broker(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended it would have lost all that is held; so its task is tried again, until it is mended."""
-    really, planted = Desk.settle, [DibsError("a defect")]
+    really, planted = BrokerBook.settle, [DibsError("a defect")]
 
-    def broken(desk: Desk, now: float, stamp: int) -> list[Notification]:
+    def broken(book: BrokerBook, now: float, stamp: int) -> list[Notification]:
         if planted:
             raise planted.pop()
-        return really(desk, now, stamp)
+        return really(book, now, stamp)
 
     async with serving(temporal_server.address) as here:
         held = await here.ask(here.acquire("a", ttl=600.0))
-        monkeypatch.setattr(Desk, "settle", broken)
+        monkeypatch.setattr(BrokerBook, "settle", broken)
         again = await here.ask(here.acquire("a", ttl=600.0))
         assert not planted
         assert isinstance(held, Granted)
@@ -310,7 +312,7 @@ async def test_a_head_that_continued_as_new_waits_no_longer(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it held it might hold on, as permits are handed over; so the run counts as ended for one only."""
-    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
     served = (DibsBroker, Waiter, Quitter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(here.acquire("a", ttl=600.0, capacity=2))
@@ -344,7 +346,7 @@ async def test_a_broker_goes_on_where_nobody_can_tell(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No worker has the activity: it is asked again, and all else is served."""
-    monkeypatch.setattr(Watch, "EVERY", 0.1)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.1)
     monkeypatch.setattr(broker_watch, "_PATIENCE", timedelta(seconds=0.2))
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a", ttl=600.0))
@@ -365,7 +367,7 @@ async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run is shorter than the time between two looks."""
-    monkeypatch.setattr(Watch, "EVERY", 2.0)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 2.0)
     served = HastyBroker, Waiter
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(Inspect(here.key))
@@ -380,3 +382,25 @@ async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
             again = here.acquire("next", ttl=600.0, waiter_ttl=600.0)
             while not isinstance(await here.ask(again), Granted):
                 await asyncio.sleep(0.02)
+
+
+@workflow.defn
+class Starter:
+    """Starts a broker as a fair permit does."""
+
+    @workflow.run
+    async def run(self, key: str) -> bool:
+        broker = Broker(key.encode(), workflow.info().task_queue)
+        return await broker.deliver(BrokerCall([]), lambda: True, lambda: None)
+
+
+async def test_one_that_a_workflow_starts_can_be_listed(temporal_server: TemporalServer) -> None:
+    """The ID of a long name's broker has only a hash, so its memo has the key."""
+    async with serving(temporal_server.address, DibsBroker, Starter) as here:
+        here.key += b"/" + b"n" * 400
+        starter = await here.client.start_workflow(
+            Starter.run, here.key.decode(), id=unique("starter"), task_queue=here.queue
+        )
+        assert await starter.result()
+        described = await here.handle.describe()
+        assert bytes_of(await described.memo_value(ids.MEMO, type_hint=str)) == here.key

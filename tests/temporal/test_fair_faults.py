@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.model import Revoke
-from dibs.stores.temporal.broker.watch import Watch
+from dibs.temporal.broker.watch import OwnerWatch
 from dibs.temporal.fair import acquire as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
@@ -82,7 +82,7 @@ async def test_a_terminated_holder_keeps_it_until_its_lease_ends(
 async def test_fast_frees_what_a_terminated_holder_had_but_not_what_was_handed_on(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
     fast = {"on_holder_close": "fast"}
     async with fair_world(temporal_server) as world:
         relay = await world.start(Relay.run, world.wish(semaphore=fast), 2, None)

@@ -16,7 +16,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from dibs.errors import DibsError
 from dibs.temporal import (
     DibsBroker,
-    DibsMailbox,
     DibsPlugin,
     LockInterceptor,
     PermitSlotWorkflow,
@@ -81,7 +80,7 @@ async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
         ([], [*WORKFLOWS]),
         ([Holds], [Holds, *WORKFLOWS]),
         ([PermitSlotWorkflow], [*WORKFLOWS]),
-        ([OwnPermit], [OwnPermit, DibsBroker, DibsMailbox]),
+        ([OwnPermit], [OwnPermit, DibsBroker]),
     ],
 )
 async def test_a_worker_of_the_permit_queue(

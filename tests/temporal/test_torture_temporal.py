@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.testing.history import Event
+from dibs.testing.history import HistoryEvent as Event
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.judging import Judgement, judge
 from tests.temporal.torture.marks import (

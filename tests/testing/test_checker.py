@@ -5,25 +5,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from dibs.model import MANY
-from dibs.testing import Event, check, merge
+from dibs.testing import HistoryEvent, check, merge
 
 KEY = "lock:a"
 
 
-def granted(at: float, lease: str, token: int, until: float, **more: Any) -> Event:
-    event = Event(at, "granted", KEY, lease, token, invoked=at - 0.5, until=until)
+def granted(at: float, lease: str, token: int, until: float, **more: Any) -> HistoryEvent:
+    event = HistoryEvent(at, "granted", KEY, lease, token, invoked=at - 0.5, until=until)
     return event._replace(**more)
 
 
-def renewed(at: float, lease: str, until: float) -> Event:
-    return Event(at, "renewed", KEY, lease, until=until)
+def renewed(at: float, lease: str, until: float) -> HistoryEvent:
+    return HistoryEvent(at, "renewed", KEY, lease, until=until)
 
 
-def releasing(at: float, lease: str) -> Event:
-    return Event(at, "releasing", KEY, lease)
+def releasing(at: float, lease: str) -> HistoryEvent:
+    return HistoryEvent(at, "releasing", KEY, lease)
 
 
-def rules(*events: Event) -> list[str]:
+def rules(*events: HistoryEvent) -> list[str]:
     return [violation.rule for violation in check(merge(events))]
 
 
@@ -50,7 +50,7 @@ def test_overlap_by_a_renewal_alone() -> None:
 def test_overlap_by_belief_alone() -> None:
     early = granted(1, "a", 1, until=5)
     later = granted(6, "b", 2, until=9)
-    told = Event(7, "believed", KEY, "a")
+    told = HistoryEvent(7, "believed", KEY, "a")
     assert rules(early, later, told) == ["overlap"]
 
 
@@ -67,7 +67,7 @@ def test_nothing_counts_after_the_release() -> None:
         granted(1, "a", 1, until=5),
         releasing(2, "a"),
         renewed(2.1, "a", 9),
-        Event(2.2, "believed", KEY, "a"),
+        HistoryEvent(2.2, "believed", KEY, "a"),
         granted(3, "b", 2, until=9),
     )
 
@@ -118,7 +118,7 @@ def test_an_upgrade_counts_from_its_answer() -> None:
     many = MANY
     reader = granted(1, "r", 1, until=9, capacity=many)
     other = granted(2, "s", 2, until=9, capacity=many)
-    grown = Event(5, "resized", KEY, "r", 3, invoked=3, units=many, capacity=many)
+    grown = HistoryEvent(5, "resized", KEY, "r", 3, invoked=3, units=many, capacity=many)
     assert not rules(reader, other, releasing(4, "s"), grown)
     assert rules(reader, other, grown) == ["overlap"]
 
@@ -126,7 +126,7 @@ def test_an_upgrade_counts_from_its_answer() -> None:
 def test_a_downgrade_counts_from_its_question() -> None:
     many = MANY
     writer = granted(1, "w", 1, until=9, capacity=many, units=many)
-    shrunk = Event(5, "resized", KEY, "w", 1, invoked=3, units=1, capacity=many)
+    shrunk = HistoryEvent(5, "resized", KEY, "w", 1, invoked=3, units=1, capacity=many)
     assert not rules(writer, granted(4, "s", 2, until=9, capacity=many), shrunk)
     assert rules(writer, granted(2, "s", 2, until=9, capacity=many), shrunk) == ["overlap"]
 
@@ -146,7 +146,7 @@ def test_a_writer_is_told_as_such() -> None:
 def test_an_upgrade_has_a_token_of_its_own() -> None:
     many = MANY
     reader = granted(1, "r", 5, until=9, capacity=many)
-    grown = Event(5, "resized", KEY, "r", 6, invoked=3, units=many, capacity=many)
+    grown = HistoryEvent(5, "resized", KEY, "r", 6, invoked=3, units=many, capacity=many)
     assert not rules(reader, grown)
     assert rules(reader, grown._replace(token=5)) == ["token"]
     assert rules(reader, grown._replace(token=4)) == ["token"]
@@ -170,7 +170,7 @@ def test_a_slot_for_each_unit() -> None:
     assert rules(two._replace(slots=(0, 1, 2))) == ["slot"]
 
 
-def started(at: float, lease: str, token: int, **more: Any) -> Event:
+def started(at: float, lease: str, token: int, **more: Any) -> HistoryEvent:
     return granted(at, lease, token, until=at + 1, min_hold=3, **more)
 
 
@@ -209,7 +209,7 @@ def test_who_wants_less_relies_on_no_more_from_then_on() -> None:
     """Also if it dies before the answer."""
     many = MANY
     writer = granted(1, "w", 1, until=9, capacity=many, units=many)
-    shrinks = Event(3, "shrinking", KEY, "w", 1, units=1, capacity=many)
+    shrinks = HistoryEvent(3, "shrinking", KEY, "w", 1, units=1, capacity=many)
     reader = granted(3.1, "r", 2, until=9, capacity=many)
     assert not rules(writer, shrinks, reader)
     assert rules(writer, shrinks, reader._replace(at=2.9)) == ["overlap"]
@@ -231,8 +231,8 @@ def test_keys_have_nothing_to_do_with_each_other() -> None:
     assert not rules(granted(1, "a", 7, until=9), granted(2, "b", 6, until=9, key="lock:b"))
 
 
-def wrote(at: float, token: int, slots: tuple[int, ...] = ()) -> Event:
-    return Event(at, "wrote", KEY, "x", token, resource="file", slots=slots)
+def wrote(at: float, token: int, slots: tuple[int, ...] = ()) -> HistoryEvent:
+    return HistoryEvent(at, "wrote", KEY, "x", token, resource="file", slots=slots)
 
 
 def test_a_stale_write() -> None:
@@ -245,7 +245,7 @@ def test_slots_are_compared_each_for_itself() -> None:
     assert rules(wrote(1, 6, (0, 1)), wrote(2, 5, (1,))) == ["stale write"]
 
 
-def long_history(cycles: int, keys: int) -> Iterator[Event]:
+def long_history(cycles: int, keys: int) -> Iterator[HistoryEvent]:
     """Clean cycles of acquire, renew, release on many keys."""
     draw = random.Random(1).random
     now = [float(key) for key in range(keys)]
@@ -253,10 +253,10 @@ def long_history(cycles: int, keys: int) -> Iterator[Event]:
         key = cycle % keys
         at = now[key] + draw()
         lease, name = f"{cycle}", f"lock:{key}"
-        yield Event(at, "granted", name, lease, cycle + 1, invoked=at - draw(), until=at + 2)
-        yield Event(at + 1, "renewed", name, lease, until=at + 3)
+        yield HistoryEvent(at, "granted", name, lease, cycle + 1, invoked=at - draw(), until=at + 2)
+        yield HistoryEvent(at + 1, "renewed", name, lease, until=at + 3)
         now[key] = at + 1 + draw()
-        yield Event(now[key], "releasing", name, lease)
+        yield HistoryEvent(now[key], "releasing", name, lease)
 
 
 def test_one_needle_in_a_long_history() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.testing import Event, Recorder, check, read
+from dibs.testing import HistoryEvent, Recorder, check, read
 
 
 @dataclass(eq=False)
@@ -73,8 +73,8 @@ def test_a_lease_that_grows_and_shrinks_is_recorded(tmp_path: Path) -> None:
 
 def test_events_are_equal_after_a_round_trip(tmp_path: Path) -> None:
     events = [
-        Event(1.5, "granted", "lock:\udc80", "a", 1 << 52, 1.25, 9.0, 2, 4, (1, 3), "", 12),
-        Event(2.5, "releasing", "lock:\x85\n", "a"),
+        HistoryEvent(1.5, "granted", "lock:\udc80", "a", 1 << 52, 1.25, 9.0, 2, 4, (1, 3), "", 12),
+        HistoryEvent(2.5, "releasing", "lock:\x85\n", "a"),
     ]
     with Recorder(tmp_path / "one") as recorder:
         for event in events:
@@ -103,7 +103,7 @@ def test_files_merge_in_the_order_of_time(tmp_path: Path) -> None:
     for name, times in (("one", (1.0, 4.0)), ("two", (2.0, 3.0))):
         with Recorder(tmp_path / name) as recorder:
             for at in times:
-                recorder.record(Event(at, "disturbed"))
+                recorder.record(HistoryEvent(at, "disturbed"))
     assert [event.at for event in read(tmp_path / "one", tmp_path / "two")] == [1, 2, 3, 4]
 
 
@@ -118,11 +118,11 @@ def test_a_torn_last_line_is_left_out_and_any_other_refused(tmp_path: Path) -> N
 
 WRITER = """
 import sys
-from dibs.testing import Event, Recorder
+from dibs.testing import HistoryEvent, Recorder
 recorder = Recorder(sys.argv[1])
 number = 0
 while True:
-    recorder.record(Event(float(number), "disturbed"))
+    recorder.record(HistoryEvent(float(number), "disturbed"))
     number += 1
     if number == 1000:
         print("written", flush=True)

@@ -1,19 +1,19 @@
 """Waiting too long for something free is found; waiting for a good reason is not."""
 
-from dibs.testing import Event, check_liveness, merge
+from dibs.testing import HistoryEvent, check_liveness, merge
 
 KEY = "lock:a"
 
 
-def granted(at: float, lease: str, *, invoked: float, until: float) -> Event:
-    return Event(at, "granted", KEY, lease, int(at * 1000), invoked, until)
+def granted(at: float, lease: str, *, invoked: float, until: float) -> HistoryEvent:
+    return HistoryEvent(at, "granted", KEY, lease, int(at * 1000), invoked, until)
 
 
-def gave_up(at: float, *, invoked: float) -> Event:
-    return Event(at, "gave_up", KEY, invoked=invoked)
+def gave_up(at: float, *, invoked: float) -> HistoryEvent:
+    return HistoryEvent(at, "gave_up", KEY, invoked=invoked)
 
 
-def starved(*events: Event, window: float = 0.0) -> int:
+def starved(*events: HistoryEvent, window: float = 0.0) -> int:
     return len(check_liveness(merge(events), bound=3, window=window))
 
 
@@ -29,7 +29,7 @@ def test_served_too_late_after_the_deadline() -> None:
 
 def test_served_too_late_after_a_release() -> None:
     first = granted(1, "a", invoked=0, until=10)
-    freed = Event(2, "releasing", KEY, "a")
+    freed = HistoryEvent(2, "releasing", KEY, "a")
     assert starved(first, freed, granted(5.1, "b", invoked=1, until=20)) == 1
 
 
@@ -40,15 +40,15 @@ def test_waiting_begins_with_the_question() -> None:
 
 def test_a_kill_on_the_way_begins_the_time_anew() -> None:
     first = granted(1, "a", invoked=0, until=10)
-    killed = Event(12, "disturbed", process=7)
+    killed = HistoryEvent(12, "disturbed", process=7)
     assert not starved(first, killed, granted(14.9, "b", invoked=2, until=20))
     assert starved(first, killed, granted(15.1, "b", invoked=2, until=20)) == 1
 
 
 def test_each_who_was_killed_in_line_may_take_a_window() -> None:
     first = granted(1, "a", invoked=0, until=10)
-    killed = [Event(at, "asked", KEY, process=7) for at in (2.0, 2.1)]
-    alive = Event(2.5, "asked", KEY)
+    killed = [HistoryEvent(at, "asked", KEY, process=7) for at in (2.0, 2.1)]
+    alive = HistoryEvent(2.5, "asked", KEY)
     late = granted(15, "b", invoked=2.5, until=20)
     assert starved(first, *killed, alive, late, window=1) == 0
     assert starved(first, *killed, alive, late._replace(at=15.1), window=1) == 1
@@ -56,7 +56,7 @@ def test_each_who_was_killed_in_line_may_take_a_window() -> None:
 
 
 def test_who_was_passed_in_line_takes_nothing_any_more() -> None:
-    killed = Event(0.5, "asked", KEY, process=7)
+    killed = HistoryEvent(0.5, "asked", KEY, process=7)
     younger = granted(2, "a", invoked=1, until=3)
     late = granted(6.5, "b", invoked=2, until=20)
     assert starved(killed, younger, late, window=1) == 1
@@ -65,9 +65,9 @@ def test_who_was_passed_in_line_takes_nothing_any_more() -> None:
 def test_who_ended_in_any_way_was_not_killed() -> None:
     first = granted(1, "a", invoked=0, until=10)
     ended = [
-        Event(2, "asked", KEY, process=7),
-        Event(3, "gave_up", KEY, invoked=2, process=7),
-        Event(2.1, "asked", KEY, process=7, resource="told apart"),
+        HistoryEvent(2, "asked", KEY, process=7),
+        HistoryEvent(3, "gave_up", KEY, invoked=2, process=7),
+        HistoryEvent(2.1, "asked", KEY, process=7, resource="told apart"),
     ]
     assert starved(first, *ended, granted(13.5, "b", invoked=2, until=20), window=1) == 1
 
@@ -96,13 +96,13 @@ def test_a_call_for_several_waits_for_the_last_of_them() -> None:
     assert starved(held, *late) == 1
 
 
-def refused(at: float) -> Event:
-    return Event(at, "refused", KEY, invoked=at - 0.1)
+def refused(at: float) -> HistoryEvent:
+    return HistoryEvent(at, "refused", KEY, invoked=at - 0.1)
 
 
 def test_a_try_that_is_refused_though_nobody_has_held_it_for_long() -> None:
     first = granted(1, "a", invoked=0, until=10)
-    freed = Event(2, "releasing", KEY, "a")
+    freed = HistoryEvent(2, "releasing", KEY, "a")
     assert not starved(first, freed, refused(4.9))
     assert starved(first, freed, refused(5.1)) == 1
     assert not starved(first, refused(12.9))
@@ -111,12 +111,12 @@ def test_a_try_that_is_refused_though_nobody_has_held_it_for_long() -> None:
 
 def test_a_try_that_is_refused_while_the_key_is_kept_closed() -> None:
     first = granted(1, "a", invoked=0, until=10)._replace(min_hold=6)
-    freed = Event(2, "releasing", KEY, "a")
+    freed = HistoryEvent(2, "releasing", KEY, "a")
     assert not starved(first, freed, refused(9.9))
     assert starved(first, freed, refused(10.1)) == 1
 
 
 def test_who_died_before_it_could_tell_is_waited_for() -> None:
-    first, killed = refused(1), Event(5, "disturbed", process=7)
+    first, killed = refused(1), HistoryEvent(5, "disturbed", process=7)
     assert starved(first, refused(4.1)) == 1
     assert not starved(first, killed, refused(7.9))

@@ -3,15 +3,17 @@
 import os
 from typing import Any
 
-from dibs.testing.history import Event
-from dibs.testing.torture.hands import Hand
+from dibs.testing.history import HistoryEvent
+from dibs.testing.torture.turns import Hand
 
 IN_LINE = "in line"
 """Of a call that began at `invoked`: the store has said how many are ahead, so it knows of its place."""
 
 
-def in_line(at: float, key: bytes, invoked: float, process: int) -> Event:
-    return Event(at, "asked", key.decode(), invoked=invoked, process=process, resource=IN_LINE)
+def in_line(at: float, key: bytes, invoked: float, process: int) -> HistoryEvent:
+    return HistoryEvent(
+        at, "asked", key.decode(), invoked=invoked, process=process, resource=IN_LINE
+    )
 
 
 class LineHand(Hand):

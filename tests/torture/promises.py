@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dibs.testing import Event, Violation
+from dibs.testing import HistoryEvent, Violation
 from tests.torture.deeds.locks import DELAY
 from tests.torture.deeds.starts import TASKS
 
@@ -37,12 +37,12 @@ class Broken(Violation):
     rule: str  # type: ignore[assignment]  # others than any history's
 
 
-def told(event: Event) -> str:
+def told(event: HistoryEvent) -> str:
     """What happened: a simulation tells more than other histories."""
     return event.what
 
 
-def check_all(events: Sequence[Event]) -> list[Violation]:
+def check_all(events: Sequence[HistoryEvent]) -> list[Violation]:
     """Everything that only a simulation can tell."""
     found: list[Violation] = []
     for check in (
@@ -58,7 +58,7 @@ def check_all(events: Sequence[Event]) -> list[Violation]:
     return found
 
 
-def check_beliefs(events: Iterable[Event]) -> Iterator[Violation]:
+def check_beliefs(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     for event in events:
         if told(event) in ("believed", "trusts"):
             at = event.at if told(event) == "believed" else event.invoked
@@ -67,10 +67,10 @@ def check_beliefs(events: Iterable[Event]) -> Iterator[Violation]:
                 yield Broken("deadline", event.key, message, (event,))
 
 
-def check_starts(events: Iterable[Event]) -> Iterator[Violation]:
+def check_starts(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """Who died, or whose farewell came too late, is only waited for to its deadline."""
-    last: dict[str, Event] = {}
-    begun: dict[str, Event] = {}
+    last: dict[str, HistoryEvent] = {}
+    begun: dict[str, HistoryEvent] = {}
     for event in events:
         shortest, longest = TASKS.get(event.key.removeprefix("tasklock:"), (0.0, 0.0))
         if not longest:
@@ -88,9 +88,9 @@ def check_starts(events: Iterable[Event]) -> Iterator[Violation]:
                 yield Broken("overrun", event.key, message, (start, event))
 
 
-def check_delays(events: Iterable[Event]) -> Iterator[Violation]:
+def check_delays(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """Whoever was not heard of again leaves the lock closed for a while."""
-    last: dict[str, Event] = {}
+    last: dict[str, HistoryEvent] = {}
     for event in events:
         if event.key != "lock:slow":
             continue
@@ -108,7 +108,7 @@ def check_delays(events: Iterable[Event]) -> Iterator[Violation]:
             del last[event.key]
 
 
-def check_kept(events: Iterable[Event]) -> Iterator[Violation]:
+def check_kept(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """It may be as much longer as the farewell was under way."""
     begun = {event.lease: event for event in events if told(event) == "granted"}
     for event in events:
@@ -121,8 +121,8 @@ def check_kept(events: Iterable[Event]) -> Iterator[Violation]:
                 yield Broken("kept", event.key, message, (start, event))
 
 
-def check_terms(events: Iterable[Event]) -> Iterator[Violation]:
-    terms: defaultdict[str, dict[str, Event]] = defaultdict(dict)
+def check_terms(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
+    terms: defaultdict[str, dict[str, HistoryEvent]] = defaultdict(dict)
     for event in events:
         if not event.key.startswith("leader:") or not event.lease:
             continue
@@ -136,7 +136,7 @@ def check_terms(events: Iterable[Event]) -> Iterator[Violation]:
             known[told(event)] = event
 
 
-def _out_of_order(event: Event, known: dict[str, Event]) -> str:
+def _out_of_order(event: HistoryEvent, known: dict[str, HistoryEvent]) -> str:
     what = told(event)
     if what in ("started", "stopped") and what in known:
         return f"it {what} twice"
@@ -152,15 +152,15 @@ def _out_of_order(event: Event, known: dict[str, Event]) -> str:
     return ""
 
 
-def check_units(events: Iterable[Event]) -> Iterator[Violation]:
+def check_units(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     for event in events:
         if told(event) == "seen" and event.units > 1:
             yield Broken("units", event.key, f"it still has {event.units} units", (event,))
 
 
-def check_told(events: Iterable[Event]) -> Iterator[Violation]:
+def check_told(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """What is wrong as it stands; and a deadlock, unless another upgrade may have been under way."""
-    upgrades: defaultdict[str, list[Event]] = defaultdict(list)
+    upgrades: defaultdict[str, list[HistoryEvent]] = defaultdict(list)
     for event in events:
         if told(event) in ("left", "stuck", "error"):
             yield Broken(told(event), event.key, event.resource, (event,))

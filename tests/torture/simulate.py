@@ -14,7 +14,7 @@ from itertools import count
 from unittest.mock import patch
 
 from dibs.errors import CapacityWarning
-from dibs.testing import Event, Violation, check, check_liveness
+from dibs.testing import HistoryEvent, Violation, check, check_liveness
 from dibs.testing.checker import check_writes
 from tests.torture.bugs import BUGS, Bug
 from tests.torture.deeds import DEEDS
@@ -167,11 +167,11 @@ class Simulation:
         )
 
 
-def _is_alone(event: Event) -> bool:
+def _is_alone(event: HistoryEvent) -> bool:
     return event.key in SINGLE
 
 
-def digest(history: Sequence[Event]) -> str:
+def digest(history: Sequence[HistoryEvent]) -> str:
     """The same for the same history, in whichever process."""
     return sha256("\n".join(map(str, history)).encode()).hexdigest()
 

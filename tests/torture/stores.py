@@ -22,6 +22,11 @@ class Made(NamedTuple):
     """The store's URL through the proxy; a folder for files that it needs."""
 
 
+def _etcd(folder: Path) -> Server:
+    """An etcd takes no writes once it has 2 GB of old revisions; it is killed too often to delete them."""
+    return EtcdServer(folder, extra=("--quota-backend-bytes=20000000000",))
+
+
 def _kubernetes(server: Server, proxy: FaultProxy, folder: Path) -> str:
     config = kubeconfig(folder / "kubeconfig", f"http://127.0.0.1:{proxy.port}")
     return f"kubernetes://default?kubeconfig={config}"
@@ -36,7 +41,7 @@ def _s3(server: Server, proxy: FaultProxy, folder: Path) -> str:
 
 
 STORES: dict[str, Made] = {
-    "etcd": Made(EtcdServer, lambda server, proxy, folder: f"etcd://127.0.0.1:{proxy.port}"),
+    "etcd": Made(_etcd, lambda server, proxy, folder: f"etcd://127.0.0.1:{proxy.port}"),
     "kubernetes": Made(KubeServer, _kubernetes),
     "nats": Made(NatsServer, lambda server, proxy, folder: f"nats://127.0.0.1:{proxy.port}"),
     "s3": Made(S3Server, _s3),

@@ -25,15 +25,23 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_ten_thousand_cycles_in_bad_weather(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "cycles"),
+    [
+        (1, 2_500),
+        pytest.param(1, 10_000, marks=pytest.mark.long),
+        pytest.param(2, 10_000, marks=pytest.mark.long),
+    ],
+)
+def test_cycles_in_bad_weather(seed: int, cycles: int) -> None:
     """Of all primitives together, in one world."""
-    result = simulate(seed, 10_000)
+    result = simulate(seed, cycles)
     assert result.violations == []
-    assert result.cycles.total() >= 10_000
-    assert result.stale > 5, "the faults did not bite"
-    assert min(result.faults[kind] for kind in ("kill", "stop", "away", "step", "cancel")) > 3
-    assert min(result.cycles[deed] for deed in DEEDS) > 50, "something was hardly done"
+    assert result.cycles.total() >= cycles
+    assert result.stale > cycles / 2_000, "the faults did not bite"
+    kinds = ("kill", "stop", "away", "step", "cancel")
+    assert min(result.faults[kind] for kind in kinds) > cycles / 3_000
+    assert min(result.cycles[deed] for deed in DEEDS) > cycles / 200, "something was hardly done"
 
 
 @pytest.mark.slow
@@ -69,18 +77,18 @@ def test_bugs_are_planted_in_every_primitive(primitive: str) -> None:
 
 # ---- the same seed ----------------------------------------------------------------------------------
 
-PRINTED = "from tests.torture.simulate import simulate; print(simulate(3, 400).digest)"
+PRINTED = "from tests.torture.simulate import simulate; print(simulate(3, 200).digest)"
 
 
 @cache
 def here() -> Result:
-    return simulate(3, 400)
+    return simulate(3, 200)
 
 
 @pytest.mark.once
 def test_the_same_seed_is_the_same_history() -> None:
-    assert simulate(3, 400).digest == here().digest
-    assert simulate(4, 400).digest != here().digest
+    assert simulate(3, 200).digest == here().digest
+    assert simulate(4, 200).digest != here().digest
 
 
 @pytest.mark.once

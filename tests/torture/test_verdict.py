@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import UnsafeTiming
-from dibs.testing import Event, TorturePlan, Verdict, Violation
+from dibs.testing import HistoryEvent, TorturePlan, Verdict, Violation
 from dibs.testing.torture.judging import Judge, handoffs
 
 HIT = Counter({"kill": 20, "pause 3": 30})
@@ -28,12 +28,14 @@ def clean(**changes: object) -> Verdict:
     return Verdict(**{**CLEAN, "faults": HIT + HIT, "scope": "host", **changes})  # type: ignore[arg-type]
 
 
-def grant(at: float, token: int, *, invoked: float, lease: str, until: float = 99.0) -> Event:
-    return Event(at, "granted", "lock:a", lease, token, invoked, until)
+def grant(
+    at: float, token: int, *, invoked: float, lease: str, until: float = 99.0
+) -> HistoryEvent:
+    return HistoryEvent(at, "granted", "lock:a", lease, token, invoked, until)
 
 
-def release(at: float, lease: str) -> Event:
-    return Event(at, "releasing", "lock:a", lease)
+def release(at: float, lease: str) -> HistoryEvent:
+    return HistoryEvent(at, "releasing", "lock:a", lease)
 
 
 # -- the verdict -----------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def test_a_wait_counts_from_when_it_became_free() -> None:
         release(5.0, "z"),
     ]
     assert handoffs(events, quiet=1.0) == ([0.25], [])
-    disturbed = [Event(1.5, "disturbed"), *events]
+    disturbed = [HistoryEvent(1.5, "disturbed"), *events]
     assert handoffs(sorted(disturbed), quiet=1.0) == ([], [0.25])
     assert handoffs(sorted(disturbed), quiet=0.1) == ([0.25], [])
 
@@ -153,7 +155,7 @@ def test_a_dead_holder_s_time_ends_at_its_deadline() -> None:
 # -- judging ---------------------------------------------------------------------------------------
 
 
-def write(folder: Path, *events: Event) -> None:
+def write(folder: Path, *events: HistoryEvent) -> None:
     from dibs.testing import Recorder
 
     folder.mkdir()
@@ -179,8 +181,8 @@ def test_tokens_must_rise_from_round_to_round(tmp_path: Path) -> None:
 
 
 def test_only_the_unfenced_file_may_take_a_late_write(tmp_path: Path) -> None:
-    def wrote(at: float, token: int, resource: str) -> Event:
-        return Event(at, "wrote", "lock:a", token=token, resource=resource)
+    def wrote(at: float, token: int, resource: str) -> HistoryEvent:
+        return HistoryEvent(at, "wrote", "lock:a", token=token, resource=resource)
 
     late = [wrote(1.0, 5, "{}"), wrote(2.0, 4, "{}")]
     for kind in ("unfenced", "fenced"):
@@ -196,7 +198,7 @@ def test_only_the_unfenced_file_may_take_a_late_write(tmp_path: Path) -> None:
 def test_who_waits_while_the_store_is_away_is_not_starved(tmp_path: Path) -> None:
     plan = TorturePlan(seconds=60, ttl=1.0)
     late = 100.0 + plan.bound + 1
-    gave_up = Event(late, "gave_up", "lock:a", invoked=100.0)
+    gave_up = HistoryEvent(late, "gave_up", "lock:a", invoked=100.0)
     write(tmp_path / "a", gave_up)
     assert [each.rule for each in Judge(plan).judge(tmp_path / "a", []).violations] == ["starved"]
     away = Judge(plan).judge(tmp_path / "a", [101.0, 105.0])

@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 
 from dibs.testing.torture import worker as working
-from dibs.testing.torture.hands import Hand
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.plan import PRIMITIVES, names_of
-from dibs.testing.torture.turns import Turns
-from dibs.testing.torture.worker import Worker
-from dibs.testing.torture.worlds import WORLDS
+from dibs.testing.torture.plan import PRIMITIVES, WORLDS, names_of
+from dibs.testing.torture.turns import Hand, Turns
+from dibs.testing.torture.worker import TortureWorker
 
 
 @pytest.fixture(params=WORLDS)
-def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Worker:
-    return Worker(
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> TortureWorker:
+    return TortureWorker(
         Orders(
             number=0,
             world=request.param,
@@ -33,7 +31,7 @@ def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Worker:
     )
 
 
-def run(worker: Worker) -> None:
+def run(worker: TortureWorker) -> None:
     if worker.orders.world == "asyncio":
         asyncio.run(working.run_async(worker))
     else:
@@ -41,7 +39,7 @@ def run(worker: Worker) -> None:
 
 
 def test_a_hand_that_fails_ends_its_process(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    worker: TortureWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = Turns.take
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dibs.core.timing import END_OF_TIME
 from dibs.model import Release, Released, Reply
-from dibs.testing import Event
+from dibs.testing import HistoryEvent
 from dibs.testing.clock import EPOCH
 from tests.torture.engine import Engine, Process
 from tests.torture.network import Message, Network, Weather
@@ -44,7 +44,7 @@ class World:
         self.engine = Engine(seed, stamp=EPOCH if seed % 2 else NO_TIME)
         self.network = Network(self.engine, Weather(), self.seen)
         self.resources = Resources()
-        self.history: list[Event] = []
+        self.history: list[HistoryEvent] = []
         self.tally: Counter[str] = Counter()
         self.closing = False
         """Hands begin nothing any more, and come to an end."""
@@ -58,7 +58,7 @@ class World:
 
     def record(self, what: Any, key: str = "", **more: Any) -> None:
         """Write down what happens at this moment, in true time."""
-        self.history.append(Event(self.engine.now, what, key)._replace(**more))
+        self.history.append(HistoryEvent(self.engine.now, what, key)._replace(**more))
 
     def seen(self, message: Message, reply: Reply) -> None:
         """The store has answered: a task lock stays closed for a while."""

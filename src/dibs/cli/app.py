@@ -34,7 +34,6 @@ _GROUPS = {
         "show": "show:show",
         "watch": "show:watch",
         "events": "events:events",
-        "top": "top:top",
     },
     "Operate": {
         "revoke": "lease:revoke",
@@ -73,6 +72,7 @@ _MEANT = {
     "unlock": "release",
     "extend": "renew",
     **dict.fromkeys(("check", "ping", "health"), "doctor"),
+    "top": "list --watch",
     "worker": "temporal worker",
 }
 """What other tools call our verbs."""

@@ -11,7 +11,7 @@ from dibs.cli.exits import needing
 from dibs.cli.options import Kind
 from dibs.cli.output import Messages, emit, kind_of, name_shape, printable, shown, span
 from dibs.errors import BackendUnavailable
-from dibs.server.key_state import KeyStates
+from dibs.server.key_changes import KeyStates
 from dibs.server.lock_events import LockEvent
 
 if TYPE_CHECKING:

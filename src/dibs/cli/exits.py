@@ -5,9 +5,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 from dibs.errors import (
     AcquireTimeout,
@@ -68,23 +69,37 @@ def needing(extra: str) -> Generator[None]:
 
 
 ENDS = 5.0
-"""Seconds that exit functions can take. Each of them has a shorter limit of its own."""
+"""Seconds that exit functions, and threads that are no daemons, can take."""
 
 
 def leave(code: int, interrupt: KeyboardInterrupt | None = None) -> int:
-    """Return the exit code; does not return after an interrupt, or if Temporal was used.
+    """Return the exit code, and prepare the end of the process. The caller exits with that code.
 
     After SIGINT the process ends by that signal. Otherwise a shell would go on with its script.
 
-    Temporal's threads keep running during the interpreter's shutdown, and sometimes crash it. So exit
-    functions run here, and the shutdown is skipped. All threads of Dibs are daemons, so none is waited for.
+    Temporal's threads keep running during the interpreter's shutdown, and sometimes crash it. So after an
+    interrupt, and if Temporal was used, the process ends right after the exit functions.
     """
     if interrupt is not None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends us at once
     elif "temporalio" not in sys.modules:
         return code
     leave_within(ENDS, code)
-    atexit._run_exitfuncs()
+    _last_actions.append(lambda: _end(code, interrupt))
+    return code
+
+
+_last_actions: list[Callable[[], None]] = []
+
+
+@atexit.register
+def _act_last() -> None:
+    """Run after the exit functions of other modules: this one is registered before they are imported."""
+    for action in _last_actions:
+        action()
+
+
+def _end(code: int, interrupt: KeyboardInterrupt | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

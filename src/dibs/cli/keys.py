@@ -2,18 +2,22 @@
 
 import shutil
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
 from dibs.cli.output import Messages, Row, Shape, emit, needs_stdout, print_table, printable
-from dibs.errors import DibsError
+from dibs.config import seconds
+from dibs.errors import BackendUnavailable, DibsError, Forbidden
 
 if TYPE_CHECKING:
-    from dibs.cli.keys_access import KeyAccess
+    from dibs.cli.keys_local import LocalKeys
+
+    type KeyAccess = RemoteKeys | LocalKeys
 
 _HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
 
@@ -68,12 +72,6 @@ def _access_options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _access(messages: Messages, **where: str | None) -> "KeyAccess":
-    with needing("http"):
-        from dibs.cli.keys_access import access
-    return access(messages=messages, **where)
-
-
 @keys.command(
     epilog=options.examples(
         "dibs keys create --name me --scope admin",
@@ -109,11 +107,9 @@ def create(
 ) -> int:
     """Create a key. It is printed once, alone on stdout."""
     needs_stdout("the key would be lost")
-    with needing("http"):
-        from dibs.cli.keys_access import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
     messages = Messages(as_json)
-    access = _access(messages, **where)
+    access = access_by(messages, **where)
     made = access.create(asked) | {"url": access.place}
     try:
         _hand_over(made, as_json=as_json)
@@ -144,7 +140,7 @@ def listing(
     **where: str | None,
 ) -> int:
     """List keys, without their secrets."""
-    access = _access(Messages(as_json), **where)
+    access = access_by(Messages(as_json), **where)
     found = access.list(ended=ended)
     if as_json:
         for key in found:
@@ -175,7 +171,7 @@ def revoke(
     Its leases last until they run out. Exits with 1 if there is no such key.
     """
     messages = Messages(as_json)
-    access = _access(messages, **where)
+    access = access_by(messages, **where)
     known = access.list(ended=True)
     key_id = _id_of(key, known)
     gone = access.revoke(key_id) if key_id else None
@@ -210,6 +206,116 @@ def rotate_secret(config: str | None, records: str | None) -> int:
     path = rotate(records, config)
     print(f"Replaced the secret in {path}")
     return 0
+
+
+def access_by(
+    messages: Messages,
+    *,
+    server: str | None,
+    records: str | None,
+    leases: str | None,
+    config: str | None,
+) -> "KeyAccess":
+    """Where the keys are managed, by the options or else by the settings.
+
+    Raises `UsageError` for options that contradict each other.
+    """
+    beside = bool(records or leases or config)
+    if server is not None and beside:
+        raise click.UsageError("give either --server, or --records, --leases and --config")
+    name = options.store_asked()
+    if name is not None and server is not None:
+        raise click.UsageError("give either --server or --store, not both")
+    if server is not None:
+        return RemoteKeys(server)
+    if name is not None and beside:
+        raise click.UsageError(f"give either --store {name}, or --records, --leases and --config")
+    if not beside and (service := options.service_meant()) is not None:
+        return RemoteKeys(service.url, service.place)
+    with needing("server"):
+        from dibs.cli.keys_local import local_keys
+    found, is_named = local_keys(records, leases, config)
+    if not is_named:
+        messages.show(
+            "warning",
+            f"using the keys in {found.place}, the default of `dibs serve`: for others give "
+            "--server https://… or --records URL",
+        )
+    return found
+
+
+class RemoteKeys:
+    """API keys of a running service. `named_by` is the setting that names it, if no option does.
+
+    Keys are dicts with the fields of `dibs.server.auth.api_key`.
+    """
+
+    def __init__(self, url: str, named_by: str = "") -> None:
+        with needing("http"):
+            from dibs.cli.service import Remote
+        self._remote = Remote(url)
+        self._named_by = named_by
+
+    @property
+    def place(self) -> str:
+        """The URL of the service, without a secret."""
+        return self._remote.shown
+
+    def create(self, wanted: Shape) -> Shape:
+        """Create a key. The result has its text."""
+        made: Shape = self._ask("POST", "", wanted)
+        return made
+
+    def list(self, *, ended: bool) -> list[Shape]:
+        """The keys; with `ended` also those that expired or were revoked."""
+        found: list[Shape] = self._ask("GET", "?ended=true" if ended else "")["keys"]
+        return found
+
+    def revoke(self, key_id: str) -> Shape | None:
+        """End a key. None if there is none with this id."""
+        gone: Shape | None = self._ask("DELETE", f"/{quote(key_id, safe='')}")
+        return gone
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        try:
+            return self._remote.ask(method, f"/v1/keys{path}", body)
+        except (BackendUnavailable, Forbidden) as error:
+            if self._named_by:  # on the service's machine, the user may have meant its records
+                hint = "with access to its records, --records URL needs no service and no key"
+                error.args = (f"{error}\n{self._named_by} names this service; {hint}",)
+            raise
+
+
+def wanted(
+    name: str, scopes: Sequence[str], prefixes: Sequence[str], expires_in: str | None
+) -> Shape:
+    """The body of `POST /v1/keys`. Raises `UsageError`."""
+    with needing("http"):
+        from dibs.server.auth.api_key import MAX_LIFE, check_name
+        from dibs.server.auth.policy import read_prefix, read_scopes, reduced, write_prefix
+    try:
+        check_name(name)
+        shape: Shape = {
+            "name": name,
+            "scopes": sorted(read_scopes(scopes)),
+            "prefixes": [
+                write_prefix(each) for each in reduced(map(read_prefix, prefixes)) if each
+            ],
+        }
+        if expires_in is not None:
+            shape["expires_in"] = lifetime = seconds(expires_in, "--expires-in")
+            if not 1 <= lifetime <= MAX_LIFE:
+                raise ValueError(f"--expires-in is {expires_in}: it must be 1 s to 100 years")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return shape
+
+
+def slashes_added(prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Prefixes without a slash at their end, each with the directory that it stands for."""
+    from dibs.server.auth.policy import lacks_slash, read_prefix, write_prefix
+
+    return ((each, write_prefix(read_prefix(each))) for each in prefixes if lacks_slash(each))
 
 
 def take_back(access: "KeyAccess", key_id: str, messages: Messages) -> None:

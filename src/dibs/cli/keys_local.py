@@ -14,13 +14,13 @@ from dibs.cli.output import Messages, Shape
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
 from dibs.server.auth.api_key import KeyMade, KeyShown, NewKey, key_shown
+from dibs.server.auth.credentials import TOKEN_LEEWAY, TOKEN_LIFETIME
 from dibs.server.auth.key_cache import marker_of
 from dibs.server.auth.keys import KeyAdmin, KeyService, UnknownKey
 from dibs.server.auth.policy import EVERYTHING, Principal, Scope
 from dibs.server.config import read_config
+from dibs.server.main import leave_sign
 from dibs.server.records import records_for
-from dibs.server.serve import leave_sign
-from dibs.server.tokens import LEEWAY, LIFETIME
 from dibs.stores.redact import redacted
 
 
@@ -118,7 +118,7 @@ def rotate(records: str | None, config: str | None) -> str:
     path = settings.secret_path
     if path is not None and not settings.secret and not path.exists():
         raise NotConfigured(f"no file {path}: `dibs serve` has never run with these records")
-    settings.secrets().rotate(LIFETIME + LEEWAY)
+    settings.secrets().rotate(TOKEN_LIFETIME + TOKEN_LEEWAY)
     return str(settings.secret_path)
 
 

@@ -25,7 +25,7 @@ from dibs.cli.output import (
     span,
 )
 from dibs.cli.signals import Interrupted, Signals
-from dibs.cli.waiting import WaitReporter
+from dibs.cli.waiting import WaitProgress
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import BackendUnavailable, LeaseLost
 from dibs.locks.by_id import ManualLeases
@@ -34,7 +34,7 @@ from dibs.runtime.port import step
 
 if TYPE_CHECKING:
     from dibs.locks.by_id import ManualLease
-    from dibs.sync import Client, Waiting
+    from dibs.sync import Client
 
 
 _FEWEST = 22
@@ -147,12 +147,7 @@ def _held(
     signals: Signals,
     ask: Callable[[], object],
 ) -> "ManualLease":
-    with WaitReporter(messages, None if wait == 0 else ask) as reporter:
-
-        def tell(waiting: "Waiting") -> None:
-            signals.check()
-            reporter.tell(waiting)
-
+    with WaitProgress(messages, None if wait == 0 else ask, check=signals.check) as progress:
         asking = leases.acquire(
             wanted["client_id"] or _somebody(),
             ttl,
@@ -162,7 +157,7 @@ def _held(
             priority=wanted["priority"] or 0,
             wait=wait,
             lease_id=wanted["lock_id"],
-            on_wait=tell,
+            on_wait=progress.tell,
         )
         return step(asking)
 

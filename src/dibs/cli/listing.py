@@ -1,7 +1,10 @@
-"""`dibs list`: resources with holders or waiters."""
+"""`dibs list`: resources with holders or waiters, once or from now on."""
 
+import heapq
 import re
-from collections.abc import Iterable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +24,13 @@ from dibs.cli.output import (
     state,
     status_shape,
 )
+from dibs.errors import BackendUnavailable
 from dibs.model import Status
 from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from dibs.cli.service import Remote
 
 _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
@@ -33,13 +39,49 @@ _TICK = re.compile(rb"tasklock:.+@\d{4,}-\d\d-\d\dT[\d:.]+Z", re.DOTALL)
 """The lock of one run of a scheduled task: see `tasks.definition.Scheduled.tick_name`."""
 
 
+REST = 4
+"""With `--watch`, the pause between two reads is at least so many times as long as a read."""
+
+
+def _waiting(status: Status) -> int:
+    return max(status.waiting, len(status.waiters))
+
+
+ORDERS: dict[str, Callable[[Status], float]] = {
+    "waiting": lambda status: -_waiting(status),
+    "expires": lambda status: min((each.expires_in for each in status.holders), default=1e9),
+    "held": lambda status: -max((each.held_for for each in status.holders), default=0.0),
+    "name": lambda status: 0.0,
+}
+"""Which key comes first; equal ones are in the order of their names."""
+
+
 @click.command(
     name="list",
-    epilog=options.examples("dibs list", "dibs list orders/", "dibs list --json | jq .name"),
+    epilog=options.examples(
+        "dibs list",
+        "dibs list orders/ --watch --sort waiting",
+        "dibs list --json | jq .name",
+    ),
 )
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
 @click.option("-a", "--all", "is_all", is_flag=True, help="Also finished runs of scheduled tasks.")
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(list(ORDERS)),
+    help="Order: longest queue, next to expire, longest held, or by name [kind and name].",
+)
+@click.option("--watch", is_flag=True, help="Show the table, always up to date, until Ctrl-C.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --watch reads the store.",
+)
 @click.option(
     "--locks",
     is_flag=True,
@@ -55,52 +97,134 @@ def listing(
     prefix: bytes,
     is_base64: bool,
     locks: bool,
-    is_all: bool,
+    watch: bool,
+    every: float,
     kind: Kind | None,
     url: str | None,
-    **shown: Any,
+    **how: Any,
 ) -> int:
     """List what is held or waited for.
 
     With PREFIX, only names that begin with it.
     """
     prefix = bytes_of(prefix, is_base64)
+    if watch and (locks or how["as_json"] or not sys.stdout.isatty()):
+        other = "--locks or --json" if sys.stdout.isatty() else "no terminal"
+        raise click.UsageError(
+            f"--watch is for a terminal, and not with {other}: use `dibs events`"
+        )
     if locks:
-        _list_locks(prefix, kind, url, **shown)
-    else:
-        _list(prefix, kind, url, is_all, **shown)
+        _list_locks(prefix, kind, url, **how)
+        return 0
+    with options.open_client(url) if watch else options.open_to_look(url) as client:
+
+        def look() -> Iterable[Status]:
+            found: Iterable[Status] = client.list(prefix, kind)
+            return found if how["is_all"] else filter(_is_in_use, found)
+
+        if watch:
+            _Watch(look, every, how["order"] or "waiting", how["is_decoded"]).run()
+        else:
+            _list(look(), **how)
     return 0
 
 
 def _list(
-    prefix: bytes,
-    kind: Kind | None,
-    url: str | None,
+    found: Iterable[Status],
     is_all: bool,
+    order: str | None,
     is_decoded: bool | None,
     headless: bool,
     as_json: bool,
 ) -> None:
-    with options.open_to_look(url) as client:
-        found: Iterable[Status] = client.list(prefix, kind)
-        if not is_all:
-            found = (status for status in found if not is_finished_tick(status))
-        if as_json:
-            _emit(found, decode=is_decoded is not False)
-        else:
-            rows = (_row(status, is_decoded) for status in found)
-            print_table(_HEAD, rows, headless=headless)
+    if order is not None:
+        found = sorted(found, key=_rank(order))
+    if as_json:
+        for status in found:
+            emit(status_shape(status, decode=is_decoded is not False))
+    else:
+        print_table(_HEAD, (_row(status, is_decoded) for status in found), headless=headless)
+
+
+def _rank(order: str) -> Callable[[Status], tuple[float, bytes, bytes]]:
+    first = ORDERS[order]
+    return lambda status: (first(status), status.name, status.key)
+
+
+class _Watch:
+    """The table on a terminal, drawn again after each read of the store."""
+
+    def __init__(
+        self,
+        look: Callable[[], Iterable[Status]],
+        every: float,
+        order: str,
+        is_decoded: bool | None,
+    ) -> None:
+        self._look = look
+        self._every = every
+        self._order = order
+        self._is_decoded = is_decoded
+        self._found: list[Status] = []
+        self._told = ""
+
+    def run(self) -> None:
+        """Go on until interrupted. Raises `BackendUnavailable` if not even the first read succeeds."""
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console()
+        pause = self._read(console.size.height)
+        with Live(self._drawn(), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(pause)
+                try:
+                    pause = self._read(console.size.height)
+                except BackendUnavailable as error:
+                    self._told, pause = str(error), self._every
+                live.update(self._drawn(), refresh=True)
+
+    def _read(self, height: int) -> float:
+        """Read the store. Returns the seconds until the next time."""
+        begun = time.monotonic()
+        count = waiting = 0
+
+        def counted() -> Iterator[Status]:
+            nonlocal count, waiting
+            for status in self._look():
+                count += 1
+                waiting += _waiting(status)
+                yield status
+
+        self._found = heapq.nsmallest(max(height - 3, 1), counted(), _rank(self._order))
+        self._told = f"{count} in use, {waiting} waiting; by {self._order}; Ctrl-C ends"
+        return max(self._every, REST * (time.monotonic() - begun))
+
+    def _drawn(self) -> "Group":
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for title in _HEAD:
+            table.add_column(Text(title), no_wrap=True, overflow="ellipsis")
+        for status in self._found:
+            table.add_row(*map(Text, _row(status, self._is_decoded)))
+        return Group(Text(self._told, no_wrap=True, overflow="ellipsis"), table)
 
 
 def _list_locks(
     name: bytes,
     kind: Kind | None,
     url: str | None,
+    is_all: bool,
+    order: str | None,
     is_decoded: bool | None,
     headless: bool,
     as_json: bool,
 ) -> None:
-
+    if order is not None:
+        raise click.UsageError("give either --locks or --sort, not both")
     if kind not in (None, "lock"):
         raise click.UsageError(f"give either --locks or --kind {kind}, not both")
     if as_json and is_decoded:
@@ -114,20 +238,15 @@ def _list_locks(
         print_table(HEAD, rows, headless=headless)
 
 
-def _emit(found: Iterable[Status], *, decode: bool) -> None:
-    for status in found:
-        emit(status_shape(status, decode=decode))
-
-
-def is_finished_tick(status: Status) -> bool:
-    """Whether it only records that a scheduled task has run at some time."""
+def _is_in_use(status: Status) -> bool:
+    """False if it only records that a scheduled task has run at some time."""
     if status.waiting or not all(holder.state == "retained" for holder in status.holders):
-        return False
-    return bool(_TICK.fullmatch(status.key))
+        return True
+    return _TICK.fullmatch(status.key) is None
 
 
 def _row(status: Status, is_decoded: bool | None = None) -> Row:
-    waiting = max(status.waiting, len(status.waiters))
+    waiting = _waiting(status)
     return (
         kind_of(status.key),
         written(status.key, is_decoded),

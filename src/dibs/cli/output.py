@@ -227,44 +227,30 @@ def status_shape(status: Status, *, decode: bool = True) -> Shape:
         "used": status.used,
         "holders": [holder_shape(holder) for holder in status.holders],
         "waiting": max(status.waiting, len(status.waiters)),
-        "waiters": [_waiter_shape(waiter) for waiter in status.waiters],
+        "waiters": [
+            _fields(waiter, "owner lease units priority waited note") for waiter in status.waiters
+        ],
         "last_token": status.last_token,
     }
 
 
 def holder_shape(holder: Holder) -> Shape:
     """A holder."""
-    return {
-        "owner": holder.owner,
-        "lease": holder.lease,
-        "token": holder.token,
-        "units": holder.units,
-        "slots": list(holder.slots),
-        "held_for": round(holder.held_for, 3),
-        "expires_in": round(holder.expires_in, 3),
-        "note": holder.note,
-        "state": holder.state,
-    }
+    names = "owner lease token units slots held_for expires_in note state"
+    return _fields(holder, names)
 
 
 def finding_shape(finding: Finding) -> Shape:
     """A finding of `dibs doctor`."""
-    return {
-        "about": finding.about,
-        "level": finding.level,
-        "told": finding.told,
-        "advice": finding.advice,
-    }
+    return _fields(finding, "about level told advice")
 
 
-def _waiter_shape(waiter: Waiter) -> Shape:
+def _fields(record: Holder | Waiter | Finding, names: str) -> Shape:
+    """These fields of a record, with seconds rounded to milliseconds."""
+    found = {name: getattr(record, name) for name in names.split()}
     return {
-        "owner": waiter.owner,
-        "lease": waiter.lease,
-        "units": waiter.units,
-        "priority": waiter.priority,
-        "waited": round(waiter.waited, 3),
-        "note": waiter.note,
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in found.items()
     }
 
 

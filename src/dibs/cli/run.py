@@ -14,7 +14,7 @@ from dibs.cli.output import Messages, holders, kind_of, printable, shown
 from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.supervisor import NotStarted, Supervisor
 from dibs.cli.terminal import Terminal
-from dibs.cli.waiting import WaitReporter
+from dibs.cli.waiting import WaitProgress
 from dibs.cli.warden import Warden, now
 from dibs.errors import (
     AcquireTimeout,
@@ -26,7 +26,7 @@ from dibs.errors import (
 from dibs.model import Holder, Status
 
 if TYPE_CHECKING:
-    from dibs.sync import Client, Lease, Lock, Semaphore, Waiting
+    from dibs.sync import Client, Lease, Lock, Semaphore
 
 _HOW = "dibs run NAME [OPTIONS] -- CMD [ARGS]..."
 
@@ -281,13 +281,8 @@ def acquire(
     def ask() -> None:
         client.status(wanted["name"], primitive.kind)
 
-    with WaitReporter(messages, ask, is_away=is_away) as reporter:
-
-        def tell(waiting: "Waiting") -> None:
-            check()
-            reporter.tell(waiting)
-
-        return primitive.acquire(units=units, wait=wait, on_wait=tell)
+    with WaitProgress(messages, ask, check=check, is_away=is_away) as progress:
+        return primitive.acquire(units=units, wait=wait, on_wait=progress.tell)
 
 
 def _refuse_nested(key: bytes, holders: Sequence[Holder], room: int) -> None:

@@ -12,7 +12,7 @@ from dibs.errors import NotConfigured
 
 if TYPE_CHECKING:
     from dibs.server.config import ServerConfig
-    from dibs.server.serve import Server
+    from dibs.server.main import Server
 
 _NEEDED = "the service needs an extra: pip install 'dibs[server]'"
 
@@ -68,7 +68,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
     """
     try:
         from dibs.server.config import read_config
-        from dibs.server.serve import serve as run
+        from dibs.server.main import serve as run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dibs"):
             raise

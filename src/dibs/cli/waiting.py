@@ -30,7 +30,7 @@ _FINISHES = 1.0
 """Seconds to let a line finish: stderr may be blocked."""
 
 
-class WaitReporter:
+class WaitProgress:
     """A thread that prints how a wait goes.
 
     The waiting thread does not write itself: a stopped terminal or a full pipe would keep it from its
@@ -38,9 +38,18 @@ class WaitReporter:
     """
 
     def __init__(
-        self, messages: Messages, ask: Callable[[], object] | None = None, *, is_away: bool = False
+        self,
+        messages: Messages,
+        ask: Callable[[], object] | None = None,
+        *,
+        check: Callable[[], None] = lambda: None,
+        is_away: bool = False,
     ) -> None:
-        """`ask` raises `BackendUnavailable` if the store is away; `is_away`: that was just printed."""
+        """`ask` raises `BackendUnavailable` if the store is away; `is_away`: that was just printed.
+
+        `check` raises what ends the wait, such as a signal.
+        """
+        self._check = check
         self._messages = messages
         self._ask = ask
         self._pause = 0.0 if messages.is_live else _PLAIN
@@ -53,6 +62,7 @@ class WaitReporter:
 
     def tell(self, waiting: "Waiting") -> None:
         """Take the newest state; for `on_wait`."""
+        self._check()
         self._latest = waiting
         self._news.put(None)
 

@@ -5,6 +5,7 @@ cancellation, an interrupt or an error in the background. It leaves a tombstone 
 still be under way.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
@@ -36,6 +37,7 @@ from dibs.model import (
     Queued,
     Refused,
     Release,
+    Reply,
     Status,
 )
 from dibs.runtime.port import Runtime, Signal, TimedReply
@@ -131,7 +133,11 @@ class WaitChecks:
 
 
 class AcquireAttempt:
-    """An attempt to acquire one key. Setting `stop` ends its waits with `AttemptStopped`."""
+    """An attempt to acquire one key. Setting `stop` ends its waits with `AttemptStopped`.
+
+    With `keep_id` the id belongs to the caller, who gives it up: the attempt never releases it, and fails
+    if it has ended. `before_wait` is called once, if the first answer was no grant.
+    """
 
     def __init__(
         self,
@@ -140,12 +146,19 @@ class AcquireAttempt:
         on_wait: OnWait | None = None,
         lease_id: str | None = None,
         stop: StopSignal | None = None,
+        *,
+        keep_id: bool = False,
+        before_wait: Callable[[], None] | None = None,
     ) -> None:
+        self.last_reply: Reply | None = None
+        """The last answer of the store."""
         self._rt = rt
         self._request = request
         self._on_wait = on_wait
         self._id = lease_id or new_id()
         self._stop = stop
+        self._keep_id = keep_id
+        self._before_wait = before_wait
         self._doubtful = False
         """A copy of a command may still be under way, or a grant to this id may have ended unseen."""
         self._sent: float | None = None
@@ -161,6 +174,11 @@ class AcquireAttempt:
         self._was_behind = False
         """It upgrades, and found somebody ahead of it once."""
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a copy of its Acquire can still be under way, or a grant to it may have ended unseen."""
+        return self._doubtful or self._in_flight
+
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: no limit; 0: one try, which raises when refused)."""
         try:
@@ -170,6 +188,8 @@ class AcquireAttempt:
                 return self._granted(answer.reply, answer.sent)
             if wait == 0:
                 return await self._try_again(answer, until + BRIEFLY)
+            if self._before_wait is not None:
+                self._before_wait()
             return await self._in_turn(wait, until, answer)
         except BaseException:
             if not self._over:
@@ -208,7 +228,7 @@ class AcquireAttempt:
                 grant = await self._wait_in_queue(answer, reply, until)
             elif isinstance(reply, Refused):
                 await self._wait_outside(reply, until)
-            elif isinstance(reply, Gone):
+            elif isinstance(reply, Gone) and not self._keep_id:
                 self._begin_anew()
             else:
                 raise unexpected(reply, self._request.key)
@@ -241,6 +261,7 @@ class AcquireAttempt:
                 if queue:
                     raise_if_busy(answer.reply, self._request.key)
                 self._in_flight = False
+                self.last_reply = answer.reply
                 self._inbox = command.inbox
                 if answer.resent or self._was_silent(answer.sent):
                     self._doubtful = True
@@ -258,13 +279,16 @@ class AcquireAttempt:
 
     async def _leave_queue(self) -> None:
         """Leave at once, so that the store grants nothing to this id any more."""
-        bury = tombstone(self._rt, self._doubtful or self._in_flight)
+        if self._keep_id:
+            return
+        bury = tombstone(self._rt, self.is_doubtful)
         await self._rt.call(Release(self._request.key, self._id, tombstone=bury), ASIDE)
         self._over = True
 
     def _abandon(self) -> None:
         """Give up whatever this id may have, in the background."""
-        give_up(self._rt, self._request.key, self._id, self._doubtful or self._in_flight)
+        if not self._keep_id:
+            give_up(self._rt, self._request.key, self._id, self.is_doubtful)
 
     def _begin_anew(self) -> None:
         """The id has ended: its grant was not claimed while this process was paused. Take another."""

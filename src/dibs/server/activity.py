@@ -1,29 +1,21 @@
-"""What happens to leases, as one server knows it: the latest events, and who follows them.
+"""Events of leases, as one server knows them, and their followers.
 
-Two sources: the commands that this server applies, and looks at the store, for what other servers and
-programs do there. It is as new as the last look. Who holds a lease only the store can tell.
+They have two sources: commands that this server applies, and looks at the store, for changes by other servers
+and programs. So events of others are as late as the next look. Only the store knows who holds a lease.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from dibs.core.names import KINDS
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Inspect, Notification, Page, Reply, Status
+from dibs.model import Command, Notification, Page, Reply
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
-from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.key_state import KeyStates
+from dibs.server.key_changes import KeyStates
 from dibs.server.lock_events import EventLog, LockEvent
 
 log = logging.getLogger("dibs.server")
@@ -31,37 +23,52 @@ log = logging.getLogger("dibs.server")
 type Scan = Callable[[bytes, bytes | None, int], Awaitable[Page]]
 """Read keys of the store: their prefix, the cursor, how many at most."""
 
-type CallAll = Callable[[Sequence[Command]], Awaitable[Sequence[CallResult]]]
-"""Apply commands in one round trip."""
-
 NEWS_DELAY = 0.02
 """Seconds for which events gather before followers are woken."""
+
+FOLLOWED = 1.0
+"""Seconds from the beginning of one scan to that of the next, while anybody follows all events."""
+
+UNFOLLOWED = 15.0
+"""The same without such followers."""
+
+PAUSE = 9
+"""Durations of a page for which the scan pauses after it: a tenth of a core at most."""
+
+UNFOLLOWED_PAUSE = 49
+
+PAGE = 200
+"""Keys of a page: nothing else runs while it is decoded."""
 
 
 class Activity:
     """The events of one server.
 
     `applied` and `ObservingReceiver` report what passes through this server. While it is `polling`, it also
-    reads the store: every second if anybody follows its events.
+    scans the store: every second if anybody follows all events.
     """
 
-    def __init__(self, now: Callable[[], float], scan: Scan, call_all: CallAll) -> None:
+    def __init__(self, now: Callable[[], float], scan: Scan) -> None:
         """`now` is a clock that only runs forwards, in seconds."""
         self.log = EventLog()
         self.keys = KeyStates(self._happened, now, time.time)
-        self.queues = QueueSurvey(self.keys, now)
-        self.poller = Poller(self.keys, now, scan, call_all)
-        self._renewals = 0
+        self._now = now
+        self._scan = scan
         self._followers: set[asyncio.Event] = set()
+        self._followed: Counter[bytes | None] = Counter()
+        """How many follow each key; None: all keys."""
+        self._renewals = 0
+        """How many of them want renewals of all keys."""
         self._waking = False
+        self._hurry = asyncio.Event()
 
     def applied(self, _: object, command: Command, reply: Reply) -> None:
         """Report a command that was applied, and its reply."""
         self.keys.applied(command, reply)
 
     def _happened(self, event: LockEvent) -> None:
-        """Renewals are so many that they are only logged where somebody wants them."""
-        if event.what == "renewed" and not (self._renewals or self.poller.is_watched(event.key)):
+        """Log an event. There are many renewals, so they are only logged if somebody wants them."""
+        if event.what == "renewed" and not (self._renewals or event.key in self._followed):
             return
         self.log.add(event)
         if self._followers and not self._waking:
@@ -77,32 +84,74 @@ class Activity:
     def following(
         self, news: asyncio.Event, key: bytes | None = None, *, renewals: bool = False
     ) -> Generator[None]:
-        """Set `news` after each event, until the block ends; the poller looks at one key, or at all."""
+        """Set `news` after each event, until the block ends.
+
+        For one that follows all events the store is scanned often. One that follows a `key` looks at it.
+        """
         self._followers.add(news)
         self._renewals += renewals
-        self.poller.watch(key)
+        self._followed[key] += 1
+        if key is None:
+            self._hurry.set()
         try:
             yield
         finally:
-            self.poller.unwatch(key)
+            self._followed[key] -= 1
+            if not self._followed[key]:
+                del self._followed[key]
             self._renewals -= renewals
             self._followers.discard(news)
 
+    def followers_of(self, key: bytes | None) -> int:
+        """How many follow a key; None: all events."""
+        return self._followed[key]
+
     @asynccontextmanager
     async def polling(self) -> AsyncGenerator[None]:
-        """Read the store again and again, until the block ends."""
-        loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(self.poller.scan_on(), name="dibs activity"),
-            loop.create_task(self.poller.inspect_on(), name="dibs activity of watched keys"),
-        ]
+        """Scan the store again and again, until the block ends."""
+        task = asyncio.create_task(self._poll(), name="dibs activity")
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _poll(self) -> None:
+        """Scan. A scan that fails is logged, and begun again."""
+        while True:
+            begun = self._now()
+            self._hurry.clear()
+            try:
+                await self._scan_all(begun)
+            except DibsError as error:
+                if not isinstance(error, BackendUnavailable):  # it lists no keys, as by an ACL
+                    self.keys.drop_expired()
+                log.warning(
+                    "cannot read the store, so events of other servers are missing: %s", error
+                )
+            except Exception:  # whatever it was, the next scan may find all well
+                log.exception("a scan of the store failed")
+            until = begun + (FOLLOWED if self._followed[None] else UNFOLLOWED)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(until - self._now(), 0.05)):
+                    await self._hurry.wait()
+
+    async def _scan_all(self, begun: float) -> None:
+        scan = self.keys.begin_scan()
+        for kind in KINDS:
+            cursor: bytes | None = None
+            while True:
+                asked = self._now()
+                page = await self._scan(kind.encode() + b":", cursor, PAGE)
+                for status in page.items:
+                    self.keys.observe(status, asked, scan=scan)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+                pause = PAUSE if self._followed[None] else UNFOLLOWED_PAUSE
+                await asyncio.sleep(pause * (self._now() - asked))
+        self.keys.end_scan(scan, begun)
 
 
 class ObservingReceiver(ForwardingReceiver):
@@ -115,174 +164,3 @@ class ObservingReceiver(ForwardingReceiver):
     def deliver(self, notification: Notification) -> None:
         self._keys.notified(notification)
         super().deliver(notification)
-
-
-FOLLOWED = 1.0
-"""Seconds from the beginning of one scan to that of the next, while anybody follows events."""
-
-UNFOLLOWED = 15.0
-
-PAUSE = 9
-"""Each page is followed by a pause of so many times its duration: a tenth of a core at most."""
-
-UNFOLLOWED_PAUSE = 49
-
-PAGE = 200
-"""Keys of a page: nothing else runs while it is decoded."""
-
-LOOKS = 16
-"""Keys that are inspected in one round trip."""
-
-MAX_WATCHED = 512
-"""Single keys that are inspected each second."""
-
-
-class Poller:
-    """Reads the store, for what others do there. A look that fails is logged and repeated."""
-
-    def __init__(
-        self, keys: KeyStates, now: Callable[[], float], scan: Scan, call_all: CallAll
-    ) -> None:
-        self._keys = keys
-        self._now = now
-        self._scan = scan
-        self._call_all = call_all
-        self._hurry = asyncio.Event()
-        self.followers = 0
-        """How many follow all events."""
-        self._watched: Counter[bytes] = Counter()
-
-    def watch(self, key: bytes | None) -> None:
-        """Begin to look often: at one key, or at all."""
-        if key is None:
-            self.followers += 1
-        else:
-            self._watched[key] += 1
-        self._hurry.set()
-
-    def unwatch(self, key: bytes | None) -> None:
-        """End what one `watch` began."""
-        if key is None:
-            self.followers -= 1
-        else:
-            self._watched[key] -= 1
-            if not self._watched[key]:
-                del self._watched[key]
-
-    def is_watched(self, key: bytes) -> bool:
-        """Whether somebody watches this very key."""
-        return key in self._watched
-
-    @property
-    def has_followers(self) -> bool:
-        """Whether anybody follows all events or watches a key."""
-        return bool(self.followers or self._watched)
-
-    async def scan_on(self) -> None:
-        """Scan all keys, again and again."""
-        while True:
-            begun = self._now()
-            self._hurry.clear()
-            with _logged():
-                try:
-                    await self._scan_all(begun)
-                except DibsError as error:
-                    if not isinstance(error, BackendUnavailable):  # it lists no keys, as by an ACL
-                        self._keys.drop_expired()
-                    raise
-            until = begun + (FOLLOWED if self.followers else UNFOLLOWED)
-            await self._rest(max(until - self._now(), 0.05))
-
-    async def _rest(self, seconds: float) -> None:
-        """Pause until the time is over, or somebody begins to follow."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-
-    async def _scan_all(self, begun: float) -> None:
-        scan = self._keys.begin_scan()
-        for kind in KINDS:
-            cursor: bytes | None = None
-            while True:
-                asked = self._now()
-                page = await self._scan(kind.encode() + b":", cursor, PAGE)
-                for status in page.items:
-                    self._keys.observe(status, asked, scan=scan)
-                cursor = page.cursor
-                if cursor is None:
-                    break
-                pause = PAUSE if self.has_followers else UNFOLLOWED_PAUSE
-                await asyncio.sleep(pause * (self._now() - asked))
-        self._keys.end_scan(scan, begun)
-
-    async def inspect_on(self) -> None:
-        """Inspect the keys that somebody watches, each second."""
-        while True:
-            keys = list(self._watched)[:MAX_WATCHED]
-            began = self._now()
-            if keys:
-                with _logged():
-                    for at in range(0, len(keys), LOOKS):
-                        await self._inspect(keys[at : at + LOOKS])
-            took = self._now() - began
-            await asyncio.sleep(max(FOLLOWED - took, PAUSE * took if keys else 0.0))
-
-    async def _inspect(self, keys: list[bytes]) -> None:
-        asked = self._now()
-        for each in await self._call_all([Inspect(key) for key in keys]):
-            if isinstance(each, TimedReply) and isinstance(each.reply, Status):
-                self._keys.observe(each.reply, asked)
-
-
-@contextmanager
-def _logged() -> Generator[None]:
-    """Log why a look failed; until the next one nobody sees what others do."""
-    try:
-        yield
-    except DibsError as error:
-        log.warning("the store can't be read, so what others do there is not seen: %s", error)
-    except Exception:  # whatever it was, the next look may find all well
-        log.exception("a look at the store failed")
-
-
-STEP = 2_000
-"""Keys that are read in a row: a millisecond or two."""
-
-SHARE = 20
-"""A survey is reused for so many times its duration, however many ask."""
-
-type Queues = Sequence[tuple[int, bytes]]
-"""The number of waiters, as a negative, and the key."""
-
-
-class QueueSurvey:
-    """The queues of all keys, longest first. Where keys are many it may be some seconds old."""
-
-    def __init__(self, keys: KeyStates, now: Callable[[], float]) -> None:
-        self._keys = keys
-        self._now = now
-        self._task: asyncio.Task[Queues] | None = None
-        self._good_until = 0.0
-
-    async def longest_first(self) -> Queues:
-        """Return the keys with waiters. Concurrent callers share one survey."""
-        task, is_quick = self._task, len(self._keys) <= STEP
-        if task is None or (task.done() and (is_quick or self._now() >= self._good_until)):
-            task = self._task = asyncio.get_running_loop().create_task(self._read())
-        return await asyncio.shield(task)  # others want it too, whoever goes
-
-    async def _read(self) -> Queues:
-        began = self._now()
-        found: list[tuple[int, bytes]] = []
-        async for some in in_steps(self._keys.all()):
-            found += [(-len(each.waiters), each.key) for each in some if each.waiters]
-        found.sort()
-        self._good_until = self._now() + SHARE * (self._now() - began)
-        return found
-
-
-async def in_steps[T](items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """Yield the parts of a long list; others run in between."""
-    for at in range(0, len(items), STEP):
-        yield items[at : at + STEP]
-        await asyncio.sleep(0)

@@ -1,9 +1,10 @@
-"""The ASGI application: routes requests, sees who asks, and answers errors as problems."""
+"""The ASGI application: routes requests, checks who asks, and answers errors as problems."""
 
 import logging
 import traceback
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Router
@@ -19,28 +20,37 @@ from dibs.errors import (
     UnsafeTiming,
 )
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
-from dibs.server.api.listing import Listing
+from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.events import EventRoutes
+from dibs.server.api.listing import ListingRoutes
+from dibs.server.api.locks import LockRoutes
 from dibs.server.api.openapi import describe
-from dibs.server.api.parameters import check_no_body
+from dibs.server.api.parameters import BodyReader, arguments_of, check_no_body, query_of
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
+from dibs.server.api.push import PushRoutes
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
+    Caller,
     Found,
     Needs,
     Operation,
     no_such_route,
+    path_arguments,
     starlette_routes,
+    table_of,
 )
 from dibs.server.api.service import ServiceRoutes
-from dibs.server.auth.keys import Unauthenticated
+from dibs.server.audit import Audit
+from dibs.server.auth.keys import KeyService, Unauthenticated
 from dibs.server.auth.policy import Principal
-from dibs.server.call import Call, handler_of
-from dibs.server.placing.runtime import Moving
-from dibs.server.routes import ROUTES
-from dibs.server.service import Service
-from dibs.server.ui.files import POLICY
+from dibs.server.auth.sessions import Sessions
+from dibs.server.placement.router import Moving
+from dibs.server.ui.pages import POLICY, Pages
 from dibs.stores.http.wire import holders_to_wire
+
+if TYPE_CHECKING:
+    from dibs.server.tracing import Tracing
 
 log = logging.getLogger("dibs.server")
 
@@ -50,23 +60,47 @@ MESSAGE = 1_000
 HUNG_UP = 499
 """The status that is counted for a request whose client has left before its answer."""
 
+TABLE = table_of(
+    LockRoutes,
+    BatchRoutes,
+    ListingRoutes,
+    PushRoutes,
+    ServiceRoutes,
+    EventRoutes,
+    KeyRoutes,
+    PlacementRoutes,
+    Pages,
+)
+"""All operations. Starlette tries paths in this order: those that are asked for most come first."""
+
+type Meter = Callable[[Operation | None, int, float], None]
+"""Is called after each request: with its operation, the status of its answer, and its seconds."""
+
 
 class Application:
-    """Operations over one service. `parts` have the handlers that are methods."""
+    """The operations of some parts, such as a `LockRoutes`."""
 
     def __init__(
         self,
-        service: Service,
-        operations: Iterable[Operation],
-        parts: Iterable[object] = (),
+        parts: Iterable[object],
+        *,
+        keys: KeyService,
+        sessions: Sessions,
+        audit: Audit,
+        bodies: BodyReader,
+        now: Callable[[], float],
+        meters: Sequence[Meter] = (),
+        tracing: "Tracing | None" = None,
     ) -> None:
-        self.service = service
-        owners = {type(part): part for part in parts}
+        self._keys = keys
+        self._sessions = sessions
+        self._audit = audit
+        self._bodies = bodies
+        self._now = now
+        self._meters = meters
+        self._tracing = tracing
         bound = [
-            BoundOperation(
-                each, handler_of(each, owners[each.owner]) if each.owner else each.handler
-            )
-            for each in operations
+            BoundOperation(operation, part) for part in parts for operation in table_of(type(part))
         ]
         self.router = Router(
             starlette_routes(bound, self._respond),
@@ -85,46 +119,32 @@ class Application:
 
     async def _respond(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer a request for an operation, or with the problem of there being none."""
-        service, status = self.service, 0
-        operation = None if isinstance(found, ApiProblem) else found.operation
-        span = None if service.spans is None else service.spans.begin(scope)
-        begun = service.now()
+        if self._tracing is None:
+            return await self._answer(found, scope, receive, send)
+        operation, answer = _operation_of(found), partial(self._answer, found)
+        return await self._tracing.answer(operation, answer, scope, receive, send)
+
+    async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
+        status, begun = 0, self._now()
         try:
             response = await self._response(found, Request(scope, receive, send))
             status = getattr(response, "status_code", 200)
-            if span is not None:
-                span.answered(operation, status)
             await response(scope, receive, send)
         except ClientDisconnect:
             status = HUNG_UP
-            if span is not None:
-                span.hung_up(operation)
         finally:
-            for meter in service.meters:
-                meter(operation, status, service.now() - begun)
-            if span is not None:
-                span.end()
+            for meter in self._meters:
+                meter(_operation_of(found), status, self._now() - begun)
 
     async def _response(self, found: Found, request: Request) -> ASGIApp:
         """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
-        call = None
         try:
             if b"%" in request.scope["raw_path"]:
                 _check_escapes(request.scope["raw_path"])
             if isinstance(found, ApiProblem):
                 raise found
-            operation = found.operation
-            call = Call(self.service, request, operation)
-            if operation.needs.kind != "public":
-                call.principal = await self._principal(call, operation.needs)
-                _check(call, operation.needs)
-            if operation.body is None and not operation.ignores_body:
-                check_no_body(call)
-            return await found.handle(call)
+            return await self._handle(found, request)
         except ApiProblem as problem:
-            if problem.kind == "forbidden" and call is not None:
-                tried = f"{call.route.method} {call.route.path}"
-                self.service.audit.deny(call.principal, tried, call.name)
             return _guarded(problem, request)
         except DibsError as error:
             return _guarded(_problem_of(error), request)
@@ -133,62 +153,64 @@ class Application:
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
             log.error(
                 "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
-                "a request" if call is None else call.route.path,
+                "a request" if isinstance(found, ApiProblem) else found.operation.path,
                 type(error).__name__,
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
             return _guarded(ApiProblem("bug", "unexpected error; see the server log"), request)
 
-    async def _principal(self, call: Call, needs: Needs) -> Principal:
-        """Who asks. Raises `ApiProblem`: 401, or 403 for a session that another site's page uses."""
-        raw = call.headers.get(b"authorization")
-        if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
+    async def _handle(self, found: BoundOperation, request: Request) -> ASGIApp:
+        """Call the handler, if the caller may."""
+        operation, caller = found.operation, Caller(request)
+        needs, path = operation.needs, path_arguments(request.path_params)
+        name = path.get("name") or path.get("directory", b"")
+        try:
+            query = None
+            if needs.kind != "public":
+                caller.principal = await self._principal(caller, needs)
+                query = query_of(operation, caller) if needs.forced else None
+                _check(caller, needs, name, forced=getattr(query, "force", False))
+            if operation.body is None and not operation.ignores_body:
+                check_no_body(caller)
+            query = query or query_of(operation, caller)
+            arguments = await arguments_of(found, caller, path, query, self._bodies)
+            return await found.handle(caller, **arguments)
+        except ApiProblem as problem:
+            if problem.kind == "forbidden":
+                tried = f"{operation.method} {operation.path}"
+                self._audit.deny(caller.principal, tried, name)
+            raise
+
+    async def _principal(self, caller: Caller, needs: Needs) -> Principal:
+        """The caller. Raises `ApiProblem`: 401, or 403 for a session that another site's page uses."""
+        raw = caller.headers.get(b"authorization")
+        if needs.kind == "session" or (raw is None and self._sessions.is_brought(caller)):
             if raw is not None:
                 raise unauthenticated("this route needs a dashboard session, not an API key")
-            return await self.service.sessions.authenticate(call)
+            return await self._sessions.authenticate(caller)
         header = None if raw is None else raw.decode("latin-1")
-        keys = self.service.keys
         try:
             try:
-                return keys.authenticate(header)
+                return self._keys.authenticate(header)
             except (Unauthenticated, BackendUnavailable):
-                return await keys.admit(header)
+                return await self._keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
 
 
-def build_app(service: Service) -> Application:
-    """All that the service serves."""
-    return Application(service, ROUTES, _parts_of(service))
-
-
-def _parts_of(service: Service) -> Iterable[object]:
-    """What has the handlers that are methods, each with the parts of the service that it uses."""
-    changing, reading = service.quotas.changing, service.quotas.reading
-    yield Listing(service.leases, service.reader, reading, service.activity, service.limits)
-    yield KeyRoutes(service.keys, service.audit, changing)
-    if service.placing is not None:
-        yield PlacementRoutes(service.placing, changing)
-    yield ServiceRoutes(
-        service.server_id,
-        lambda: service.runtime.capabilities,
-        service.keys,
-        service.limits,
-        service.bodies,
-        service.health,
-        None if service.metrics is None else service.metrics.shown,
-        _description,
-    )
+def _operation_of(found: Found) -> Operation | None:
+    return None if isinstance(found, ApiProblem) else found.operation
 
 
 @cache
-def _description() -> bytes:
-    return encode(describe(ROUTES))
+def description() -> bytes:
+    """The OpenAPI document."""
+    return encode(describe(TABLE))
 
 
 def _problem_of(error: DibsError) -> ApiProblem:
-    """A problem for what the library raises."""
+    """A problem for an error of the library."""
     if isinstance(error, AcquireTimeout):
         return ApiProblem(
             "held",
@@ -216,28 +238,22 @@ def _check_escapes(raw_path: bytes) -> None:
         raise ApiProblem("malformed", "the path contains an escaped slash or ends in a line feed")
 
 
-def _check(call: Call, needs: Needs) -> None:
-    """Raises `ApiProblem`, 403, without telling anything but which scope is missing where."""
-    scope = needs.scope
+def _check(caller: Caller, needs: Needs, name: bytes, *, forced: bool) -> None:
+    """Raises `ApiProblem`, 403, which only tells the missing scope and directory."""
+    scope = needs.forced if forced and needs.forced is not None else needs.scope
     if scope is None:
         return
-    if needs.forced is not None and _is_forced(call):
-        scope = needs.forced
+    who = caller.principal
     if needs.kind == "everywhere":
-        if not call.principal.may_everywhere(scope):
+        if not who.may_everywhere(scope):
             raise ApiProblem("forbidden", f"requires an API key with scope {scope} for all names")
     elif needs.kind == "somewhere":
-        if not call.principal.may_somewhere(scope):
+        if not who.may_somewhere(scope):
             raise ApiProblem("forbidden", f"requires an API key with scope {scope}")
     elif needs.hidden:
-        call.allowed = call.principal.may(scope, call.name)
-    elif not call.principal.may(scope, call.name):
-        raise forbidden(scope, call.name)
-
-
-def _is_forced(call: Call) -> bool:
-    kind = call.route.query
-    return kind is not None and bool(getattr(call.query(kind), "force", False))
+        caller.allowed = who.may(scope, name)
+    elif not who.may(scope, name):
+        raise forbidden(scope, name)
 
 
 def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
@@ -249,9 +265,9 @@ def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
 
 
 async def _refuse(scope: Connection, receive: Receive, send: Send) -> None:
-    """There are no web sockets here; `serve` starts and ends the server."""
+    """There are no web sockets here; `Server` starts and ends the server."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1003})
     elif scope["type"] == "lifespan":
-        raise RuntimeError("the service is started by dibs.server.serve")
+        raise RuntimeError("the service is started by dibs.server.main")

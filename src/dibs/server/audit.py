@@ -16,8 +16,8 @@ from dibs.clock import Clock, SystemClock
 from dibs.core.names import shown
 from dibs.errors import DibsError
 from dibs.server.auth.policy import Principal, Scope
+from dibs.server.background import repeat
 from dibs.server.records.port import LogEntry, Records
-from dibs.server.repeating import repeat
 from dibs.stores.http.names import decoded, encoded
 
 log = logging.getLogger("dibs.server")
@@ -65,7 +65,7 @@ UNDER_WAY = 16
 """Refusals that wait to be written at most, while the records are slow. Further ones are counted only."""
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class AuditLine(msgspec.Struct, omit_defaults=True):
     """A line of the audit."""
 
     at: float
@@ -80,7 +80,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     detail: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class NumberedLine(Line, omit_defaults=True):
+class NumberedLine(AuditLine, omit_defaults=True):
     """A line as it is read."""
 
     number: int = 0
@@ -88,7 +88,7 @@ class NumberedLine(Line, omit_defaults=True):
     """What it was done to, as people may see it."""
 
 
-class Page(msgspec.Struct):
+class AuditPage(msgspec.Struct):
     """Some lines, newest first, and before which number to go on: None after the last."""
 
     entries: list[NumberedLine]
@@ -165,7 +165,7 @@ class Audit:
         To be written before the thing is done, where nobody should be able to do it unseen.
         """
         at = self._clock.stamp() / 1e6
-        line = Line(at, what, who.key_id, who.name, encoded(about), detail or {})
+        line = AuditLine(at, what, who.key_id, who.name, encoded(about), detail or {})
         value = msgspec.json.encode(line)
         if len(value) > MAX_DETAIL:
             line.detail = {"left_out": "it was too long"}
@@ -202,7 +202,9 @@ class Audit:
             return False
         return True
 
-    async def page(self, reader: Principal, before: int | None = None, limit: int = 100) -> Page:
+    async def page(
+        self, reader: Principal, before: int | None = None, limit: int = 100
+    ) -> AuditPage:
         """The newest lines before a number, as far as they are the reader's to see.
 
         An administrator of everything sees all, one of a directory what was done to that. So a page may
@@ -210,7 +212,7 @@ class Audit:
         """
         found = await self._records.log(before, limit)
         entries = [line for entry in found if _may_see(reader, line := _read(entry))]
-        return Page(entries, found[-1].number if len(found) == limit else None)
+        return AuditPage(entries, found[-1].number if len(found) == limit else None)
 
 
 class _Rate:

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from dibs.config import seconds
 from dibs.errors import DibsError, NotConfigured
+from dibs.server.api.parameters import describe_type, place_in
 from dibs.server.audit import KEEP, MOST
 from dibs.server.auth.credentials import ServiceSecret
 from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.logs import Format
-from dibs.server.placing.table import FRESH
+from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.sqlite import sqlite_path
-from dibs.server.wanted import place_in, wanted
 from dibs.session import implicit_url
 from dibs.settings import closest, is_link
 from dibs.stores.redact import redacted
@@ -34,17 +34,6 @@ _PROCESS = token_hex(16)
 """For servers in one process, with records in its memory."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-class Placement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A store, and where it is: `[[placement]]` in the file."""
-
-    name: str
-    url: str
-    provider: str = ""
-    region: str = ""
-    was: str = ""
-    """Its URL before, if the same store is reached at another one now."""
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,16 +73,16 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     audit_lines: int = MOST
     """Lines of the audit that are kept."""
     limits: Limits = Limits()
-    placement: tuple[Placement, ...] = ()
-    placement_fresh: float = FRESH
+    placement: tuple[PlacementSettings, ...] = ()
+    placement_fresh: float = 3.0
     """So long after it has read where directories live a server grants anything, where there are several."""
 
     @property
-    def stores(self) -> tuple[Placement, ...]:
+    def stores(self) -> tuple[PlacementSettings, ...]:
         """All placements: one at least."""
         if self.placement:
             return self.placement
-        return (Placement(name="default", url=self.leases or implicit_url()),)
+        return (PlacementSettings(name="default", url=self.leases or implicit_url()),)
 
     @property
     def records_url(self) -> str:
@@ -174,7 +163,7 @@ def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
     name = place or error.partition(" ")[0]
     variable = VARIABLE + name.upper().replace(".", "__")
     where = variable if variable in environ else f"{file}: {place}" if place else file
-    words = wanted(ServerConfig, place)
+    words = describe_type(ServerConfig, place)
     return f"{where}: give {words}" if words else f"{where}: {error}"
 
 
@@ -232,7 +221,7 @@ def _from_file(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise NotConfigured(f"{path} is no TOML: {error}") from error
     _refuse_unknown(f"{path}:", found, _names(ServerConfig))
-    for name, kind in (("limits", Limits), ("placement", Placement)):
+    for name, kind in (("limits", Limits), ("placement", PlacementSettings)):
         tables = found.get(name, ())
         for table in tables if isinstance(tables, list) else (tables,):
             if isinstance(table, dict):  # it is said elsewhere of what is none

@@ -1,17 +1,19 @@
-"""The front of a server: uvicorn, by its documented API, on a socket of ours."""
+"""The front of a server: uvicorn, by its documented API, on a socket of ours, with TLS or without."""
 
 import asyncio
 import logging
 import socket
 import ssl
+from functools import partial
 from math import ceil
+from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from dibs.errors import NotConfigured
-from dibs.server.app import build_app
 from dibs.server.config import CannotListen, ServerConfig, look_up
-from dibs.server.service import Service
+from dibs.server.shutdown import Shutdown
 from dibs.stores.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 
 log = logging.getLogger("dibs.server")
@@ -23,12 +25,19 @@ BACKLOG = 2048
 class Front:
     """uvicorn, which runs from `begin` to `end`."""
 
-    def __init__(self, service: Service, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
-        self._service = service
+    def __init__(
+        self,
+        app: ASGIApp,
+        server_id: str,
+        shutdown: Shutdown,
+        config: ServerConfig,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._shutdown = shutdown
         self._config = config
         self._serving: asyncio.Task[None] | None = None
         headers = [
-            (SERVER_HEADER, service.server_id),
+            (SERVER_HEADER, server_id),
             (FORMAT_HEADER, str(FORMAT)),
             ("x-content-type-options", "nosniff"),
             ("cross-origin-resource-policy", "same-origin"),
@@ -37,7 +46,7 @@ class Front:
             headers.append(("strict-transport-security", "max-age=31536000"))
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                build_app(service),
+                app,
                 http="httptools",
                 ws="none",
                 loop="asyncio",
@@ -66,7 +75,7 @@ class Front:
 
     async def drain(self) -> None:
         """Tell clients to go elsewhere, give balancers time to notice, then `end`."""
-        self._service.drain.begin()
+        self._shutdown.begin()
         await asyncio.sleep(self._config.drain_delay)
         await self.end()
 
@@ -78,7 +87,7 @@ class Front:
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:
-    """A socket of our own. Raises `CannotListen`; `NotConfigured` for a port that is for others."""
+    """Open the socket. Raises `CannotListen`; `NotConfigured` for a port that is for others."""
     found = look_up(config.listen, *config.address)
     try:
         sock = socket.socket(found.family, found.kind, found.protocol)
@@ -99,7 +108,7 @@ def listening_socket(config: ServerConfig) -> socket.socket:
 
 
 def url_of(sock: socket.socket, *, secure: bool) -> str:
-    """Where it is found that listens there."""
+    """The URL of a listening socket."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{shown}:{port}"
@@ -119,3 +128,56 @@ def allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError) as error:
         log.warning("no more than %d files can be open: %s", soft, error)
+
+
+# -- TLS --------------------------------------------------------------------------------------------
+
+
+def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
+    """The TLS settings of connections; None without a certificate.
+
+    Raises `NotConfigured` for files that can't be read or do not belong together.
+    """
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    for setting, path in (("tls_cert", certificate), ("tls_key", key)):
+        if not Path(path).is_file():
+            raise NotConfigured(f"{setting}: no such file: {path}")
+    _check(certificate, key)
+    try:
+        context.load_cert_chain(certificate, key, password=partial(_locked, key))
+    except (OSError, ssl.SSLError) as error:
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+            told = f"{key} is not the private key of the certificate in {certificate}"
+            raise NotConfigured(told) from error
+        raise NotConfigured(f"{certificate} and {key} do not serve: {error}") from error
+    return context
+
+
+def _check(certificate: str, key: str) -> None:
+    """Raises `NotConfigured` for a file that has something else in it: OpenSSL would not say which."""
+    for path, other, wanted in (
+        (certificate, key, "certificate"),
+        (key, certificate, "private key"),
+    ):
+        if not _has(path, wanted):
+            swapped = ": are the two swapped?" if _has(other, wanted) else ""
+            raise NotConfigured(f"{path} has no {wanted} in PEM{swapped}")
+
+
+def _has(path: str, what: str) -> bool:
+    """Whether the file has such a block. Raises `NotConfigured` if it can't be read."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
+    end = what.upper().encode() + b"-----"
+    return any(line.startswith(b"-----BEGIN ") and line.rstrip().endswith(end) for line in lines)
+
+
+def _locked(key: str) -> str:
+    """Instead of OpenSSL's question on the terminal."""
+    raise NotConfigured(f"{key} has a passphrase: give a key without, which only the server reads")

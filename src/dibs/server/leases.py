@@ -5,7 +5,9 @@ Leases are in the store, so any server of the service serves them as well.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Protocol
 
 from dibs.core.timing import tombstone_ttl
 from dibs.errors import BackendUnavailable
@@ -24,7 +26,7 @@ from dibs.model import (
 )
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.auth.policy import Principal
-from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placement.router import StoreRouter
 from dibs.server.quotas import Quotas
 
 log = logging.getLogger("dibs.server")
@@ -34,6 +36,40 @@ MAX_IDS = 10_000
 
 WAITER_TTL = 30.0
 """Seconds that a waiter stays queued after a heartbeat, if its client asked for no other time."""
+
+
+class RequestTraces(Protocol):
+    """The trace of the current request, if there are traces."""
+
+    @property
+    def trace(self) -> str:
+        """The `traceparent` to store with a lease; empty if the request is not traced."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """A span for the time in the queue."""
+
+    async def look(self, key: bytes) -> None:
+        """Link to the holders of a key for which this request waits."""
+
+    async def look_ahead(self) -> None:
+        """Link to the holders of the keys for which this request has queued."""
+
+
+class Untraced:
+    """`RequestTraces` where nobody listens."""
+
+    trace = ""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    async def look(self, key: bytes) -> None:
+        """Do nothing."""
+
+    async def look_ahead(self) -> None:
+        """Do nothing."""
+
 
 type Observer = Callable[[Principal, Command, Reply], None]
 """Is called with each command that was applied for somebody, and its reply."""
@@ -103,10 +139,11 @@ def _remember(ids: dict[str, None], lease_id: str) -> None:
 class LeaseService:
     """Applies commands for API keys, and counts what each has."""
 
-    def __init__(self, runtime: PlacedRuntime, quotas: Quotas) -> None:
+    def __init__(self, runtime: StoreRouter, quotas: Quotas) -> None:
         self.runtime = runtime
         self.late_copies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []
+        self.traces: RequestTraces = Untraced()
         self.batch_observers: list[Callable[[int], None]] = []
         """Are called with the number of commands that travel together."""
         self._quotas = quotas

@@ -1,147 +1,152 @@
-"""What a server logs: on stderr, as lines of text or of JSON, and one for each request if that is asked for.
+"""The server's log on stderr: lines of text or JSON, with a line for each request if a format is set.
 
-The line of a request has its route and not its path, so there is no name, no id and no secret in it. The
-service waits for nobody who reads its log: while that is not read, lines are dropped, and how many is said.
+The line of a request has its route instead of its path, so it contains no name, id or secret. A thread writes
+the lines, so a reader that does not read blocks no request: then further lines are dropped and counted.
 """
 
 import json
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from queue import Full, Queue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dibs.server.api.routing import Operation
 
-if TYPE_CHECKING:
-    from dibs.server.serve import Server
-
 type Format = Literal["", "text", "json"]
-"""How lines are written; empty: only what goes wrong, as text."""
+"""The format of lines; empty: text, and problems only."""
 
 STDERR = 2
 
 LINES = 10_000
-"""So many lines may wait to be written."""
+"""Lines that can wait to be written."""
 
-ENDS = 2.0
-"""So long the last lines have to be written, in seconds."""
+PATIENCE = 2.0
+"""Seconds for which the end of a server waits until the last lines are written."""
 
 _LOGGERS = ("dibs", "uvicorn")
 
 
-class Writer:
-    """A thread that writes lines, so that a log which nobody reads holds nobody up."""
+class LogQueue(QueueHandler):
+    """Formats records, and queues them for `write_to`. Never blocks."""
 
-    def __init__(self, file: int, lines: int = LINES) -> None:
-        self._file = file
-        self._waiting: Queue[str | None] = Queue(lines)
+    queue: Queue[Any]
+
+    def __init__(self, form: logging.Formatter, lines: int) -> None:
+        super().__init__(Queue(lines))
+        self.setFormatter(form)
         self._dropped = 0
-        self._thread = threading.Thread(target=self._write, name="dibs log", daemon=True)
-        self._thread.start()
 
-    def put(self, line: str) -> None:
-        """One more line, or one that is dropped. Never blocks."""
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a line, or drop it if too many are waiting."""
         try:
-            self._waiting.put_nowait(line)
+            if self._dropped:
+                text = f"{self._dropped} lines were dropped: nobody read them"
+                self.queue.put_nowait(self.prepare(_record(logging.WARNING, text)))
+                self._dropped = 0
+            self.queue.put_nowait(record)
         except Full:
             self._dropped += 1
 
-    def take_dropped(self) -> int:
-        """How many were dropped since this was asked last."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
-
-    def close(self) -> None:
-        """Have the last lines written, if somebody reads them."""
-        try:
-            self._waiting.put(None, timeout=ENDS)
-        except Full:
-            return
-        self._thread.join(ENDS)
-
-    def _write(self) -> None:
-        while (line := self._waiting.get()) is not None:
-            rest = line.encode("utf-8", "backslashreplace") + b"\n"
-            try:
-                while rest:  # not by sys.stderr, which the interpreter could not close if this hung
-                    rest = rest[os.write(self._file, rest) :]
-            except OSError:
-                pass  # it is closed
-
-
-class Log(logging.Handler):
-    """All that a server has to say, in one format."""
-
-    def __init__(self, writer: Writer, *, as_json: bool) -> None:
-        super().__init__()
-        self._writer = writer
-        self._shape = _as_json if as_json else _as_text
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """What the library, the service, or the web server logs."""
-        about: dict[str, Any] = {"logger": record.name, "message": record.getMessage()}
-        if record.exc_info and record.exc_info[1] is not None:
-            about["trace"] = logging.Formatter().formatException(record.exc_info)
-        self._say(record.levelname.lower(), about)
-
-    def request(self, route: Operation | None, status: int, seconds: float) -> None:
-        """One has ended."""
-        about = {
+    def request(self, operation: Operation | None, status: int, seconds: float) -> None:
+        """Log a request that has ended."""
+        record = _record(logging.INFO, "")
+        record.request = {
             "event": "request",
-            "method": route.method if route else "",
-            "route": route.path if route else "",
+            "method": operation.method if operation else "",
+            "route": operation.path if operation else "",
             "status": status,
             "ms": round(seconds * 1e3, 2),
         }
-        self._say("info", about)
+        self.handle(record)
 
-    def _say(self, level: str, about: dict[str, Any]) -> None:
-        dropped = self._writer.take_dropped()
-        if dropped:
-            told = {
-                "logger": __name__,
-                "message": f"{dropped} lines were dropped: nobody read them",
-            }
-            self._writer.put(self._shape("warning", told))
-        self._writer.put(self._shape(level, about))
+    @contextmanager
+    def write_to(self, file: int) -> Generator[None]:
+        """Write lines to a file descriptor until the block ends."""
+        listener = QueueListener(self.queue, _Writer(file))
+        listener.start()
+        try:
+            yield
+        finally:
+            end = threading.Thread(target=self._end, args=(listener,), daemon=True)
+            end.start()
+            end.join(PATIENCE)
+
+    def _end(self, listener: QueueListener) -> None:
+        self.queue.join()
+        listener.stop()
 
 
-def _as_json(level: str, about: dict[str, Any]) -> str:
-    return json.dumps({"time": _now(), "level": level, **about})
+def _record(level: int, text: str) -> logging.LogRecord:
+    return logging.LogRecord(__name__, level, "", 0, text, None, None)
 
 
-def _as_text(level: str, about: dict[str, Any]) -> str:
-    if "route" in about:
-        what = f"{about['method']} {about['route']}".strip() or "no route"
-        return f"{_now()} {level} {what} {about['status']} {about['ms']} ms"
-    trace = f"\n{about['trace']}" if "trace" in about else ""
-    return f"{_now()} {level} {about['logger']}: {about['message']}{trace}"
+class _Writer(logging.Handler):
+    """Writes without `sys.stderr`, which the interpreter could not close at its exit if this blocked."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rest = record.getMessage().encode("utf-8", "backslashreplace") + b"\n"
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            pass  # it is closed
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_now()} {record.levelname.lower()}"
+        request = getattr(record, "request", None)
+        if request is not None:
+            what = f"{request['method']} {request['route']}".strip() or "no route"
+            return f"{head} {what} {request['status']} {request['ms']} ms"
+        trace = _traceback(record)
+        return f"{head} {record.name}: {record.getMessage()}" + (f"\n{trace}" if trace else "")
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        about = getattr(record, "request", None)
+        if about is None:
+            about = {"logger": record.name, "message": record.getMessage()}
+            if trace := _traceback(record):
+                about["trace"] = trace
+        return json.dumps({"time": _now(), "level": record.levelname.lower(), **about})
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    return logging.Formatter().formatException(record.exc_info)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@asynccontextmanager
-async def logged(server: "Server") -> AsyncGenerator[None]:
-    """Log as the settings say as long as the server runs."""
-    chosen = server.config.log_format
-    writer = Writer(STDERR)
-    log = Log(writer, as_json=chosen == "json")
-    if chosen:
-        server.service.meters.append(log.request)
-    else:
-        log.setLevel(logging.WARNING)
+@contextmanager
+def logging_to(file: int, chosen: Format, lines: int = LINES) -> Generator[LogQueue]:
+    """Write what Dibs and uvicorn log to a file descriptor, in the chosen format, until the block ends.
+
+    At most so many lines wait to be written.
+    """
+    queue = LogQueue(_Json() if chosen == "json" else _Text(), lines)
+    if not chosen:
+        queue.setLevel(logging.WARNING)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addHandler(log)
-    try:
-        yield
-    finally:
+    with queue.write_to(file):
         for logger in loggers:
-            logger.removeHandler(log)
-        writer.close()
+            logger.addHandler(queue)
+        try:
+            yield queue
+        finally:
+            for logger in loggers:
+                logger.removeHandler(queue)

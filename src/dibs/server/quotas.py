@@ -1,4 +1,4 @@
-"""What each API key has in use at a server, and fair turns between keys. The bounds are those of `limits`."""
+"""Usage of each API key at a server, and fair turns between keys. `limits` has the bounds."""
 
 import asyncio
 from collections import deque
@@ -36,7 +36,7 @@ type Which = tuple[bytes, str]
 
 
 class ExpiringSet:
-    """Things that count, each until its time is over."""
+    """Entries that count, each until its time is over."""
 
     __slots__ = ("_entries", "_swept_at")
 
@@ -58,7 +58,7 @@ class ExpiringSet:
         return self._entries.pop(each, _NEVER)[1]
 
     def expire(self, each: Hashable) -> None:
-        """One has ended; with a delay it counts on."""
+        """Count one no more, unless it has a delay."""
         if not self._entries.get(each, _NEVER)[1]:
             self._entries.pop(each, None)
 
@@ -92,7 +92,7 @@ _NEVER = (0.0, 0.0)
 
 @dataclass(slots=True, eq=False)
 class KeyUsage:
-    """What one key has, at this server."""
+    """Usage of one API key at this server."""
 
     streams: int = 0
     event_streams: int = 0
@@ -116,7 +116,7 @@ class KeyUsage:
 
 
 class Census(NamedTuple):
-    """What all keys have together."""
+    """Sums over all API keys."""
 
     leases: int
     """Those that stand."""
@@ -125,7 +125,7 @@ class Census(NamedTuple):
 
 
 class Quotas:
-    """What each key has, and whether it may have more."""
+    """Counts the usage of each API key, and refuses more than its limits."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self.limits = limits
@@ -147,7 +147,7 @@ class Quotas:
         self._census_good_until = 0.0
 
     def of(self, key_id: str) -> KeyUsage:
-        """What one key has."""
+        """The usage of one key."""
         usage = self._each.get(key_id)
         if usage is None:
             if len(self._each) > 10_000:
@@ -218,7 +218,7 @@ class Quotas:
             usage.leases.expire(which)
 
     def census(self) -> Census:
-        """What all keys have together, as far as this server knows; of many, some seconds ago."""
+        """Sums over all keys at this server. If there are many leases, they are some seconds old."""
         now, each = self._now(), self._each.values()
         many = sum(len(one.leases) + len(one.places) for one in each)
         if many <= FEW or now >= self._census_good_until:
@@ -260,7 +260,7 @@ def _enough(most: int, what: str) -> ApiProblem:
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """What one API key has: the cost of its work under way, of that and what waits, and those who wait."""
+    """Work of one API key: cost under way, cost in total, and the work that waits."""
 
     busy: int = 0
     total: int = 0
@@ -310,7 +310,7 @@ class FairQueue:
         await self._wait(key_id, share, cost)
 
     def end(self, key_id: str, cost: int) -> None:
-        """That work is done."""
+        """End work that has begun."""
         share = self._shares[key_id]
         part = min(cost, self._each_most)
         self.busy -= part
@@ -369,7 +369,7 @@ class FairQueue:
 
 
 class Turn:
-    """One piece of work."""
+    """Context of work in a `FairQueue`."""
 
     __slots__ = ("_cost", "_key_id", "_queue")
 

@@ -1,11 +1,9 @@
-"""The scheduler: what is due runs in one process of all that have it, and nowhere twice.
+"""The scheduler: each tick of a task runs in one of the processes that declare it.
 
 `Tasks` runs tasks in an event loop, `TaskRouter` collects them. Cron expressions need
 `dibs[tasks]`.
 """
 
-from dibs.tasks.clock import Clock as Clock
-from dibs.tasks.clock import SteppedClock as SteppedClock
 from dibs.tasks.definition import ScheduleOptions as ScheduleOptions
 from dibs.tasks.manager import Tasks as Tasks
 from dibs.tasks.router import TaskRouter as TaskRouter
@@ -13,9 +11,7 @@ from dibs.tasks.status import TaskFailure as TaskFailure
 from dibs.tasks.status import TaskStatus as TaskStatus
 
 __all__ = [
-    "Clock",
     "ScheduleOptions",
-    "SteppedClock",
     "TaskFailure",
     "TaskRouter",
     "TaskStatus",

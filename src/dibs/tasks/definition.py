@@ -1,6 +1,5 @@
-"""What was declared: a scheduled task, a lasting one, or a leader."""
+"""Declared tasks: scheduled ones, lasting ones, and candidates for a leader election."""
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ type Function = Callable[[], Any]
 
 
 def is_async(function: Function) -> bool:
-    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    """Whether it is a coroutine function, a partial of one, or an object with an async `__call__`."""
     return _is(inspect.iscoroutinefunction, function)
 
 
@@ -45,7 +44,7 @@ def check_function(function: object) -> None:
 
 
 def called(function: Any) -> str:
-    """What to call it in a message."""
+    """Its name in a message."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
@@ -60,14 +59,8 @@ def default_name(function: Any) -> str:
     return f"{_module(function.__module__)}:{name}"
 
 
-def is_cancelled() -> bool:
-    """Somebody wants the running asyncio task to end: a function may raise `CancelledError` by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def _module(name: str) -> str:
-    """What is `__main__` in one process may be imported in another, or be another program's."""
+    """The name of a module, also of `__main__`, which another process may import by its name."""
     if name != "__main__":
         return name
     main: Any = sys.modules["__main__"]
@@ -87,31 +80,31 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What may be said of a task besides its schedule; durations are seconds, or texts such as "30s"."""
+    """The options of a task besides its schedule. Durations are seconds, or texts such as "30s"."""
 
     name: str
-    """Its name, in the whole cluster; unset: `module:function`."""
+    """Its name, in the whole cluster. Default: `module:function`."""
     min_hold: Duration
-    """Nobody starts it again before so long has passed since the start; unset: 0."""
+    """The task does not start again before this time has passed since its start. Default: 0."""
     max_hold: Duration
-    """Nobody is kept out for longer, even if the process that runs it dies."""
+    """Others are kept out for at most this time, even if the process that runs it dies."""
     cancel: bool
-    """Cancel a coroutine in time before `max_hold` is over, instead of only saying so."""
+    """Cancel a coroutine before `max_hold` is over, instead of only reporting it."""
     jitter: Duration
-    """Begin up to so much later, but before the next tick; drawn anew by each process for each tick."""
+    """Begin up to this much later, but before the next tick. Each process draws it anew for each tick."""
     missed: Missed
-    """What to do about ticks at which this process wasn't there, or was blocked; unset: "skip"."""
+    """What to do about ticks at which this process did not run, or was blocked. Default: "skip"."""
     grace: Duration
-    """For so long after it a tick may still be run."""
+    """For this long after its time a tick can still be run."""
     leader: LeaderElection | Campaign
     """Only the leader runs it, and is cancelled when its term ends."""
     everywhere: bool
-    """Each process runs it, without any lock."""
+    """Every process runs it, without a lock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The options of one task, all of them, in seconds."""
+class TaskTerms:
+    """All options of one task, in seconds."""
 
     min_hold: float
     max_hold: float
@@ -129,40 +122,26 @@ class Terms:
 
     @property
     def window(self) -> int:
-        """How long after it a tick may be claimed, in microseconds."""
+        """For how many microseconds after it a tick can be claimed."""
         return round((self.grace + self.jitter) * SECOND)
 
     @property
     def keep(self) -> float:
-        """How long a tick that was claimed stays so, in seconds.
+        """Seconds for which a claimed tick stays claimed.
 
-        Somebody tries it until its window is over by *his* clock, so this outlasts all tries where no two
-        clocks differ by as much as the grace.
+        A process tries a tick until its window is over by that process's clock. So this outlasts all tries
+        if no two clocks differ by as much as the grace.
         """
         return self.window / SECOND + self.grace
 
 
-def checked(schedule: Schedule, given: ScheduleOptions) -> Terms:
+def read_terms(schedule: Schedule, given: ScheduleOptions) -> TaskTerms:
     """All options of a task. Raises `TypeError`, `ValueError` or `UnsafeTiming` for what can't be."""
     unknown = sorted(given.keys() - ScheduleOptions.__annotations__.keys())
     if unknown:
         known = ", ".join(ScheduleOptions.__annotations__)
         raise TypeError(f"a task has no option {', '.join(unknown)}: there are {known}")
-    terms = _read(schedule.period, given)
-    if terms.everywhere:
-        _check_everywhere(given)
-    if not 1 <= terms.grace < float("inf"):
-        raise UnsafeTiming(f"grace is {terms.grace:g} s: give at least 1 s, as clocks differ")
-    if schedule.period is not None:
-        _check_rhythm(terms, schedule.period)
-    if terms.missed == "all" and terms.min_hold:
-        raise ValueError(
-            "missed='all' runs ticks right after one another, which min_hold forbids: leave one out"
-        )
-    return terms
-
-
-def _read(period: float | None, given: ScheduleOptions) -> Terms:
+    period = schedule.period
     shortest = seconds(given.get("min_hold", 0), "min_hold")
     longest = HOUR if period is None else min(max(5 * period, MINUTE), DAY)
     grace = 5 * MINUTE if period is None else min(max(period, MINUTE), HOUR)
@@ -171,28 +150,43 @@ def _read(period: float | None, given: ScheduleOptions) -> Terms:
         max_hold=given.get("max_hold", max(longest, shortest)),
         cancel=given.get("cancel", False),
     )
-    return Terms(
+    terms = TaskTerms(
         min_hold=shortest,
         max_hold=seconds(hold.max_hold),
         cancel=hold.cancel,
         jitter=seconds(given.get("jitter", 0), "jitter"),
-        missed=_policy(given.get("missed", "skip")),
+        missed=given.get("missed", "skip"),
         grace=seconds(given.get("grace", grace), "grace"),
-        leader=_leader(given.get("leader")),
-        everywhere=_flag(given.get("everywhere", False)),
+        leader=given.get("leader"),
+        everywhere=given.get("everywhere", False),
     )
+    _check_kinds(terms)
+    _check_together(terms, given, float("inf") if period is None else period)
+    return terms
 
 
-def _check_everywhere(given: ScheduleOptions) -> None:
+def _check_kinds(terms: TaskTerms) -> None:
+    """Raise for values of options that are none of theirs."""
+    if terms.missed not in get_args(Missed.__value__):
+        raise ValueError(f"missed is {terms.missed!r}: write 'skip', 'latest' or 'all'")
+    if type(terms.everywhere) is not bool:
+        raise TypeError(f"everywhere is {terms.everywhere!r}: give True or False")
+    if not isinstance(terms.leader, LeaderElection | Campaign | None):
+        raise TypeError(
+            f"leader is {terms.leader!r}: give a dibs.LeaderElection, or a campaign of one"
+        )
+    if not 1 <= terms.grace < float("inf"):
+        raise UnsafeTiming(f"grace is {terms.grace:g} s: give at least 1 s, as clocks differ")
+
+
+def _check_together(terms: TaskTerms, given: ScheduleOptions, period: float) -> None:
+    """Raise for options that contradict each other, or the seconds between two ticks."""
     senseless = sorted(given.keys() & {"min_hold", "max_hold", "cancel", "leader"})
-    if senseless:
+    if terms.everywhere and senseless:
         raise ValueError(
             f"everywhere=True runs a task in each process without a lock, so {', '.join(senseless)} "
             "would mean nothing: leave one or the other out"
         )
-
-
-def _check_rhythm(terms: Terms, period: float) -> None:
     if terms.jitter >= period:
         raise ValueError(
             f"jitter is {terms.jitter:g} s: it must be less than the period, {period:g} s"
@@ -202,25 +196,10 @@ def _check_rhythm(terms: Terms, period: float) -> None:
             f"min_hold is {terms.min_hold:g} s, and ticks are {period - terms.jitter:g} s apart or more: "
             "each run would keep the next from starting; give a shorter min_hold, or a longer period"
         )
-
-
-def _policy(missed: Any) -> Missed:
-    if missed not in get_args(Missed.__value__):
-        raise ValueError(f"missed is {missed!r}: write 'skip', 'latest' or 'all'")
-    policy: Missed = missed
-    return policy
-
-
-def _flag(everywhere: object) -> bool:
-    if type(everywhere) is not bool:
-        raise TypeError(f"everywhere is {everywhere!r}: give True or False")
-    return everywhere
-
-
-def _leader(leader: object) -> LeaderElection | Campaign | None:
-    if leader is None or isinstance(leader, LeaderElection | Campaign):
-        return leader
-    raise TypeError(f"leader is {leader!r}: give a dibs.LeaderElection, or a campaign of one")
+    if terms.missed == "all" and terms.min_hold:
+        raise ValueError(
+            "missed='all' runs ticks right after one another, which min_hold forbids: leave one out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +209,7 @@ class Scheduled:
     name: str
     function: Function
     schedule: Every | Cron
-    terms: Terms
+    terms: TaskTerms
 
     def placed(self, zone: tzinfo) -> "Scheduled":
         """The same, with cron's times in that zone unless it names one."""
@@ -239,21 +218,17 @@ class Scheduled:
         return self
 
     def tick_name(self, tick: int) -> str:
-        """The name of the lock that who wins a tick takes."""
+        """The name of the lock that claims a tick."""
         return f"{self.name}@{written(tick)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """A coroutine function that goes on from the start to the stop."""
+    """A coroutine function that runs from the start to the stop."""
 
     name: str
     function: Callable[[], Any]
     schedule: str = "from start to stop"
-
-    def placed(self, zone: tzinfo) -> "Lasting":
-        """The same: it knows no time."""
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +238,6 @@ class Led:
     name: str
     election: LeaderElection
     schedule: str = "leader election"
-
-    def placed(self, zone: tzinfo) -> "Led":
-        """The same: it knows no time."""
-        return self
 
 
 type Definition = Scheduled | Lasting | Led

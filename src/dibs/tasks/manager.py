@@ -1,4 +1,4 @@
-"""The scheduler: tasks that are due, in one process of all that have them."""
+"""`Tasks`: the scheduler as an application starts, stops and watches it."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,22 +6,23 @@ from datetime import tzinfo
 from typing import Self
 
 from dibs import Client, connect
+from dibs.clock import Clock, SystemClock
 from dibs.config import Duration, seconds
 from dibs.process import on_sigterm
 from dibs.settings import store_name
-from dibs.tasks.claim import Claimant
-from dibs.tasks.clock import Clock, Timekeeper, WallClock
+from dibs.tasks.attempt import Claimant
+from dibs.tasks.clock import TickClock
 from dibs.tasks.definition import Definition, Led, Scheduled
 from dibs.tasks.router import Registry
 from dibs.tasks.schedule import zone_of
-from dibs.tasks.session import Session
-from dibs.tasks.status import OnError, Tally, TaskStatus
+from dibs.tasks.session import TaskSession
+from dibs.tasks.status import OnError, RunStats, TaskStatus
 
 
 class Tasks(Registry):
-    """Runs tasks in an event loop; each tick of a schedule is run by one process of all that have it.
+    """Runs tasks in an event loop. One of the processes that declare a task runs each of its ticks.
 
-    Enter it with `async with` in an application's lifespan, or await `run()`. It may be started again
+    Enter it with `async with` in an application's lifespan, or await `run()`. It can be started again
     after its end, also in another loop.
     Contention: the first process to claim a tick runs it, unless a run of that task is still under way
     anywhere. Expiry: a task has `max_hold` seconds, after which others may start it; nothing is renewed.
@@ -38,11 +39,11 @@ class Tasks(Registry):
         require: Iterable[str] = (),
         clock: Clock | None = None,
     ) -> None:
-        """`client`: where locks are kept, or a store's name; unset: the default store.
+        """`client`: a client, or a store's name. Default: the default store at the start.
 
-        Which store that is, is settled at the start. `timezone` is what cron expressions are in. `on_error`,
-        which may be a coroutine function, is called with a `TaskFailure` for each run that fails. `require`
-        names what the store must promise, as for every lock. `clock` is for tests.
+        `timezone` is the zone of cron expressions. `on_error` is called with a `TaskFailure` for each run
+        that fails; it can be a coroutine function. `require` names what the store must promise, as for
+        every lock. `clock` is for tests.
         """
         super().__init__()
         if client is not None and not isinstance(client, Client | str):
@@ -56,36 +57,35 @@ class Tasks(Registry):
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._on_error = on_error
         self._require = frozenset({require} if isinstance(require, str) else require)
-        self._clock = clock or WallClock()
-        self._tallies: dict[str, Tally] = {}
-        self._session: Session | None = None
+        self._clock = clock or SystemClock()
+        self._stats: dict[str, RunStats] = {}
+        self._session: TaskSession | None = None
         self._adding: set[asyncio.Task[None]] = set()
 
     # -- start and stop -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin: from now on ticks are tried. Returns at once.
+        """Start trying ticks. Returns at once; a store that is away is waited for.
 
-        Raises `RuntimeError` if it runs already, `NotConfigured` or `MissingCapability` where there is no
-        store, or not one that will do. One that is away is waited for.
+        Raises `RuntimeError` if it runs already, `NotConfigured` without a store, and `MissingCapability`
+        for a store that does not promise what is required.
         """
         if self._session is not None:
             raise RuntimeError(
                 "these tasks run already: start them once, and stop them before again"
             )
         claimant = Claimant(self._store(), self._require)
-        time = Timekeeper(self._clock)
-        session = Session(claimant, time, self._shutdown_timeout, self._on_error)
+        session = TaskSession(claimant, TickClock(self._clock), self._shutdown_timeout)
         self._session = session
         try:
             for definition in list(self._definitions.values()):
-                await session.begin(definition, self._tallies[definition.name])
+                await session.begin(definition, self._stats[definition.name])
         except BaseException:
             await self.stop()
             raise
 
     def _store(self) -> Client:
-        """Raises `NotConfigured` where there is none."""
+        """The client to use. Raises `NotConfigured` without a store."""
         if isinstance(self._client, Client):
             return self._client
         return connect() if self._client is None else Client.named(self._client)
@@ -93,8 +93,8 @@ class Tasks(Registry):
     async def stop(self) -> None:
         """Try no more ticks, and wait for what runs: `shutdown_timeout` seconds, then it is cancelled.
 
-        Locks are given up, or stay closed for their `min_hold`. Does nothing where nothing runs, and may
-        be called again meanwhile. Cancelled itself, it cancels what runs at once.
+        Locks are released, or stay closed for their `min_hold`. Does nothing if nothing runs, and can be
+        called again meanwhile. If it is cancelled itself, it cancels what runs at once.
         """
         session = self._session
         if session is not None:
@@ -105,10 +105,9 @@ class Tasks(Registry):
                     self._session = None
 
     async def run(self, *, ready: Callable[[], object] | None = None) -> None:
-        """Start, and go on until `stop()` is called, this is cancelled, or the process is told to end.
+        """Start, and go on until `stop()` is called, this is cancelled, or the process gets SIGTERM.
 
-        Under `asyncio.run`, Ctrl-C and SIGTERM end it, like `stop()` does. `ready` is called once it has
-        started.
+        Under `asyncio.run` Ctrl-C ends it too. `ready` is called after the start.
         """
         await self.start()
         session = self._session
@@ -129,39 +128,38 @@ class Tasks(Registry):
     async def __aexit__(self, *about: object) -> None:
         await self.stop()
 
-    # -- seeing -------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """It was started, and is not being stopped."""
+        """Whether it was started and is not being stopped."""
         return self._session is not None and not self._session.asked.is_set()
 
     def status(self) -> dict[str, TaskStatus]:
-        """What became of each task so far in this process, by name."""
+        """What became of each task in this process, by name."""
         return {
             name: self._status(definition) for name, definition in list(self._definitions.items())
         }
 
     def _status(self, definition: Definition) -> TaskStatus:
-        tally = self._tallies[definition.name]
+        stats = self._stats[definition.name]
         leads = isinstance(definition, Led) and definition.election.is_leader()
-        return tally.status(
-            definition.name,
+        return stats.status(
             str(definition.schedule),
-            running=leads or tally.running,
+            running=leads or stats.running,
             trouble=self._trouble(definition),
         )
 
     def _trouble(self, definition: Definition) -> str | None:
-        """Why it can't be tried at this moment."""
+        """Why the task cannot be tried at this moment."""
         if not isinstance(definition, Led):
-            return self._tallies[definition.name].trouble
+            return self._stats[definition.name].trouble
         return None if self._session is None else self._session.trouble(definition.election)
 
     def healthy(self) -> bool:
-        """It runs, no task has trouble with its store, and no lasting task has failed.
+        """Whether it runs, no task has trouble with its store, and no lasting task has failed.
 
-        A scheduled task whose function raises is no reason to restart a process: see `status()` for that.
+        A scheduled task whose function raises does not count: see `status()` for that.
         """
         session = self._session
         return (
@@ -172,15 +170,16 @@ class Tasks(Registry):
 
     def _is_well(self, definition: Definition) -> bool:
         lasts = not isinstance(definition, Scheduled)
-        ended_badly = lasts and self._tallies[definition.name].ended_badly
+        ended_badly = lasts and self._stats[definition.name].ended_badly
         return self._trouble(definition) is None and not ended_badly
 
     # -- tasks that come later ----------------------------------------------------------------------
 
     def _define(self, definition: Definition) -> None:
-        definition = definition.placed(self._zone)
+        if isinstance(definition, Scheduled):
+            definition = definition.placed(self._zone)
         super()._define(definition)
-        tally = self._tallies[definition.name] = Tally()
+        stats = self._stats[definition.name] = RunStats(definition.name, self._on_error)
         session = self._session
         if session is None or session.asked.is_set():
             return
@@ -191,6 +190,6 @@ class Tasks(Registry):
         if here is not session.loop:
             del self._definitions[definition.name]
             raise RuntimeError("these tasks run already: add one in the event loop that runs them")
-        adding = session.loop.create_task(session.begin(definition, tally))
+        adding = session.loop.create_task(session.begin(definition, stats))
         self._adding.add(adding)
         adding.add_done_callback(self._adding.discard)

@@ -16,9 +16,9 @@ from dibs.tasks.definition import (
     called,
     check_function,
     check_name,
-    checked,
     default_name,
     is_async,
+    read_terms,
 )
 from dibs.tasks.schedule import Cron, Every, needs_cronsim
 
@@ -89,7 +89,7 @@ class Registry:
     def _decorator[F: Callable[[], Any]](
         self, schedule: Every | Cron, options: ScheduleOptions
     ) -> Callable[[F], F]:
-        terms = checked(schedule, options)
+        terms = read_terms(schedule, options)
 
         def decorate(function: F) -> F:
             check_function(function)

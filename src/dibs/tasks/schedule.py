@@ -1,4 +1,4 @@
-"""When a task is due: a *tick* is a moment at which it is, the same for all processes.
+"""When a task is due. Each such moment is a *tick*, the same for all processes.
 
 Moments are whole microseconds since 1970, by the wall clock. Cron expressions are read as Debian's cron
 reads them; the library is cronsim.
@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_of(when: datetime) -> int:
-    """The moment of a time that knows its zone."""
+    """The moment of a time with a zone."""
     # in UTC first: differences within one zone ignore that its offset changes
     return (when.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
@@ -36,7 +36,7 @@ def written(moment: int) -> str:
 
 
 SHORTEST = 0.1
-"""Ticks are no closer than that, in seconds."""
+"""Seconds between two ticks, at least."""
 
 
 class Schedule(Protocol):
@@ -44,7 +44,7 @@ class Schedule(Protocol):
 
     @property
     def period(self) -> float | None:
-        """The seconds between any two; None where that varies."""
+        """Seconds between any two ticks; None if that varies."""
 
     def after(self, moment: int) -> int:
         """The first tick later than a moment."""
@@ -176,5 +176,5 @@ def zone_of(zone: str | tzinfo) -> tzinfo:
 
 
 def zone_name(zone: tzinfo | None) -> str:
-    """What to call a zone."""
+    """The name of a zone."""
     return "UTC" if zone is None else getattr(zone, "key", None) or str(zone)

@@ -1,4 +1,4 @@
-"""The scheduler from one start to its stop."""
+"""The scheduler from one start to its stop: which ticks are tried when, and how it ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,21 +6,20 @@ from random import uniform
 from typing import Any
 
 from dibs import Campaign, LeaderElection
-from dibs.tasks.attempt import RETRY, Attempt, outcome_of
-from dibs.tasks.claim import Claimant, Duty
-from dibs.tasks.clock import Timekeeper
+from dibs.tasks.attempt import RETRY, Claimant, Duty, TaskAttempt, outcome_of
+from dibs.tasks.clock import TickClock
 from dibs.tasks.definition import Definition, Lasting, Led
 from dibs.tasks.schedule import SECOND, ticks_between
-from dibs.tasks.status import OnError, Reporter, Tally, log
+from dibs.tasks.status import RunStats, log
 
 PUNCTUAL = 10 * SECOND
-"""A tick isn't missed while it is no older: event loops are always a little late."""
+"""Microseconds for which a tick counts as punctual: event loops are always a little late."""
 
 LATEST = 0.9
-"""No jitter goes beyond this part of the way to the next tick."""
+"""The longest jitter, as a part of the time to the next tick."""
 
 COUNTED = 3600 * SECOND
-"""After a pause ticks are counted as missed as far back as this, or as their grace."""
+"""Microseconds before now in which ticks are counted as missed after a pause, or their grace if longer."""
 
 
 class Runner:
@@ -29,65 +28,65 @@ class Runner:
     def __init__(self, duty: Duty) -> None:
         self._duty = duty
         self._task, self._campaign = duty.task, duty.campaign
-        self._time, self._tally, self._reporter = duty.time, duty.tally, duty.reporter
+        self._clock, self._stats = duty.clock, duty.stats
         self._terms = duty.task.terms
         self._drawn = (0, 0)
-        self.attempts: dict[asyncio.Task[None], Attempt] = {}
+        self.attempts: dict[asyncio.Task[None], TaskAttempt] = {}
         """What runs at this moment."""
         self._here_since: int
         self._done_until: int
-        """Ticks up to this moment are settled here."""
+        """Ticks up to this moment were tried or dropped here."""
         self._arrive()
 
     async def work(self) -> None:
-        """Go on until stopped, whatever happens."""
-        while not self._time.stopped:
+        """Go on until stopped. Errors are reported."""
+        while not self._clock.stopped:
             try:
                 await self._become_leader()
                 await self._follow()
             except Exception as error:  # noqa: BLE001  # it is reported
-                self._reporter.trouble(error)
+                self._stats.cannot_try(error, self._clock.now())
                 log.debug("the scheduler stumbled", exc_info=True)
-                await self._time.nap(self._time.now() + RETRY)
-        self._tally.next_run = None
+                await self._clock.nap(self._clock.now() + RETRY)
+        self._stats.next_run = None
 
     # -- when ---------------------------------------------------------------------------------------
 
     async def _become_leader(self) -> None:
-        """Where only the leader runs it, wait until that is us; the time before is not ours."""
+        """If only the leader runs the task, wait until this process leads."""
         if self._campaign is not None and not self._campaign.is_leader():
-            self._tally.next_run = None
-            await self._time.unless_stopped(self._campaign.wait())
+            self._stats.next_run = None
+            await self._clock.unless_stopped(self._campaign.wait())
             self._arrive()
 
     def _arrive(self) -> None:
-        """Ticks are ours from now on, and those before only as the policy says."""
-        self._here_since = self._done_until = self._time.now()
+        """Take over ticks from now on, and earlier ones as the policy says."""
+        self._here_since = self._done_until = self._clock.now()
         if not self._from_now_on:
             self._done_until -= self._terms.grace_span
 
     @property
     def _from_now_on(self) -> bool:
-        """Nobody wants to know what was due before we began."""
+        """Whether ticks before the start do not matter."""
         return self._terms.missed == "skip" or self._terms.everywhere
 
     async def _follow(self) -> None:
-        """Try one tick after the other while they are ours."""
-        while not self._time.stopped and (self._campaign is None or self._campaign.is_leader()):
-            now = self._time.now()
+        """Try one tick after the other, while this process may."""
+        while not self._clock.stopped and (self._campaign is None or self._campaign.is_leader()):
+            now = self._clock.now()
             if now < self._done_until - self._terms.grace_span:
                 log.warning("task %s goes on, though the clock was set back", self._task.name)
                 self._done_until = now
             tick = self._task.schedule.after(self._done_until)
-            self._tally.next_run = tick
+            self._stats.next_run = tick
             due = tick + self._delay(tick)
             if now < due:
-                await self._time.nap(due)
+                await self._clock.nap(due)
             else:
                 await self._try(self._ticks_until(now))
 
     def _delay(self, tick: int) -> int:
-        """How much later than it is due it is tried: the same until it has been."""
+        """Microseconds of jitter, drawn once for each tick."""
         if not self._terms.jitter:
             return 0
         if self._drawn[0] != tick:
@@ -97,7 +96,7 @@ class Runner:
         return self._drawn[1]
 
     def _ticks_until(self, now: int) -> list[int]:
-        """The ticks that are due, oldest first; all are settled with that."""
+        """The ticks that are due, oldest first. They are not returned again."""
         counted = now - max(COUNTED, self._terms.grace_span)
         ticks = ticks_between(self._task.schedule, max(self._done_until, counted), now)
         self._done_until = now if not ticks else ticks[-1]
@@ -106,15 +105,15 @@ class Runner:
     # -- what ---------------------------------------------------------------------------------------
 
     async def _try(self, ticks: list[int]) -> None:
-        """By its policy: the newest of them, or all, and none that is too old."""
+        """Try the newest of the ticks, or all, by the policy; never one that is too old."""
         if self._terms.missed != "all":
-            self._tally.missed += sum(tick > self._here_since for tick in ticks[:-1])
+            self._stats.missed += sum(tick > self._here_since for tick in ticks[:-1])
             ticks = ticks[-1:]
         for tick in ticks:
-            if self._time.stopped:
+            if self._clock.stopped:
                 return
             if self._is_missed(tick):
-                self._tally.missed += 1
+                self._stats.missed += 1
             else:
                 await self._attempt(tick, wait=tick != ticks[-1])
 
@@ -122,14 +121,14 @@ class Runner:
         patience = self._terms.window
         if self._terms.missed == "skip":
             patience = min(patience, round(self._terms.jitter * SECOND) + PUNCTUAL)
-        return self._time.now() - tick > patience
+        return self._clock.now() - tick > patience
 
     async def _attempt(self, tick: int, *, wait: bool) -> None:
-        """Try a tick, and wait until it is decided who runs it, or until it has been run."""
+        """Try a tick. With `wait`, wait until it has been run, else until it is decided who runs it."""
         until = tick + self._terms.window
         if self._terms.missed != "all":
-            until = min(until, self._task.schedule.after(max(tick, self._time.now())))
-        attempt = Attempt(self._duty, tick, until)
+            until = min(until, self._task.schedule.after(max(tick, self._clock.now())))
+        attempt = TaskAttempt(self._duty, tick, until)
         run = asyncio.create_task(attempt.run(), name=f"dibs task {self._task.name}")
         self.attempts[run] = attempt
         run.add_done_callback(self.attempts.pop)
@@ -140,54 +139,71 @@ class Runner:
 
 
 LAST_MOMENTS = 5.0
-"""So long may a cancelled task take to end, in seconds."""
+"""Seconds that a cancelled task can take to end."""
 
 
-class Session:
-    """What runs: a loop for each scheduled task, and whatever those have begun."""
+class TaskSession:
+    """The scheduler from one start to its stop: a loop for each scheduled task, and what those run."""
 
-    def __init__(
-        self,
-        claimant: Claimant,
-        time: Timekeeper,
-        shutdown_timeout: float,
-        on_error: OnError | None,
-    ) -> None:
+    def __init__(self, claimant: Claimant, clock: TickClock, shutdown_timeout: float) -> None:
         self._claimant = claimant
-        self._time = time
-        self._patience = shutdown_timeout
-        self._on_error = on_error
-        self._candidates = Candidates()
+        self._clock = clock
+        self._shutdown_timeout = shutdown_timeout
+        self._campaigns: dict[int, Campaign] = {}
+        """Our candidates, by the id of their election."""
         self._runners: list[Runner] = []
         self._loops: set[asyncio.Task[None]] = set()
         self._lasting: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
         self.asked = asyncio.Event()
-        """It is to stop."""
+        """Set when it is to stop."""
 
-    async def begin(self, definition: Definition, tally: Tally) -> None:
-        """Let a task begin."""
-        reporter = Reporter(definition.name, tally, self._time, self._on_error)
+    async def begin(self, definition: Definition, stats: RunStats) -> None:
+        """Start a task."""
         if isinstance(definition, Led):
-            await self._candidates.campaign(definition.election)
+            await self._campaign(definition.election)
         elif isinstance(definition, Lasting):
-            self._spawn(last(definition, self._time, tally, reporter), definition, self._lasting)
+            self._spawn(self._last(definition, stats), definition, self._lasting)
         else:
             leader = definition.terms.leader
-            campaign = None if leader is None else await self._candidates.campaign(leader)
             duty = Duty(
                 task=definition,
                 claimant=self._claimant,
                 lock=self._claimant.run_lock(definition),
-                campaign=campaign,
-                time=self._time,
-                tally=tally,
-                reporter=reporter,
+                campaign=None if leader is None else await self._campaign(leader),
+                clock=self._clock,
+                stats=stats,
             )
             runner = Runner(duty)
             self._runners.append(runner)
             self._spawn(runner.work(), definition, self._loops)
+
+    async def _last(self, task: Lasting, stats: RunStats) -> None:
+        """Call the function once. Raises only a cancellation."""
+        stats.begin(self._clock.now())
+        outcome, failure = await outcome_of(
+            task.function, lambda *how: stats.end(self._clock.now(), *how)
+        )
+        if failure is not None:
+            await stats.report(outcome, failure)
+
+    async def _campaign(self, leader: LeaderElection | Campaign) -> Campaign:
+        """The campaign of an election, begun if necessary. A campaign that was given is left alone."""
+        if isinstance(leader, Campaign):
+            return leader
+        campaign = self._campaigns.get(id(leader))
+        if campaign is None:
+            campaign = leader.campaign()
+            await campaign.__aenter__()
+            self._campaigns[id(leader)] = campaign
+        return campaign
+
+    def trouble(self, election: LeaderElection) -> str | None:
+        """Why our candidate cannot stand at this moment."""
+        campaign = self._campaigns.get(id(election))
+        error = None if campaign is None else campaign.error
+        return None if error is None else f"{type(error).__name__}: {error}"
 
     def _spawn(
         self, body: Coroutine[Any, Any, None], about: Definition, among: set[asyncio.Task[None]]
@@ -196,45 +212,43 @@ class Session:
         among.add(task)
         task.add_done_callback(among.discard)
 
-    def trouble(self, election: LeaderElection) -> str | None:
-        """Why our candidate can't stand at this moment."""
-        return self._candidates.trouble(election)
-
     @property
     def well(self) -> bool:
-        """It goes on, and every loop lives."""
+        """Whether it goes on and every loop lives."""
         return not self.asked.is_set() and len(self._loops) == len(self._runners)
 
     # -- the end ------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Begin nothing more, wait for what runs, cancel what takes too long."""
+        """Start nothing more, wait for what runs, and cancel what takes too long."""
         self.asked.set()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         try:
             await asyncio.shield(self._closing)
-        except asyncio.CancelledError:  # whoever stops us can't wait any longer
+        except asyncio.CancelledError:  # the caller waits no longer
             self._cancel()
             raise
 
     async def _close(self) -> None:
-        self._time.stop()
+        self._clock.stop()
         for task in self._lasting:
             task.cancel()
-        await self._all_ended(self._patience)
+        await self._all_ended(self._shutdown_timeout)
         if self._busy:
             log.warning(
                 "%s did not end within %g s, and is cancelled: give a longer shutdown_timeout, or "
                 "let it end sooner",
                 self._names(),
-                self._patience,
+                self._shutdown_timeout,
             )
             self._cancel()
             await self._all_ended(LAST_MOMENTS)
         if self._busy:
             log.error("%s goes on, though it was cancelled", self._names())
-        await self._candidates.stop()
+        campaigns = list(self._campaigns.values())
+        self._campaigns.clear()
+        await asyncio.gather(*(campaign.__aexit__(None, None, None) for campaign in campaigns))
 
     @property
     def _runs(self) -> set[asyncio.Task[None]]:
@@ -245,7 +259,7 @@ class Session:
         return {*self._loops, *self._lasting, *self._runs}
 
     async def _all_ended(self, timeout: float) -> None:
-        """Wait for all, also for what those begin meanwhile."""
+        """Wait for all, also for what those start meanwhile."""
         end = self.loop.time() + timeout
         while (busy := self._busy) and (left := end - self.loop.time()) > 0:
             await asyncio.wait(busy, timeout=left)
@@ -259,41 +273,3 @@ class Session:
 
     def _names(self) -> str:
         return ", ".join(sorted({task.get_name().removeprefix("dibs ") for task in self._busy}))
-
-
-async def last(task: Lasting, time: Timekeeper, tally: Tally, reporter: Reporter) -> None:
-    """Call it once; raises nothing but a cancellation."""
-    tally.begin(time.now())
-    outcome, failure = await outcome_of(task.function, lambda *how: tally.end(time.now(), *how))
-    if failure is not None:
-        await reporter.ended(outcome, failure)
-
-
-class Candidates:
-    """The campaigns that tasks rely on, one for each election, in the background."""
-
-    def __init__(self) -> None:
-        self._campaigns: dict[int, Campaign] = {}
-
-    async def campaign(self, leader: LeaderElection | Campaign) -> Campaign:
-        """The campaign of an election, begun if need be; somebody else's is left alone."""
-        if isinstance(leader, Campaign):
-            return leader
-        campaign = self._campaigns.get(id(leader))
-        if campaign is None:
-            campaign = leader.campaign()
-            await campaign.__aenter__()
-            self._campaigns[id(leader)] = campaign
-        return campaign
-
-    def trouble(self, leader: LeaderElection) -> str | None:
-        """Why a candidate can't stand at this moment."""
-        campaign = self._campaigns.get(id(leader))
-        error = None if campaign is None else campaign.error
-        return None if error is None else f"{type(error).__name__}: {error}"
-
-    async def stop(self) -> None:
-        """Hand over what they lead."""
-        campaigns = list(self._campaigns.values())
-        self._campaigns.clear()
-        await asyncio.gather(*(campaign.__aexit__(None, None, None) for campaign in campaigns))

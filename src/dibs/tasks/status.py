@@ -1,4 +1,4 @@
-"""What became of a task so far, as others may see it."""
+"""What became of a task in this process: counts, the last run, and what is reported of it."""
 
 import inspect
 import logging
@@ -7,24 +7,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from dibs.tasks.clock import Timekeeper
 from dibs.tasks.schedule import SECOND, time_of
+
+log = logging.getLogger("dibs.tasks")
+
+WARN_EVERY = 30 * SECOND
+"""Microseconds between two warnings about trouble that goes on."""
 
 type Outcome = Literal["done", "failed", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskStatus:
-    """A task in this process; times are in UTC."""
+    """A task in this process. Times are in UTC."""
 
     name: str
     schedule: str
     next_run: datetime | None
-    """When it is due next; None while the scheduler is stopped, or it has no schedule."""
+    """When it is due next; None while the scheduler is stopped, or without a schedule."""
     running: bool
-    """It runs at this moment, in this process; of an election: its candidate leads."""
+    """It runs at this moment in this process. For an election: its candidate leads."""
     last_tick: datetime | None
-    """Which tick was run here last."""
+    """The tick that was run here last."""
     last_start: datetime | None
     last_end: datetime | None
     last_outcome: Outcome | None
@@ -32,26 +36,45 @@ class TaskStatus:
     last_error: str | None
     """Why it failed or was lost; None after it was done."""
     won: int
-    """So many ticks were run here,"""
+    """Ticks that were run here."""
     elsewhere: int
-    """tried here and won by another process,"""
+    """Ticks that were tried here, and run by another process."""
     skipped: int
-    """won here while the run before still went on,"""
+    """Ticks that were won here while the run before was still under way."""
     missed: int
-    """and not tried in time: nobody was here, the loop was blocked, or the store was away."""
+    """Ticks that were not tried in time: this process was stopped or blocked, or the store was away."""
     failed: int
-    """So many runs raised an error."""
+    """Runs that raised an error."""
     trouble: str | None
     """Why it can't be tried at this moment; None while all is well."""
 
 
-class Tally:
-    """Counts what becomes of one task."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFailure:
+    """A run that failed or was lost: the argument of `on_error`."""
 
-    def __init__(self) -> None:
+    task: str
+    """The task's name."""
+    tick: datetime | None
+    """Which tick it was, in UTC; None for a task without a schedule."""
+    outcome: Outcome
+    """`failed`, or `lost`: the lease that it ran by, or the leader's term, ended before it did."""
+    error: BaseException
+
+
+type OnError = Callable[[TaskFailure], Any]
+
+
+class RunStats:
+    """Counts what becomes of one task, and reports its trouble and its failures."""
+
+    def __init__(self, name: str, on_error: OnError | None) -> None:
         self.won = self.elsewhere = self.skipped = self.missed = self.failed = 0
         self.next_run: int | None = None
         self.trouble: str | None = None
+        self._name = name
+        self._on_error = on_error
+        self._warned_at: int | None = None
         self._running = 0
         self._tick: int | None = None
         self._start: int | None = None
@@ -61,33 +84,60 @@ class Tally:
 
     @property
     def running(self) -> bool:
-        """It runs at this moment."""
+        """Whether it runs at this moment."""
         return self._running > 0
 
     @property
     def ended_badly(self) -> bool:
-        """Its last run failed."""
+        """Whether its last run failed."""
         return self._outcome == "failed"
 
     def begin(self, now: int, tick: int | None = None) -> None:
-        """A run has begun."""
+        """Count the start of a run."""
         self._running += 1
         self._start, self._tick = now, tick
         if tick is not None:
             self.won += 1
 
     def end(self, now: int, outcome: Outcome, error: BaseException | None) -> None:
-        """A run has ended."""
+        """Count the end of a run."""
         self._running -= 1
         self._end, self._outcome = now, outcome
-        self._error = None if error is None else f"{type(error).__name__}: {error}"
+        self._error = None if error is None else _text(error)
         if outcome == "failed":
             self.failed += 1
 
-    def status(self, name: str, schedule: str, *, running: bool, trouble: str | None) -> TaskStatus:
-        """What others may see."""
+    def cannot_try(self, error: Exception, now: int) -> None:
+        """Note that it could not be tried and will be again. Warns now, and every 30 s while that lasts."""
+        self.trouble = _text(error)
+        if self._warned_at is None or not 0 <= now - self._warned_at < WARN_EVERY:
+            self._warned_at = now
+            log.warning("task %s can't be tried, and is tried again: %s", self._name, error)
+
+    def can_try(self) -> None:
+        """Note that the trouble is over."""
+        self.trouble = self._warned_at = None
+
+    async def report(self, outcome: Outcome, error: BaseException, tick: int | None = None) -> None:
+        """Log a run that failed or was lost, and call `on_error`. Nothing else stops for that."""
+        if outcome == "lost":
+            log.warning("task %s was stopped: %s", self._name, error)
+        else:
+            log.error("task %s failed", self._name, exc_info=error)
+        if self._on_error is None:
+            return
+        failure = TaskFailure(task=self._name, tick=_time(tick), outcome=outcome, error=error)
+        try:
+            answer = self._on_error(failure)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            log.exception("on_error failed for task %s", self._name)
+
+    def status(self, schedule: str, *, running: bool, trouble: str | None) -> TaskStatus:
+        """The public view of it."""
         return TaskStatus(
-            name=name,
+            name=self._name,
             schedule=schedule,
             next_run=_time(self.next_run),
             running=running,
@@ -109,63 +159,5 @@ def _time(moment: int | None) -> datetime | None:
     return None if moment is None else time_of(moment)
 
 
-log = logging.getLogger("dibs.tasks")
-
-EVERY = 30 * SECOND
-"""Trouble that goes on is told again after so long."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskFailure:
-    """A run that ended badly; what `on_error` is called with."""
-
-    task: str
-    """The task's name."""
-    tick: datetime | None
-    """Which tick it was, in UTC; None for a task without a schedule."""
-    outcome: Outcome
-    """`failed`, or `lost`: the lease that it ran by, or the leader's term, ended before it did."""
-    error: BaseException
-
-
-type OnError = Callable[[TaskFailure], Any]
-
-
-class Reporter:
-    """The voice of one task."""
-
-    def __init__(self, name: str, tally: Tally, time: Timekeeper, on_error: OnError | None) -> None:
-        self._name = name
-        self._tally = tally
-        self._time = time
-        self._on_error = on_error
-        self._told_at: int | None = None
-
-    def trouble(self, error: Exception) -> None:
-        """It could not be tried, and will be again: said once, and then every so often."""
-        self._tally.trouble = f"{type(error).__name__}: {error}"
-        now = self._time.now()
-        if self._told_at is None or not 0 <= now - self._told_at < EVERY:
-            self._told_at = now
-            log.warning("task %s can't be tried, and is tried again: %s", self._name, error)
-
-    def well(self) -> None:
-        """It works."""
-        self._tally.trouble = self._told_at = None
-
-    async def ended(self, outcome: Outcome, error: BaseException, tick: int | None = None) -> None:
-        """A run ended badly; nothing else stops for that."""
-        if outcome == "lost":
-            log.warning("task %s was stopped: %s", self._name, error)
-        else:
-            log.error("task %s failed", self._name, exc_info=error)
-        if self._on_error is None:
-            return
-        when = None if tick is None else time_of(tick)
-        failure = TaskFailure(task=self._name, tick=when, outcome=outcome, error=error)
-        try:
-            answer = self._on_error(failure)
-            if inspect.isawaitable(answer):
-                await answer
-        except Exception:
-            log.exception("on_error failed for task %s", self._name)
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -3,8 +3,8 @@
 * `Semaphore` and `Lock` are for workflow code; their `acquire()` gives a `Permit`.
 * `needs_lock` runs an activity under a lease of any store; `current_lock` is that lease.
 * `DibsPlugin` sets up a client's workers for both.
-* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`, `DibsMailbox`),
-  as does `dibs temporal worker`; `serve` is that as a coroutine.
+* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`), as does
+  `dibs temporal worker`; `serve` is that as a coroutine.
 * `permit_workflow_id`, `connect_temporal_client` and the constants have the names of Temporal's guide to
   distributed locks.
 * `Handoff` is the result of a permit's `detach()`. All errors are a `DibsError`.
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from dibs.errors import LeaseLost as LeaseLost
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
-    from dibs.stores.temporal.broker.mailbox import DibsMailbox as DibsMailbox
-    from dibs.stores.temporal.broker.workflow import DibsBroker as DibsBroker
     from dibs.stores.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
     from dibs.temporal.activity.decorator import needs_lock as needs_lock
     from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
     from dibs.temporal.activity.lock import ActivityLock as ActivityLock
     from dibs.temporal.activity.lock import current_lock as current_lock
+    from dibs.temporal.broker.workflow import DibsBroker as DibsBroker
     from dibs.temporal.errors import Misused as Misused
     from dibs.temporal.options import DEFAULT_BACKOFF as DEFAULT_BACKOFF
     from dibs.temporal.options import DEFAULT_LEASE as DEFAULT_LEASE
@@ -50,8 +49,7 @@ else:
     __all__, _get, __dir__ = from_modules(
         __name__,
         {
-            "dibs.stores.temporal.broker.workflow": ("DibsBroker",),
-            "dibs.stores.temporal.broker.mailbox": ("DibsMailbox",),
+            "dibs.temporal.broker.workflow": ("DibsBroker",),
             "dibs.errors": (
                 "AcquireTimeout",
                 "BackendUnavailable",

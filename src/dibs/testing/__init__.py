@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dibs.testing.faults import FaultyStore as FaultyStore
     from dibs.testing.faults import expire as expire
     from dibs.testing.faults import steal as steal
-    from dibs.testing.history import Event as Event
+    from dibs.testing.history import HistoryEvent as HistoryEvent
     from dibs.testing.history import merge as merge
     from dibs.testing.history import read as read
     from dibs.testing.liveness import check_liveness as check_liveness
@@ -42,7 +42,7 @@ else:
             "dibs.testing.checker": ("Violation", "check"),
             "dibs.testing.clock": ("ManualClock",),
             "dibs.testing.faults": ("Faults", "FaultyStore", "expire", "steal"),
-            "dibs.testing.history": ("Event", "merge", "read"),
+            "dibs.testing.history": ("HistoryEvent", "merge", "read"),
             "dibs.testing.liveness": ("check_liveness",),
             "dibs.testing.proxy": ("FaultProxy",),
             "dibs.testing.recorder": ("Recorder",),

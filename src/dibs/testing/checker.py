@@ -1,7 +1,7 @@
 """Was at most one (or N) inside at any time, and did the tokens rise? Answered from a history.
 
 No search is needed: every grant carries a token of its own, so the order of grants is observed, and
-what nobody saw is resolved in the system's favour (see `history.Event`). So every violation is
+what nobody saw is resolved in the system's favour (see `history.HistoryEvent`). So every violation is
 real.
 """
 
@@ -14,18 +14,18 @@ from typing import Literal
 
 from dibs.core.timing import DRIFT
 from dibs.model import MANY
-from dibs.testing.history import Event
+from dibs.testing.history import HistoryEvent
 
 
 @dataclass(slots=True)
-class Hold:
+class RecordedHold:
     """Units that one lease had from `start` to `end`.
 
     It begins when the call returned and ends at the latest known deadline, or when its release was
     sent. Both err towards a shorter hold, so holds that overlap really did.
     """
 
-    grant: Event
+    grant: HistoryEvent
     start: float
     end: float
     units: int
@@ -38,10 +38,10 @@ class Hold:
 class Holds:
     """All holds and grants of a history, by key."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.by_key: defaultdict[str, list[Hold]] = defaultdict(list)
-        self.grants: defaultdict[str, list[Event]] = defaultdict(list)
-        self._current: dict[str, Hold] = {}
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
+        self.by_key: defaultdict[str, list[RecordedHold]] = defaultdict(list)
+        self.grants: defaultdict[str, list[HistoryEvent]] = defaultdict(list)
+        self._current: dict[str, RecordedHold] = {}
         steps = {
             "granted": self._granted,
             "renewed": self._renewed,
@@ -55,31 +55,31 @@ class Holds:
             if step is not None:
                 step(event)
 
-    def _granted(self, event: Event) -> None:
+    def _granted(self, event: HistoryEvent) -> None:
         self.grants[event.key].append(event)
         self._begin(event, event.at, event.until)
 
-    def _begin(self, event: Event, start: float, end: float) -> None:
-        hold = Hold(event, start, end, event.units, event.slots)
+    def _begin(self, event: HistoryEvent, start: float, end: float) -> None:
+        hold = RecordedHold(event, start, end, event.units, event.slots)
         self._current[event.lease] = hold
         self.by_key[event.key].append(hold)
 
-    def _renewed(self, event: Event) -> None:
+    def _renewed(self, event: HistoryEvent) -> None:
         hold = self._current.get(event.lease)
         if hold is not None and event.until > hold.end:
             hold.end = event.until
 
-    def _believed(self, event: Event) -> None:
+    def _believed(self, event: HistoryEvent) -> None:
         hold = self._current.get(event.lease)
         if hold is not None and event.at > hold.end:
             hold.end = event.at
 
-    def _releasing(self, event: Event) -> None:
+    def _releasing(self, event: HistoryEvent) -> None:
         hold = self._current.pop(event.lease, None)
         if hold is not None and event.at < hold.end:
             hold.end = event.at
 
-    def _resized(self, event: Event) -> None:
+    def _resized(self, event: HistoryEvent) -> None:
         """More units count from the answer on, fewer from the question on."""
         hold = self._current.get(event.lease)
         if hold is None:
@@ -113,14 +113,14 @@ class Violation:
     rule: Rule
     key: str
     message: str
-    events: tuple[Event, ...]
+    events: tuple[HistoryEvent, ...]
 
     def __str__(self) -> str:
         lines = [f"{self.rule} on {self.key!r}: {self.message}"]
         return "\n    ".join(lines + [str(event) for event in self.events])
 
 
-def check(events: Iterable[Event]) -> list[Violation]:
+def check(events: Iterable[HistoryEvent]) -> list[Violation]:
     """Find what a history (in the order of time, see `history.read`) shows to be broken.
 
     Exclusion, slots, tokens, starts of tasks and fenced resources are checked; see
@@ -139,13 +139,13 @@ def check(events: Iterable[Event]) -> list[Violation]:
     return found
 
 
-def check_exclusion(key: str, holds: Iterable[Hold]) -> Iterator[Violation]:
+def check_exclusion(key: str, holds: Iterable[RecordedHold]) -> Iterator[Violation]:
     """Find units or slots that were held twice.
 
     Where holders disagreed about the capacity, the greatest of those who held at that time counts:
     a lesser one binds only those who come after it.
     """
-    living: list[tuple[float, int, Hold]] = []
+    living: list[tuple[float, int, RecordedHold]] = []
     used = 0
     for number, hold in enumerate(sorted(holds, key=lambda hold: hold.start)):
         if hold.end <= hold.start:
@@ -160,7 +160,9 @@ def check_exclusion(key: str, holds: Iterable[Hold]) -> Iterator[Violation]:
         used += hold.units
 
 
-def _crowd(key: str, hold: Hold, others: list[Hold], used: int) -> Iterator[Violation]:
+def _crowd(
+    key: str, hold: RecordedHold, others: list[RecordedHold], used: int
+) -> Iterator[Violation]:
     capacity = max(hold.grant.capacity, *(other.grant.capacity for other in others))
     if used + hold.units > capacity:
         holds = (*others, hold)
@@ -175,7 +177,7 @@ def _too_many(key: str, units: int, capacity: int) -> str:
     return "two led" if key.startswith("leader:") else f"{units} units held of {capacity}"
 
 
-def _same_slot(key: str, hold: Hold, others: list[Hold]) -> Iterator[Violation]:
+def _same_slot(key: str, hold: RecordedHold, others: list[RecordedHold]) -> Iterator[Violation]:
     for other in others:
         twice = set(hold.slots) & set(other.slots)
         if twice and hold.grant.capacity > 1:
@@ -183,7 +185,7 @@ def _same_slot(key: str, hold: Hold, others: list[Hold]) -> Iterator[Violation]:
             yield Violation("slot", key, message, (other.grant, hold.grant))
 
 
-def check_slots(key: str, grants: Iterable[Event]) -> Iterator[Violation]:
+def check_slots(key: str, grants: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """Find grants that have not one slot for each unit, where slots are told."""
     for grant in grants:
         if grant.slots and len(set(grant.slots)) != grant.units:
@@ -191,7 +193,7 @@ def check_slots(key: str, grants: Iterable[Event]) -> Iterator[Violation]:
             yield Violation("slot", key, message, (grant,))
 
 
-def check_starts(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
+def check_starts(key: str, grants: Sequence[HistoryEvent]) -> Iterator[Violation]:
     """Find grants before the `min_hold` of an earlier one was over.
 
     It began when that one was asked for, at the earliest; clocks may run a little apart.
@@ -208,16 +210,16 @@ def check_starts(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
             closed_until, closer = until, grant
 
 
-def check_tokens(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
+def check_tokens(key: str, grants: Sequence[HistoryEvent]) -> Iterator[Violation]:
     """Find tokens that were given twice, or that fell between one grant and a later request."""
-    first: dict[int, Event] = {}
+    first: dict[int, HistoryEvent] = {}
     for grant in grants:
         other = first.setdefault(grant.token, grant)
         if other is not grant:
             message = f"token {grant.token} was given twice"
             yield Violation("token", key, message, (other, grant))
     returned = iter(sorted(grants, key=lambda grant: grant.at))
-    highest: Event | None = None
+    highest: HistoryEvent | None = None
     waiting = next(returned, None)
     for grant in sorted(grants, key=lambda grant: grant.invoked):
         while waiting is not None and waiting.at < grant.invoked:
@@ -229,13 +231,13 @@ def check_tokens(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
             yield Violation("token", key, message, (highest, grant))
 
 
-def check_writes(events: Iterable[Event]) -> Iterator[Violation]:
+def check_writes(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """Find writes that a resource accepted under a token below an earlier one's.
 
     Tokens of a key with several slots are compared slot by slot. Run it over the writes of an
     unfenced resource, and what it finds is what fencing prevents.
     """
-    newest: defaultdict[str, dict[int | None, Event]] = defaultdict(dict)
+    newest: defaultdict[str, dict[int | None, HistoryEvent]] = defaultdict(dict)
     for event in events:
         if event.what != "wrote":
             continue

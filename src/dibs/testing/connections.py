@@ -17,14 +17,14 @@ TIMEOUT = 10.0
 """Seconds that a call of a case may take."""
 
 
-def connection_of(store: Store, mode: Mode) -> "Connection":
+def connection_of(store: Store, mode: Mode) -> "TestedConnection":
     """Make a connection of that side; it is not open yet."""
     if mode == "async":
         return OfLoop(store.async_connection())
     return OfThread(store.blocking_connection())
 
 
-class Connection(Protocol):
+class TestedConnection(Protocol):
     """What both have. On the blocking side the coroutines never suspend."""
 
     @property
@@ -51,7 +51,7 @@ class Connection(Protocol):
     def after_fork(self) -> None: ...
 
 
-class OfLoop(Connection):
+class OfLoop(TestedConnection):
     """One of an event loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -117,7 +117,7 @@ class OfLoop(Connection):
         return await self.connection.examine()
 
 
-class OfThread(Connection):
+class OfThread(TestedConnection):
     """One of a thread."""
 
     def __init__(self, connection: BlockingConnection) -> None:

@@ -23,7 +23,6 @@ from dibs.model import (
     Acquire,
     Capabilities,
     Command,
-    Finding,
     Granted,
     Notification,
     Page,
@@ -174,11 +173,10 @@ class _Trip:
             raise BackendUnavailable("the store is down (injected)")
 
 
-class FaultyAsyncConnection:
-    """One unreliable connection of an event loop."""
+class _FaultyConnection[C: AsyncConnection | BlockingConnection]:
+    """What the unreliable connections of both sides have in common."""
 
-    def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
-        self.parallel = connection.parallel
+    def __init__(self, connection: C, faults: Faults) -> None:
         self._connection = connection
         self._faults = faults
         self._trip = _Trip(faults)
@@ -187,12 +185,22 @@ class FaultyAsyncConnection:
     def inbox(self) -> str:
         return self._connection.inbox
 
+    def after_fork(self) -> None:
+        self._trip = _Trip(self._faults)
+        self._connection.after_fork()
+
+
+class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
+    """One unreliable connection of an event loop."""
+
+    def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
+        super().__init__(connection, faults)
+        self.parallel = connection.parallel
+        self.close, self.examine = connection.close, connection.examine
+
     async def open(self) -> None:
         self._trip.connect()
         await self._connection.open()
-
-    async def close(self) -> None:
-        await self._connection.close()
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         """What may be delayed, or has late messages before it, takes a task; all else goes straight on."""
@@ -246,13 +254,6 @@ class FaultyAsyncConnection:
         self._trip.there(())
         return await self._connection.scan(prefix, cursor, limit)
 
-    async def examine(self) -> Sequence[Finding]:
-        return await self._connection.examine()
-
-    def after_fork(self) -> None:
-        self._trip = _Trip(self._faults)
-        self._connection.after_fork()
-
 
 def _ignore(_: object) -> None:
     """Nobody waits for this copy."""
@@ -262,24 +263,17 @@ def _nothing() -> None:
     """It never left."""
 
 
-class FaultyBlockingConnection:
+class FaultyBlockingConnection(_FaultyConnection[BlockingConnection]):
     """One unreliable connection of a thread."""
 
     def __init__(self, connection: BlockingConnection, faults: Faults) -> None:
-        self._connection = connection
-        self._faults = faults
-        self._trip = _Trip(faults)
-
-    @property
-    def inbox(self) -> str:
-        return self._connection.inbox
+        super().__init__(connection, faults)
+        self.close, self.wake = connection.close, connection.wake
+        self.examine = connection.examine
 
     def open(self, timeout: float) -> None:
         self._trip.connect()
         self._connection.open(timeout)
-
-    def close(self) -> None:
-        self._connection.close()
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         self._trip.there(commands)
@@ -303,19 +297,9 @@ class FaultyBlockingConnection:
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
         return self._trip.notifications(self._connection.notifications(timeout))
 
-    def wake(self) -> None:
-        self._connection.wake()
-
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         self._trip.there(())
         return self._connection.scan(prefix, cursor, limit)
-
-    def examine(self) -> Sequence[Finding]:
-        return self._connection.examine()
-
-    def after_fork(self) -> None:
-        self._trip = _Trip(self._faults)
-        self._connection.after_fork()
 
 
 TIMEOUT = 10.0

@@ -28,7 +28,7 @@ type What = Literal[
 ]
 
 
-class Event(NamedTuple):
+class HistoryEvent(NamedTuple):
     """Something that one participant saw or did.
 
     | what | means |
@@ -69,12 +69,12 @@ class Event(NamedTuple):
         about = [f"{self.at:.6f} pid {self.process} {self.what}"]
         for field in ("key", "lease", "token", "invoked", "until", "units", "slots", "resource"):
             value = getattr(self, field)
-            if value != Event._field_defaults[field]:
+            if value != HistoryEvent._field_defaults[field]:
                 about.append(f"{field}={value!r}")
         return " ".join(about)
 
 
-def read(*paths: str | os.PathLike[str]) -> list[Event]:
+def read(*paths: str | os.PathLike[str]) -> list[HistoryEvent]:
     """Merge the files of all processes into one history, in the order of time.
 
     A line that breaks off at the end of a file is left out: its writer was killed. Raises
@@ -83,29 +83,29 @@ def read(*paths: str | os.PathLike[str]) -> list[Event]:
     return merge(event for path in paths for event in _events(Path(path)))
 
 
-def merge(events: Iterable[Event]) -> list[Event]:
+def merge(events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
     """Events in the order of time; those of one moment keep their order."""
     return sorted(events, key=lambda event: event.at)
 
 
-def _events(path: Path) -> Iterator[Event]:
+def _events(path: Path) -> Iterator[HistoryEvent]:
     for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n"):
             yield _parsed(line, path)
 
 
-def line(event: Event) -> str:
+def line(event: HistoryEvent) -> str:
     """Only what differs from the defaults, so that lines stay short."""
-    defaults = Event._field_defaults
+    defaults = HistoryEvent._field_defaults
     said = {k: v for k, v in event._asdict().items() if k not in defaults or v != defaults[k]}
     return json.dumps(said, separators=(",", ":")) + "\n"
 
 
-def _parsed(line: str, path: Path) -> Event:
+def _parsed(line: str, path: Path) -> HistoryEvent:
     try:
         said = json.loads(line)
         if "slots" in said:
             said["slots"] = tuple(said["slots"])
-        return Event(**said)
+        return HistoryEvent(**said)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a line that is no event: {line!r}") from error

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
 
-from dibs.testing.checker import Hold, Holds, Violation
-from dibs.testing.history import Event
+from dibs.testing.checker import Holds, RecordedHold, Violation
+from dibs.testing.history import HistoryEvent
 
 
 class DeadWaiters:
     """Calls that were asked and never ended, by key. The events are sorted by time."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
         self._asked: defaultdict[str, list[float]] = defaultdict(list)
-        self._served: defaultdict[str, list[Event]] = defaultdict(list)
+        self._served: defaultdict[str, list[HistoryEvent]] = defaultdict(list)
         asked = set[tuple[int, str, float]]()
         for event in events:
             if event.what == "asked" and not event.resource:
@@ -46,7 +46,7 @@ class DeadWaiters:
 
 
 def check_liveness(
-    events: Sequence[Event], bound: float, *, window: float = 0.0
+    events: Sequence[HistoryEvent], bound: float, *, window: float = 0.0
 ) -> list[Violation]:
     """Find calls that waited longer than `bound` seconds for a key of which nobody held anything.
 
@@ -60,7 +60,7 @@ def check_liveness(
     disturbed = _disturbances(events)
     holds = Holds(events)
     dead = DeadWaiters(events)
-    calls: defaultdict[tuple[int, float], list[tuple[Event, float]]] = defaultdict(list)
+    calls: defaultdict[tuple[int, float], list[tuple[HistoryEvent, float]]] = defaultdict(list)
     for key, ends in _ends_of_waiting(events).items():
         calm = sorted(disturbed[""] + disturbed[key]) if key else disturbed[""]
         for event, free_since in _with_free_since(ends, holds.by_key[key], calm):
@@ -68,7 +68,7 @@ def check_liveness(
     return list(_late(calls.values(), bound, dead, window))
 
 
-def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
+def _disturbances(events: Iterable[HistoryEvent]) -> defaultdict[str, list[float]]:
     """When somebody was disturbed, by the key that it matters to; the empty one: to all."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -77,8 +77,8 @@ def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
     return times
 
 
-def _ends_of_waiting(events: Iterable[Event]) -> dict[str, list[Event]]:
-    ends: defaultdict[str, list[Event]] = defaultdict(list)
+def _ends_of_waiting(events: Iterable[HistoryEvent]) -> dict[str, list[HistoryEvent]]:
+    ends: defaultdict[str, list[HistoryEvent]] = defaultdict(list)
     for event in events:
         if event.what in ("granted", "gave_up", "refused") and event.invoked > -inf:
             ends[event.key].append(event)
@@ -86,8 +86,8 @@ def _ends_of_waiting(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def _with_free_since(
-    ends: list[Event], holds: list[Hold], disturbed: list[float]
-) -> Iterator[tuple[Event, float]]:
+    ends: list[HistoryEvent], holds: list[RecordedHold], disturbed: list[float]
+) -> Iterator[tuple[HistoryEvent, float]]:
     """Sweep over the ends of waiting with the latest end of any hold that began before."""
     ends.sort(key=lambda event: event.at)
     earlier = iter(sorted(holds, key=lambda hold: hold.start))
@@ -104,7 +104,7 @@ def _with_free_since(
 
 
 def _late(
-    calls: Iterable[list[tuple[Event, float]]],
+    calls: Iterable[list[tuple[HistoryEvent, float]]],
     bound: float,
     dead: DeadWaiters,
     window: float,

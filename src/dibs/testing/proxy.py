@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from dibs.testing.proxy_links import Counts, Direction, Link, Reset, Rules
+from dibs.testing.proxy_links import Direction, ProxyLink, ProxyState, ResetOrder
 
 HOST = "127.0.0.1"
 ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to do what it was told
@@ -27,10 +27,7 @@ class FaultProxy:
 
     def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
         self.host = HOST
-        self._rules = Rules()
-        self._counts = Counts()
-        self._links: set[Link] = set()
-        self._upstream = (host, port)
+        self._state = ProxyState((host, port))
         self._socket = bound(listen)
         self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
@@ -73,13 +70,13 @@ class FaultProxy:
         self, seconds: float, jitter: float = 0.0, direction: Direction = "to_client"
     ) -> None:
         """Pass on everything that much later; every second piece by `jitter` more, order kept."""
-        self._do(lambda: self._rules.delays.update({direction: (seconds, jitter)}))
+        self._do(lambda: self._state.delays.update({direction: (seconds, jitter)}))
 
     def throttle(self, bytes_per_second: float) -> None:
         """Let no connection carry more than that in either direction."""
         if not bytes_per_second > 0:
             raise ValueError("bytes_per_second is above 0 (to stop all traffic: hang)")
-        self._do(lambda: setattr(self._rules, "rate", bytes_per_second))
+        self._do(lambda: setattr(self._state, "rate", bytes_per_second))
 
     def reset_after(
         self, count: int, direction: Direction = "to_client", *, times: int = 1
@@ -88,7 +85,7 @@ class FaultProxy:
 
         That happens to the first `times` connections that get so far.
         """
-        self._do(lambda: setattr(self._rules, "reset", Reset(count, direction, times)))
+        self._do(lambda: setattr(self._state, "reset", ResetOrder(count, direction, times)))
 
     def heal(self) -> None:
         """End every fault, and the connections that lost bytes by one."""
@@ -100,30 +97,30 @@ class FaultProxy:
     @property
     def connections(self) -> int:
         """How many are open now."""
-        return len(self._links)
+        return len(self._state.links)
 
     @property
     def accepted(self) -> int:
         """How many there have been."""
-        return self._counts.accepted
+        return self._state.accepted
 
     @property
     def resets(self) -> int:
         """How many `reset_after` has reset."""
-        return self._counts.resets
+        return self._state.resets
 
     def passed(self, direction: Direction) -> int:
         """How many bytes were passed on that way."""
-        return self._counts.passed[direction]
+        return self._state.passed[direction]
 
     def swallowed(self, direction: Direction) -> int:
         """How many bytes that were to go that way were swallowed."""
-        return self._counts.swallowed[direction]
+        return self._state.swallowed[direction]
 
     def wait_for(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
         """Wait until a condition on these counts holds, and raise `TimeoutError` if it does not."""
-        with self._counts.changed:
-            if not self._counts.changed.wait_for(condition, timeout):
+        with self._state.changed:
+            if not self._state.changed.wait_for(condition, timeout):
                 raise TimeoutError(f"not within {timeout:g} s")
 
     # -- its end -----------------------------------------------------------------------------------
@@ -168,7 +165,7 @@ class FaultProxy:
             self._server = await self._loop.create_server(self._accept, sock=self._socket)
 
     def _accept(self) -> asyncio.Protocol:
-        return Link(self._rules, self._counts, self._links, self._upstream).client
+        return ProxyLink(self._state).client
 
     def _refuse(self) -> None:
         """Keep the port, but do not listen: a system refuses connections to it by itself."""
@@ -178,17 +175,17 @@ class FaultProxy:
             self._socket = bound(self.port)
 
     def _cut(self) -> None:
-        for link in tuple(self._links):
+        for link in tuple(self._state.links):
             link.close()
 
     def _swallow(self, *directions: Direction) -> None:
-        self._rules.swallow.update(directions)
-        for link in self._links:
+        self._state.swallow.update(directions)
+        for link in self._state.links:
             link.balance()
 
     def _end_faults(self) -> None:
-        self._rules.clear()
-        for link in tuple(self._links):
+        self._state.clear_faults()
+        for link in tuple(self._state.links):
             link.heal()
 
     def _shut(self) -> None:

@@ -1,4 +1,4 @@
-"""The connections of a `FaultProxy`: two ends, a stream of bytes each way, and what befalls them.
+"""The connections of a `FaultProxy`: two ends, bytes on their way between them, and what happens to these.
 
 Everything here runs in the proxy's own event loop.
 """
@@ -17,7 +17,7 @@ type Direction = Literal["to_server", "to_client"]
 
 
 @dataclass(eq=False, slots=True)
-class Reset:
+class ResetOrder:
     """An order to reset the first `times` connections that carry `count` bytes in a direction."""
 
     count: int
@@ -25,67 +25,61 @@ class Reset:
     times: int
 
 
-@dataclass(slots=True)
-class Rules:
-    """The faults in force."""
+@dataclass(eq=False, slots=True)
+class ProxyState:
+    """The faults in force, the open connections, and counters of what went through."""
 
+    upstream: tuple[str, int]
     swallow: set[Direction] = field(default_factory=set[Direction])
     delays: dict[Direction, tuple[float, float]] = field(
         default_factory=dict[Direction, tuple[float, float]]
     )
     rate: float = math.inf
-    reset: Reset | None = None
+    reset: ResetOrder | None = None
+    links: "set[ProxyLink]" = field(
+        default_factory=lambda: set[ProxyLink]()  # noqa: PLW0108 - the class comes later
+    )
+    accepted: int = 0
+    resets: int = 0
+    passed: Counter[Direction] = field(default_factory=Counter[Direction])
+    swallowed: Counter[Direction] = field(default_factory=Counter[Direction])
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Notified of every change of a counter."""
 
-    def clear(self) -> None:
-        """No faults any more."""
+    def clear_faults(self) -> None:
+        """End all faults."""
         self.swallow.clear()
         self.delays.clear()
         self.rate = math.inf
         self.reset = None
 
 
-@dataclass(slots=True)
-class Counts:
-    """What went through; `changed` is notified of every change."""
-
-    accepted: int = 0
-    resets: int = 0
-    passed: Counter[Direction] = field(default_factory=Counter[Direction])
-    swallowed: Counter[Direction] = field(default_factory=Counter[Direction])
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds: closing sends an RST
-MANY = 1 << 18  # bytes under way in a stream, from which its source has to wait
+MANY = 1 << 18  # bytes under way in a direction, from which their source has to wait
 TICK = 0.02  # seconds of traffic in a piece that is throttled
 
 
-class Link:
+class ProxyLink:
     """One connection through the proxy, from its acceptance until both ends are closed."""
 
-    def __init__(
-        self, rules: Rules, counts: Counts, links: "set[Link]", upstream: tuple[str, int]
-    ) -> None:
-        self.rules = rules
-        self.counts = counts
+    def __init__(self, state: ProxyState) -> None:
+        self.state = state
         self.lost_bytes = False
         self.closed = False
-        self._links = links
-        self._upstream = upstream
+        self.client, self.server = ProxyEnd(self, "to_server"), ProxyEnd(self, "to_client")
+        self.client.peer, self.server.peer = self.server, self.client
         self._connecting: asyncio.Task[None] | None = None
         self._ended = 0
-        self.client, self.server = End(self), End(self)
-        self.client.received = Stream(self, "to_server", self.client, self.server)
-        self.server.received = Stream(self, "to_client", self.server, self.client)
 
-    def joined(self, end: "End") -> None:
-        """An end is connected; after the client's it goes on to the server's, if anything may."""
+    def joined(self, end: "ProxyEnd") -> None:
+        """An end is connected. After the client's, connect to the server unless that is to hang."""
+        state = self.state
         if end is self.client:
-            self._links.add(self)
-            with self.counts.changed:
-                self.counts.accepted += 1
-                self.counts.changed.notify_all()
-            if "to_server" in self.rules.swallow:
+            state.links.add(self)
+            with state.changed:
+                state.accepted += 1
+                state.changed.notify_all()
+            if "to_server" in state.swallow:
                 self.lost_bytes = True
             else:
                 self._connecting = asyncio.ensure_future(self._connect())
@@ -94,7 +88,7 @@ class Link:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: self.server, *self._upstream)
+            await loop.create_connection(lambda: self.server, *self.state.upstream)
         except OSError:
             self.close(reset=True)
 
@@ -108,57 +102,68 @@ class Link:
         for end in (self.client, self.server):
             end.close(reset=reset)
 
-    def stream_ended(self) -> None:
-        """Once both directions have, the connection has ended as it should."""
+    def direction_ended(self) -> None:
+        """Close both ends once both directions have ended."""
         self._ended += 1
         if self._ended == 2:
             for end in (self.client, self.server):
-                end.finish()
+                if end.transport is not None:
+                    end.transport.close()  # when all that was written is sent
 
     def end_lost(self, error: Exception | None) -> None:
-        """Unless that is how it was to end, the other end is of no use now."""
+        """Close the other end, too, unless both directions have ended."""
         if self._ended < 2:
             self.close(reset=error is not None)
-        with self.counts.changed:
+        with self.state.changed:
             if self.client.transport is None and self.server.transport is None:
-                self._links.discard(self)
-            self.counts.changed.notify_all()
+                self.state.links.discard(self)
+            self.state.changed.notify_all()
 
     def balance(self) -> None:
         """See again whether either end has to wait."""
-        for end in (self.client, self.server):
-            end.received.balance()
+        self.client.balance()
+        self.server.balance()
 
     def heal(self) -> None:
         """Pass on what is late, and close if what comes next would not fit what came before."""
         if self.lost_bytes:
             self.close()
-        for end in (self.client, self.server):
-            end.received.hurry()
+        self.client.hurry()
+        self.server.hurry()
 
 
-class End(asyncio.Protocol):
-    """One of a connection's two sockets; `received` is the stream of the bytes read from it."""
+class ProxyEnd(asyncio.Protocol):
+    """One of a connection's two sockets, and the bytes read from it, which go to its peer.
 
-    received: "Stream"
+    An empty piece is the end of that direction.
+    """
 
-    def __init__(self, link: Link) -> None:
+    peer: "ProxyEnd"
+
+    def __init__(self, link: ProxyLink, direction: Direction) -> None:
         self.transport: asyncio.Transport | None = None
-        self.full = False  # it does not take what is written fast enough
-        self.ended = False  # it will send no more
         self._link = link
+        self._direction: Direction = direction
+        self._full = False  # it does not take what is written fast enough
+        self._ended = False  # it will send no more
+        self._late: deque[tuple[float, bytes]] = deque()  # when to pass on, and what
+        self._size = 0
+        self._free_at = 0.0  # when what was sent before is through
+        self._pieces = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._order: ResetOrder | None = None
+        self._left = 0  # bytes until that order is carried out
+
+    # -- the socket --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._link.joined(self)
 
-    def data_received(self, data: bytes) -> None:
-        self.received.arrived(data)
-
     def eof_received(self) -> bool:
-        self.ended = True
-        self.received.arrived(b"")
+        self._ended = True
+        self.data_received(b"")
         return True  # the other direction goes on
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,47 +171,39 @@ class End(asyncio.Protocol):
         self._link.end_lost(exc)
 
     def pause_writing(self) -> None:
-        self.full = True
+        self._full = True
         self._link.balance()
 
     def resume_writing(self) -> None:
-        self.full = False
+        self._full = False
         self._link.balance()
 
-    def finish(self) -> None:
-        """Close it when all that was written is sent."""
-        if self.transport is not None:
-            self.transport.close()
-
     def close(self, *, reset: bool) -> None:
-        """Close it now."""
+        """Close the socket now."""
         if self.transport is not None:
             if reset:
                 raw = self.transport.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
 
+    def balance(self) -> None:
+        """Stop reading while too much is under way, or there is nowhere to put it."""
+        transport, peer = self.transport, self.peer
+        if transport is None or transport.is_closing() or self._ended:
+            return
+        stuck = peer.transport is None or peer._full or self._size > MANY
+        if stuck and self._direction not in self._link.state.swallow:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
-class Stream:
-    """The bytes of a connection that go in one direction; an empty piece is its end."""
+    # -- bytes on their way ------------------------------------------------------------------------
 
-    def __init__(self, link: Link, direction: Direction, source: End, target: End) -> None:
-        self._link = link
-        self._direction: Direction = direction
-        self._source, self._target = source, target
-        self._late: deque[tuple[float, bytes]] = deque()  # when to pass on, and what
-        self._size = 0
-        self._free_at = 0.0  # when what was sent before is through
-        self._pieces = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._order: Reset | None = None
-        self._left = 0  # bytes until that order is carried out
-
-    def arrived(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Pass it on, when its time has come."""
         if self._swallows(data):
             return
-        rate = self._link.rules.rate
+        rate = self._link.state.rate
         size = len(data) if rate == math.inf else max(1, int(rate * TICK))
         late = self._delay()
         now = asyncio.get_running_loop().time()
@@ -223,19 +220,8 @@ class Stream:
         self._late = deque((0.0, piece) for _, piece in self._late)
         self._pass_on()
 
-    def balance(self) -> None:
-        """Let the source wait while too much is under way, or there is nowhere to put it."""
-        source = self._source.transport
-        if source is None or source.is_closing() or self._source.ended:
-            return
-        stuck = self._target.transport is None or self._target.full or self._size > MANY
-        if stuck and self._direction not in self._link.rules.swallow:
-            source.pause_reading()
-        else:
-            source.resume_reading()
-
     def _delay(self) -> float:
-        seconds, jitter = self._link.rules.delays.get(self._direction, (0.0, 0.0))
+        seconds, jitter = self._link.state.delays.get(self._direction, (0.0, 0.0))
         self._pieces += 1
         return seconds + (0.0 if self._pieces % 2 else jitter)
 
@@ -256,31 +242,32 @@ class Stream:
         self.balance()
 
     def _swallows(self, data: bytes) -> bool:
-        if self._direction not in self._link.rules.swallow:
+        state = self._link.state
+        if self._direction not in state.swallow:
             return False
         self._link.lost_bytes = True
-        self._count(self._link.counts.swallowed, len(data))
+        self._count(state.swallowed, len(data))
         return True
 
     def _write(self, piece: bytes) -> None:
-        target = self._target.transport
+        target = self.peer.transport
         if target is None or target.is_closing():
             return
         if not piece:
             with suppress(OSError):  # that side has gone already
                 target.write_eof()
-            self._link.stream_ended()
+            self._link.direction_ended()
             return
         resets = self._resets_within(len(piece))
         piece = piece[: self._left] if resets else piece
         target.write(piece)
         if resets:
             self._link.close(reset=True)
-        self._count(self._link.counts.passed, len(piece), resets=resets)
+        self._count(self._link.state.passed, len(piece), resets=resets)
 
     def _resets_within(self, count: int) -> bool:
-        """Count these bytes for an order to reset, and tell whether it is to be carried out."""
-        order = self._link.rules.reset
+        """Count these bytes for an order to reset; True if it is to be carried out now."""
+        order = self._link.state.reset
         if order is None or order.direction != self._direction or not order.times:
             return False
         if order is not self._order:
@@ -292,8 +279,8 @@ class Stream:
         return True
 
     def _count(self, counter: Counter[Direction], count: int, *, resets: bool = False) -> None:
-        counts = self._link.counts
-        with counts.changed:
+        state = self._link.state
+        with state.changed:
             counter[self._direction] += count
-            counts.resets += resets
-            counts.changed.notify_all()
+            state.resets += resets
+            state.changed.notify_all()

@@ -1,18 +1,17 @@
-"""Writes down what one process sees, so that it survives that process: see `history`."""
+"""Records what one process sees, so that it survives the process: see `history`."""
 
 import os
 from itertools import count
-from math import inf
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from dibs.clock import BootClock
-from dibs.testing.history import Event, What, line
+from dibs.testing.history import HistoryEvent, What, line
 
 
-class Held(Protocol):
-    """What a recorder reads of a lease."""
+class RecordedLease(Protocol):
+    """The part of a lease that a recorder reads."""
 
     @property
     def key(self) -> bytes: ...
@@ -27,141 +26,108 @@ class Held(Protocol):
 class Recorder:
     """Appends this process's events to one file.
 
-    Threads may share one. After a fork the child makes its own, on another file.
+    Threads can share one. After a fork, the child makes its own, on another file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._clock = BootClock()
         self._process = os.getpid()
-        self._names: WeakKeyDictionary[Held, str] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[RecordedLease, str] = WeakKeyDictionary()
         self._numbers = count(1)
 
     def now(self) -> float:
         """The time by which events are recorded."""
         return self._clock.now()
 
-    def record(self, event: Event) -> None:
-        """Append an event as it stands."""
+    def record(self, event: HistoryEvent) -> None:
+        """Append an event as it is."""
         os.write(self._file, line(event).encode())
 
     def asked(self, *keys: bytes) -> float:
-        """A call that wants units of all `keys` at once begins; returns the time, for `granted`."""
+        """Record that a call that wants units of all `keys` begins; returns the time, for `granted`."""
         at = self.now()
         for key in keys:
-            self.record(Event(at, "asked", _text(key), process=self._process))
+            self._note("asked", key, at=at)
         return at
 
     def gave_up(self, key: bytes, invoked: float) -> None:
-        """The call that began at `invoked` ended without a grant."""
+        """Record that the call that began at `invoked` ended without a grant."""
         self._note("gave_up", key, invoked=invoked)
 
     def refused(self, key: bytes, invoked: float) -> None:
-        """The try that began at `invoked` found it taken, or closed."""
+        """Record that the try that began at `invoked` was refused."""
         self._note("refused", key, invoked=invoked)
 
     def granted(
         self,
-        lease: Held,
+        lease: RecordedLease,
         invoked: float,
         *,
         units: int = 1,
         capacity: int = 1,
         min_hold: float = 0.0,
     ) -> None:
-        """The call that began at `invoked` has returned `lease`."""
+        """Record that the call that began at `invoked` has returned `lease`."""
         at = self.now()  # before what remains: a pause in between then only shortens the hold
-        remaining = lease.remaining
-        self.record(
-            Event(
-                at,
-                "granted",
-                _text(lease.key),
-                self._name(lease),
-                lease.token,
-                invoked,
-                at + remaining,
-                units,
-                capacity,
-                tuple(lease.slots),
-                process=self._process,
-                min_hold=min_hold,
-            )
+        until = at + lease.remaining
+        self._of(
+            lease,
+            "granted",
+            at=at,
+            invoked=invoked,
+            until=until,
+            units=units,
+            capacity=capacity,
+            slots=tuple(lease.slots),
+            min_hold=min_hold,
         )
 
-    def resized(self, lease: Held, invoked: float, *, units: int, capacity: int) -> None:
-        """The call that began at `invoked` has changed how many units a lease has."""
-        self.record(
-            Event(
-                self.now(),
-                "resized",
-                _text(lease.key),
-                self._name(lease),
-                lease.token,
-                invoked,
-                units=units,
-                capacity=capacity,
-                slots=tuple(lease.slots),
-                process=self._process,
-            )
-        )
+    def resized(self, lease: RecordedLease, invoked: float, *, units: int, capacity: int) -> None:
+        """Record that the call that began at `invoked` has changed the units of a lease."""
+        slots = tuple(lease.slots)
+        self._of(lease, "resized", invoked=invoked, units=units, capacity=capacity, slots=slots)
 
-    def shrinking(self, lease: Held, *, units: int, capacity: int) -> None:
-        """The holder is about to ask for fewer units: from now on it relies on no more."""
-        event = Event(self.now(), "shrinking", _text(lease.key), self._name(lease), lease.token)
-        self.record(event._replace(units=units, capacity=capacity, process=self._process))
+    def shrinking(self, lease: RecordedLease, *, units: int, capacity: int) -> None:
+        """Record, before the call, that the holder relies on fewer units from now on."""
+        self._of(lease, "shrinking", units=units, capacity=capacity)
 
-    def renewed(self, lease: Held) -> None:
-        """Note the deadline that a lease has by now."""
+    def renewed(self, lease: RecordedLease) -> None:
+        """Record the deadline that a lease has by now."""
         at = self.now()
         remaining = lease.remaining
         if remaining > 0:
-            self._note("renewed", lease.key, self._name(lease), until=at + remaining)
+            self._of(lease, "renewed", at=at, until=at + remaining)
 
-    def releasing(self, lease: Held) -> None:
-        """The holder is about to release."""
-        self._note("releasing", lease.key, self._name(lease), token=lease.token)
+    def releasing(self, lease: RecordedLease) -> None:
+        """Record that the holder is about to release."""
+        self._of(lease, "releasing")
 
-    def believed(self, lease: Held, at: float) -> None:
-        """A check that began at `at` told the holder that it still holds."""
-        self.record(
-            Event(at, "believed", _text(lease.key), self._name(lease), process=self._process)
-        )
+    def believed(self, lease: RecordedLease, at: float) -> None:
+        """Record that a check that began at `at` found the lease held."""
+        self._of(lease, "believed", at=at)
 
-    def wrote(self, resource: str, lease: Held, at: float) -> None:
-        """The resource accepted a write at `at`, a time taken while nobody else could write."""
-        event = Event(at, "wrote", _text(lease.key), self._name(lease), lease.token)
-        self.record(
-            event._replace(resource=resource, slots=tuple(lease.slots), process=self._process)
-        )
+    def wrote(self, resource: str, lease: RecordedLease, at: float) -> None:
+        """Record that a resource accepted a write at `at`, a time at which nobody else could write."""
+        self._of(lease, "wrote", at=at, resource=resource, slots=tuple(lease.slots))
 
     def disturbed(self, process: int) -> None:
-        """A process was killed, paused or resumed."""
-        self.record(Event(self.now(), "disturbed", process=process))
+        """Record that a process was killed, paused or resumed."""
+        self.record(HistoryEvent(self.now(), "disturbed", process=process))
 
-    def _note(
-        self,
-        what: What,
-        key: bytes,
-        lease: str = "",
-        *,
-        token: int = 0,
-        invoked: float = -inf,
-        until: float = inf,
-    ) -> None:
-        at = self.now()
-        self.record(
-            Event(at, what, _text(key), lease, token, invoked, until, process=self._process)
-        )
-
-    def _name(self, lease: Held) -> str:
+    def _of(self, lease: RecordedLease, what: What, **fields: Any) -> None:
         name = self._names.get(lease)
         if name is None:
             name = self._names[lease] = f"{self._process}-{next(self._numbers)}"
-        return name
+        self._note(what, lease.key, lease=name, token=lease.token, **fields)
+
+    def _note(self, what: What, key: bytes, *, at: float | None = None, **fields: Any) -> None:
+        text = key.decode("utf-8", "backslashreplace")
+        when = self.now() if at is None else at
+        self.record(HistoryEvent(when, what, text, process=self._process, **fields))
 
     def close(self) -> None:
-        """Close the file; what was recorded is in it already."""
+        """Close the file. Everything that was recorded is in it already."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -174,7 +140,3 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

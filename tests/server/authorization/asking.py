@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from dibs.server.api.routing import Operation
+from dibs.server.app import TABLE
 from dibs.server.auth.policy import Scope
-from dibs.server.routes import ROUTES
 from dibs.stores.http.names import encoded
 from tests.server.authorization.matrix import INSIDE, NAME, NOTE, OWNER, Matrix, Someone
 from tests.server.world import b64
@@ -16,7 +16,7 @@ def shown(route: Operation) -> str:
     return f"{route.method} {route.path}"
 
 
-every_route = pytest.mark.parametrize("route", ROUTES, ids=shown)
+every_route = pytest.mark.parametrize("route", TABLE, ids=shown)
 
 
 def path_of(route: Operation, name: bytes = NAME) -> str:

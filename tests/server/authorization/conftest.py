@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator
 
-import jwt
 import pytest
 
-from dibs.server.auth.credentials import derived
+from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Principal, Scope
 from tests.server.authorization.matrix import (
@@ -63,16 +62,13 @@ def _headers_of_nobody(world: World) -> dict[str, str | None]:
         "a token of a revoked key": f"Bearer {token_of_revoked}",
         "an expired key": f"Bearer {expired}",
         "an expired token": f"Bearer {_token(ring, good, -3600)}",
-        "a token of another service": f"Bearer {_token(ring, good, 60, secret=b'x' * 32)}",
+        "a token of another service": f"Bearer {_token(ring, good, 60, secret=ServiceSecret(['x' * 32]))}",
         "a token of nobody's": f"Bearer {_token(ring, None, 60)}",
     }
 
 
-def _token(ring: KeyService, who: Principal | None, seconds: float, secret: bytes = b"") -> str:
-    claims = {
-        "iss": "dibs",
-        "sub": who.key_id if who else "nobody",
-        "iat": int(time.time() + seconds - 60),
-        "exp": int(time.time() + seconds),
-    }
-    return jwt.encode(claims, secret or derived(ring.secrets.newest, "tokens"), "HS256")
+def _token(
+    ring: KeyService, who: Principal | None, seconds: float, secret: ServiceSecret | None = None
+) -> str:
+    claims = (who.key_id if who else "nobody", int(time.time() + seconds))
+    return Signatures(secret or ring.secrets, "token").sign(claims)

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from dibs.server.api.routing import Operation
+from dibs.server.app import TABLE
 from dibs.server.auth.policy import Scope
-from dibs.server.routes import ROUTES
 from tests.server.authorization.asking import (
     ask,
     check_let_in,
@@ -75,7 +75,7 @@ def _check_looks_unused(who: Someone, route: Operation, status: int, text: str, 
         assert not any(value for value in found.values() if isinstance(value, list)), where
 
 
-FORCED = [route for route in ROUTES if route.needs.forced is not None]
+FORCED = [route for route in TABLE if route.needs.forced is not None]
 
 
 @pytest.mark.parametrize("route", FORCED, ids=shown)

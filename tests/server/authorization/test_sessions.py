@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dibs.server.api.routing import Operation
+from dibs.server.app import TABLE
+from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.keys import KeyService
-from dibs.server.auth.policy import Scope
-from dibs.server.routes import ROUTES
-from dibs.server.ui.seal import Seal, new_session
+from dibs.server.auth.policy import BrowserSession, Scope
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
 from tests.server.inside import keys_of
@@ -50,11 +50,11 @@ def _signed_in(world: World, who: Someone) -> Visitor:
 NEEDS_A_KEY = {"POST /v1/token", "POST /identity/token"}
 """What a session is no good for: whatever may be had for it would outlive a sign-out."""
 
-SESSION_ROUTES = [route for route in ROUTES if route.needs.kind == "session"]
+SESSION_ROUTES = [route for route in TABLE if route.needs.kind == "session"]
 
 key_routes = pytest.mark.parametrize(
     "route",
-    [route for route in ROUTES if route.needs.kind not in ("public", "session")],
+    [route for route in TABLE if route.needs.kind not in ("public", "session")],
     ids=shown,
 )
 
@@ -131,22 +131,25 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
     revoked, _ = matrix.world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
     matrix.world.do(lambda: ring.revoke(revoked.key_id))
     expired, _ = matrix.world.do(lambda: ring.create("old", {Scope.ADMIN}, [], expires_in=1e-6))
-    own, foreign, now = Seal(ring.secrets.newest), Seal(b"x" * 32), int(time.time())
+    own, foreign, now = ring.secrets, ServiceSecret(["x" * 32]), int(time.time())
     sessions = {
-        "a session that is over": (own, new_session(good.key_id, now - 1)),
-        "a session of a revoked key": (own, new_session(revoked.key_id, now + 60)),
-        "a session of an expired key": (own, new_session(expired.key_id, now + 60)),
-        "a session of another service": (foreign, new_session(good.key_id, now + 60)),
+        "a session that is over": (own, BrowserSession(good.key_id, now - 1, "a")),
+        "a session of a revoked key": (own, BrowserSession(revoked.key_id, now + 60, "b")),
+        "a session of an expired key": (own, BrowserSession(expired.key_id, now + 60, "c")),
+        "a session of another service": (foreign, BrowserSession(good.key_id, now + 60, "d")),
     }
     found = {
-        what: (seal.sealed(session), seal.token(session))
-        for what, (seal, session) in sessions.items()
+        what: (
+            Signatures(secret, "session").sign(session),
+            Signatures(secret, "csrf").sign(session.nonce),
+        )
+        for what, (secret, session) in sessions.items()
     }
     return found | {"no session": ("x", "x"), "nothing": ("", "")}
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("route", [r for r in ROUTES if r.needs.kind != "public"], ids=shown)
+@pytest.mark.parametrize("route", [r for r in TABLE if r.needs.kind != "public"], ids=shown)
 def test_no_cookie_of_nobodys_lets_in(
     matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Operation
 ) -> None:
@@ -159,7 +162,7 @@ def test_no_cookie_of_nobodys_lets_in(
                 assert status == 401, f"{shown(route)} with {what}: {status} {text}"
 
 
-SEEN = next(route for route in ROUTES if shown(route) == "GET /v1/locks/{name}")
+SEEN = next(route for route in TABLE if shown(route) == "GET /v1/locks/{name}")
 
 
 @contextmanager

@@ -8,14 +8,12 @@ import pytest
 from starlette.responses import Response
 
 from dibs.server.api.responses import empty_response
-from dibs.server.api.routing import Needs, Operation, everywhere, somewhere
-from dibs.server.app import Application
+from dibs.server.api.routing import Caller, Needs, Operation, everywhere, route, somewhere
+from dibs.server.app import TABLE, Application
 from dibs.server.auth.policy import IMPLIED, Principal, Scope
-from dibs.server.call import Call
-from dibs.server.routes import ROUTES
 from tests.server.authorization.asking import every_route, shown
 from tests.server.authorization.matrix import TRUST, Matrix, Someone
-from tests.server.inside import served_by, service_of
+from tests.server.inside import application_of, served_by
 
 PUBLIC = {
     "GET /",
@@ -37,7 +35,7 @@ def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
         (path, method, needs) for path, methods in served for method, needs in methods.items()
     } == {
         (each.path, method, each.needs)
-        for each in ROUTES
+        for each in TABLE
         for method in (
             each.method,
             *(["HEAD"] if each.method == "GET" and not each.is_stream else []),
@@ -77,7 +75,7 @@ def test_a_class_that_looks_at_no_scope_cant_be_made_with_one(kind: Any) -> None
 
 
 def test_only_these_are_public() -> None:
-    assert {shown(route) for route in ROUTES if route.needs.kind == "public"} == PUBLIC
+    assert {shown(route) for route in TABLE if route.needs.kind == "public"} == PUBLIC
 
 
 LEAST = {
@@ -112,11 +110,12 @@ def test_what_is_an_administrators_stays_so(route: Operation) -> None:
 def test_a_class_holds_wherever_it_is_used(matrix: Matrix, needs: Needs) -> None:
     """Also one that no route has just now."""
 
-    async def handler(_: Call) -> Response:
-        return empty_response(204)
+    class Part:
+        @route("GET", "/x", needs, summary="")
+        async def get(self, _: Caller) -> Response:
+            return empty_response(204)
 
-    route = Operation(method="GET", path="/x", needs=needs, handler=handler, summary="")
-    application = Application(service_of(matrix.world), [route])
+    application = application_of(matrix.world, Part())
     for who in matrix.everybody:
         status = matrix.world.do(partial(_status_of, application, who))
         bounded = needs.kind == "everywhere" and bool(who.directories)

@@ -40,26 +40,28 @@ def release_not_done() -> None:
 def the_same_for_the_same_owner() -> None:
     """Whoever asks again without an id, as after an answer that was lost, gets what its name has already."""
     from dibs.model import Inspect
-    from dibs.server.routes import acquiring
+    from dibs.server.api.locks import LockRoutes
+    from dibs.server.api.waiting import WaitingAcquires
 
     known: dict[tuple[bytes, str], Any] = {}
 
-    def plant(name: str) -> None:
-        real = getattr(acquiring, name)
+    def plant(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
 
-        async def attempt(call: Any, wanted: Any, *how: Any, brought: bool) -> Any:
+        async def attempt(self: Any, caller: Any, wanted: Any, *how: Any, keep_id: bool) -> Any:
             had = known.get((wanted.key, wanted.owner))
-            if had is not None and not brought:
-                status = (await call.service.leases.ask(call.principal, Inspect(wanted.key))).reply
+            if had is not None and not keep_id:
+                status = (await self._leases.ask(caller.principal, Inspect(wanted.key))).reply
                 if any(holder.token == had.token for holder in status.holders):
                     return had
-            had = known[wanted.key, wanted.owner] = await real(call, wanted, *how, brought=brought)
+            had = await real(self, caller, wanted, *how, keep_id=keep_id)
+            known[wanted.key, wanted.owner] = had
             return had
 
-        put(acquiring, name, attempt)
+        put(owner, name, attempt)
 
-    plant("_try")
-    plant("acquire_in_line")
+    plant(LockRoutes, "_try")
+    plant(WaitingAcquires, "acquire")
 
 
 def gives_up_for_the_caller() -> None:
@@ -68,14 +70,14 @@ def gives_up_for_the_caller() -> None:
     That takes holds that last: it is found with `--ttl 4 --seconds 75 --processes 5 --raw 5 --tasks 6
     --locks 15 --primitives lock --spare-clients --strike "answers lost,black hole,connections cut"`.
     """
-    from dibs.server.routes import acquiring
+    from dibs.locks.acquire import AcquireAttempt
 
-    real = acquiring._Line.__init__
+    real = AcquireAttempt.__init__
 
-    def init(self: Any, *given: Any, brought: bool) -> None:
-        real(self, *given, brought=False)
+    def init(self: Any, *given: Any, keep_id: bool = False, **more: Any) -> None:
+        real(self, *given, **more)
 
-    put(acquiring._Line, "__init__", init)
+    put(AcquireAttempt, "__init__", init)
 
 
 def last_come_first_served() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dibs.core.timing import DRIFT, claim_timeout
 from dibs.testing.checker import Violation
-from dibs.testing.history import Event, read
+from dibs.testing.history import HistoryEvent as Event
+from dibs.testing.history import read
 from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.verdict import Verdict

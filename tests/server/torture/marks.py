@@ -1,6 +1,6 @@
 """What clients write down besides what any history has: events that are told apart by `resource`."""
 
-from dibs.testing.history import Event
+from dibs.testing.history import HistoryEvent as Event
 
 STILL_HELD = "still held"
 """A release was acknowledged, and a look that began later found the hold it was for."""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.testing import Event, Recorder, TorturePlan
+from dibs.testing import HistoryEvent as Event
+from dibs.testing import Recorder, TorturePlan
 from tests.server.torture.judging import ServiceJudge
 from tests.server.torture.marks import still_held
 from tests.server.torture.trial import KINDS, tortured
@@ -20,7 +21,7 @@ KEY = b"lock:x/lock-1"
 def test_nothing_is_held_twice_while_servers_and_ways_are_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.testing.torture.namespace.LINGER", 0.0)  # the store ends anyway
+    monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)  # the store ends anyway
     plan = TorturePlan(
         seconds=17, cycles=250, processes=3, tasks=4, ttl=1, seed=3, primitives=KINDS
     )

@@ -49,7 +49,7 @@ class ServiceRound(Round):
         return not self.spared and super()._strike(glances)
 
     def _storm(self, until: float, wait: Wait) -> None:
-        with self.storm.raging(self._crew.recorder):
+        with self.storm.raging(self.crew.recorder):
             super()._storm(until, wait)
 
 
@@ -77,12 +77,12 @@ class ServiceTorture(Torture):
     def _judge(self) -> Judge:
         return self.judged_by
 
-    def _round(self, number: int, url: str, prefix: str, folder: Path) -> tuple[Crew, Round]:
+    def _round(self, number: int, url: str, prefix: str, folder: Path) -> Round:
         crew = ServiceCrew(url, prefix, self.plan, folder)
         crew.raw, crew.bug = self._raw, self._bug
         turns = ServiceRound(crew, self.plan, folder, number, self._enough)
         turns.storm, turns.spared = self.storm, self._spared
-        return crew, turns
+        return turns
 
 
 @contextmanager

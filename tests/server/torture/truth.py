@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,20 +159,24 @@ class StreamReader:
     def __init__(self, url: str, name: str) -> None:
         self.judge = StreamJudge(name)
         self.trouble = ""
-        self._tail = Tail(url, "/events")
+        self._url = url
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, name=f"events of {name}")
         self._thread.start()
 
     def _read(self) -> None:
         try:
-            for told in self._tail:
-                self.judge.take(told.kind, told.data if isinstance(told.data, Mapping) else {})
+            with closing(Tail(self._url, "/events")) as tail:
+                while not self._over.is_set():
+                    if (told := tail.take(0.2)) is not None:
+                        data = told.data if isinstance(told.data, Mapping) else {}
+                        self.judge.take(told.kind, data)
         except DibsError as error:
             self.trouble = f"{self.judge._name}: {error}"
 
     def close(self) -> None:
         """Read no more."""
-        self._tail.close()
+        self._over.set()
         self._thread.join()
 
 

@@ -10,11 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dibs.testing.torture.hands import Hand
 from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.plan import primitive_of
-from dibs.testing.torture.turns import TURNS, LockTurns, RWLockTurns, SemaphoreTurns, Turns, Wish
-from dibs.testing.torture.worker import Worker, work
+from dibs.testing.torture.turns import (
+    TURNS,
+    Hand,
+    LockTurns,
+    RWLockTurns,
+    SemaphoreTurns,
+    Turns,
+    Wish,
+)
+from dibs.testing.torture.worker import TortureWorker as Worker
+from dibs.testing.torture.worker import work
 from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient
 from tests.torture.in_line import LineHand

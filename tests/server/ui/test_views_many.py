@@ -77,7 +77,7 @@ def test_the_list_is_windowed_to_its_end(page: Page) -> None:
     page.keyboard.press("End")
     expect(last).to_be_focused()
     assert rows(page) < ROWS
-    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("about 30,000 in use")
+    expect(page.locator("[data-figure=held]")).to_have_text("about 30,000 held")
     page.keyboard.press("Home")
     expect(first).to_be_focused()
     scroll(page, MANY)
@@ -94,7 +94,7 @@ def test_one_who_comes_back_finds_the_list_where_he_left_it(page: Page) -> None:
     scroll(page, 5_000)
     middle = page.get_by_role("link", name="jobs/005005")
     middle.click()
-    expect(page.locator(".holder-card")).to_contain_text("worker-")
+    expect(page.locator(".lock .hold")).to_contain_text("worker-")
     page.go_back()
     expect(middle).to_be_visible()
 
@@ -115,4 +115,4 @@ def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
 def test_a_beginning_is_found_at_once(page: Page) -> None:
     page.get_by_label("Prefix").fill("jobs/0277")
     expect(page.get_by_role("link", name="jobs/027700")).to_be_visible()
-    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("100 in use")
+    expect(page.locator("[data-figure=held]")).to_have_text("100 held")

@@ -21,7 +21,7 @@ def page(world: World, browser: Browser) -> Iterator[Page]:
 
 
 PAGED = """async ({ seed }) => {
-    const { Paged } = await import('/ui/paged.js');
+    const { Paged } = await import('/ui/list.js');
     const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
     const some = (most) => Math.floor(random() * most);
     const spelt = (number) => String(number).padStart(6, '0');
@@ -62,7 +62,7 @@ def test_a_list_that_changes_while_it_is_paged_has_everything_once(page: Page, s
 
 
 LANES = """async ([statuses, events]) => {
-    const { lanes } = await import('/ui/lanes.js');
+    const { lanes } = await import('/ui/views/timeline.js');
     return lanes(statuses, events).map(({ id, blocks }) => [id, [...blocks.values()]]);
 }"""
 
@@ -97,7 +97,7 @@ def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
         "owner": "now",
         "slots": [0],
     }
-    status = {"kind": "lock", "spelt": "YQ", "holders": [held]}
+    status = {"kind": "lock", "encodedName": "YQ", "holders": [held]}
     found = dict(page.evaluate(LANES, [[status], told]))
     blocks = [(b["start"], b["end"], b["token"], b["how"]) for b in found["lock:YQ:"]]
     assert blocks == [(3, 7, 0, "released"), (10, 15, 1, "expired"), (16.5, None, 9, "")]
@@ -107,12 +107,46 @@ def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
     }
 
 
+LENGTHS = """async (looks) => {
+    const { statusOf, isExpiring } = await import('/ui/status.js');
+    return looks.map(([lease, asked, held_for, expires_in]) => {
+        const holder = { lease, owner: 'me', token: 1, held_for, expires_in };
+        const [hold] = statusOf({ key: 'bG9jazp4', capacity: 1, holders: [holder] }, asked).holders;
+        return [hold.whole, isExpiring(hold, asked)];
+    });
+}"""
+
+
+def test_a_hold_that_is_renewed_is_not_expiring_however_long_it_lasts(page: Page) -> None:
+    """The length of a lease is learnt from what is left after a renewal."""
+    looks = [
+        ("unrenewed", 100, 20, 40),
+        ("unrenewed", 130, 50, 10),
+        ("renewed", 200, 9_000, 12),  # first seen in the midst of its life
+        ("renewed", 208, 9_008, 4),
+        ("renewed", 212, 9_012, 30),  # renewed
+        ("renewed", 222, 9_022, 20),
+        ("renewed", 232, 9_032, 30),
+        ("renewed", 257, 9_057, 5),  # not any more
+    ]
+    assert page.evaluate(LENGTHS, looks) == [
+        [60, False],
+        [60, True],
+        [12, False],
+        [12, False],
+        [30, False],
+        [30, False],
+        [30, False],
+        [30, True],
+    ]
+
+
 FOLLOWED = """async () => {
-    const { follow } = await import('/ui/stream.js');
+    const { follow } = await import('/ui/api.js');
     const heard = [];
     await new Promise((enough) => {
-        const told = (kind, data) => heard.push([kind, data]) === 2 && enough();
-        const { stop } = follow('/cut', { told, state: () => {} });
+        const onEvent = (type, data) => heard.push([type, data]) === 2 && enough();
+        const { stop } = follow('/cut', { onEvent, onState: () => {} });
         addEventListener('enough', stop);
     });
     dispatchEvent(new Event('enough'));
@@ -138,15 +172,15 @@ def test_a_stream_goes_on_after_the_last_whole_event(page: Page) -> None:
 
 
 STOPPED = """async () => {
-    const { follow } = await import('/ui/stream.js');
+    const { follow } = await import('/ui/api.js');
     return await new Promise((end) => {
         const heard = [];
-        const told = (kind) => {
-            heard.push(kind);
+        const onEvent = (type) => {
+            heard.push(type);
             stop();
             setTimeout(end, 0, heard);
         };
-        const { stop } = follow('/two', { told, state: () => {} });
+        const { stop } = follow('/two', { onEvent, onState: () => {} });
     });
 }"""
 

@@ -1,17 +1,23 @@
 """What `etcdctl` does to our keys: no two holders, and an operator learns what is wrong and what to do."""
 
 import json
+import os
 import subprocess
+import sys
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
-from dibs.errors import AcquireTimeout, Corrupt, LeaseLost
+from dibs.errors import AcquireTimeout, BackendUnavailable, Corrupt, LeaseLost
 from dibs.sync import connect
 from tests.servers.binaries import etcdctl_program
 from tests.servers.etcd import EtcdServer
@@ -102,6 +108,42 @@ def test_who_waits_is_served_after_a_compaction(own_server: EtcdServer) -> None:
         lease.release()
         assert got.wait(5)
         thread.join()
+
+
+@pytest.mark.once
+def test_doctor_tells_that_no_old_revision_is_deleted(own_server: EtcdServer) -> None:
+    """Else etcd would one day take no writes any more: not even renewals."""
+    url = f"etcd://127.0.0.1:{own_server.port}"
+    assert "history" not in findings(url)
+    for _ in range(1001):
+        own_server.call("kv/put", {"key": "YQ==", "value": "YQ=="})
+    assert findings(url)["history"]["level"] == "warning"
+    compact(own_server)
+    assert findings(url)["history"]["level"] == "ok"
+
+
+@pytest.mark.once
+def test_a_full_etcd_is_told_with_what_helps(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path / "etcd", extra=("--quota-backend-bytes=1000000",)) as server:
+        own = f"etcd://127.0.0.1:{server.port}"
+        value = b64encode(bytes(100_000)).decode()
+        with suppress(HTTPError):
+            for _ in range(20):
+                server.call("kv/put", {"key": "YQ==", "value": value})
+        with connect(own) as client, pytest.raises(BackendUnavailable, match="auto-compaction"):
+            client.lock("a").acquire(wait=0)
+
+
+def findings(url: str) -> dict[str, Any]:
+    """What `dibs doctor` reports, by its subjects."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dibs", "doctor", "--json"],
+        env=os.environ | {"DIBS_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {each["about"]: each for each in map(json.loads, done.stdout.splitlines())}
 
 
 def test_get_shows_who_holds(etcd_url: str, etcd_server: EtcdServer) -> None:

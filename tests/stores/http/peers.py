@@ -101,6 +101,10 @@ class Peer:
             except OSError:
                 pass  # they were first
 
+    def is_alone(self) -> bool:
+        """Whether all that were here have hung up."""
+        return not any(thread.is_alive() for thread in self._threads[1:])
+
     def _accept(self) -> None:
         while True:
             try:

@@ -378,7 +378,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert IDLE < 60  # what many a balancer waits
-    for module in ("web.links", "http.threads"):
+    for module in ("web.links", "http.blocking"):
         monkeypatch.setattr(f"dibs.stores.{module}.IDLE", 0.2)
 
     async def case() -> None:

@@ -21,6 +21,7 @@ from dibs.model import (
     Resize,
 )
 from dibs.stores.postgres.ledger import escaped
+from tests.sampling import EVERY, examples
 from tests.servers.postgres import PostgresServer
 from tests.stores.ledger_reference import NOON, VECTORS, Time
 from tests.stores.postgres.ledger_plans import MORE_THAN_A_BATCH, ROWS
@@ -44,16 +45,17 @@ def test_a_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any
     follow(plan, subject, manner)
 
 
+@EVERY
 @pytest.mark.parametrize("manner", MANNERS)
-def test_the_vectors_are_answered_alike(subject: Database, manner: str) -> None:
-    """The conformance suite replays them over connections; here also command by command."""
-    for plan in VECTORS:
+def test_the_vectors_are_answered_alike(subject: Database, manner: str, every: int) -> None:
+    """The conformance suite replays them all over connections; here also command by command."""
+    for plan in VECTORS[::every]:
         follow(plan, subject, manner)
 
 
 @pytest.mark.parametrize("manner", MANNERS)
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -31,6 +31,7 @@ from dibs.model import (
 from dibs.stores.port import BlockingConnection
 from dibs.stores.postgres import PostgresStore, ledger, schema
 from dibs.testing import ManualClock
+from tests.sampling import sampled
 from tests.servers.postgres import PostgresServer
 from tests.stores.ledger_reference import Time
 from tests.stores.postgres.ledger_mutants import FAST_MUTANTS, LONE_MUTANTS, MUTANTS
@@ -228,14 +229,14 @@ def test_a_buried_id_is_gone_for_every_manner_of_asking(subject: Database) -> No
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("name", MUTANTS | FAST_MUTANTS)
+@pytest.mark.parametrize("name", sampled(MUTANTS | FAST_MUTANTS, every=5))
 def test_a_planted_error_is_found(name: str, postgres_url: str) -> None:
     find(postgres_url, (MUTANTS | FAST_MUTANTS)[name], "together")
 
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("name", LONE_MUTANTS | FAST_MUTANTS)
+@pytest.mark.parametrize("name", sampled(LONE_MUTANTS | FAST_MUTANTS, every=5))
 def test_one_in_the_fast_path_is_found(name: str, postgres_url: str) -> None:
     find(postgres_url, (LONE_MUTANTS | FAST_MUTANTS)[name], "one by one")
 

@@ -10,7 +10,7 @@ from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
 from dibs.stores.port import Store
 from dibs.stores.redis import RedisStore
 from dibs.testing.conformance.world import step
-from dibs.testing.connections import Connection
+from dibs.testing.connections import TestedConnection as Connection
 from tests.connections import connection_to
 
 type Case = Callable[[], Awaitable[None]]

@@ -100,10 +100,10 @@ def first_difference(subject: Scripted) -> int | None:
     return None
 
 
-def hold_equal(subject: Scripted, examples: int) -> None:
+def hold_equal(subject: Scripted, number: int) -> None:
     """Raise where an answer differs, with the smallest plan that shows it."""
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
     @given(plan=ANY_PLANS)
     def plans(plan: list[Any]) -> None:
         follow(answered(plan), subject)

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Refused, Released, Renew, Renewed
-from dibs.testing.connections import Connection
+from dibs.testing.connections import TestedConnection as Connection
 from tests.servers.redis import RedisServer
 from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.stores.redis.counting import calls, ours, reset

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
@@ -61,12 +60,18 @@ class Looker:
         self.ask(end)
 
     def start_broker(self, key: bytes) -> None:
-        """As who knows no memo does it."""
+        """As a fair workflow does it."""
         queue = queue_of(self._url)
 
         async def start(client: Client) -> None:
             given = BrokerInput(text_of(key))
-            await client.start_workflow(ids.BROKER, given, id=ids.broker_id(key), task_queue=queue)
+            await client.start_workflow(
+                ids.BROKER,
+                given,
+                id=ids.broker_id(key),
+                task_queue=queue,
+                memo={ids.MEMO: text_of(key)},
+            )
 
         self.ask(start)
 
@@ -74,11 +79,6 @@ class Looker:
 def queue_of(url: str) -> str:
     """The queue that a store's URL names."""
     return parse_qs(urlsplit(url).query)["task_queue"][0]
-
-
-def mailbox(backend: Any) -> str:
-    """The workflow that a backend's pushes go to."""
-    return ids.mailbox_id(backend.inbox)
 
 
 def new_key(kind: str = "lock") -> bytes:

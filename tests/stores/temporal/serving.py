@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from uuid import uuid4
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from dibs.stores.temporal.client.pollers import polled
+from dibs.stores.temporal.client import pollers
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 
@@ -20,8 +20,9 @@ STARTS = 30.0
 class ThreadedWorker:
     """Serves a task queue until it is stopped."""
 
-    def __init__(self, address: str, queue: str) -> None:
+    def __init__(self, address: str, queue: str, workflows: Sequence[type] = WORKFLOWS) -> None:
         self.queue = queue
+        self._workflows = workflows
         self._address = address
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -47,21 +48,23 @@ class ThreadedWorker:
         worker = Worker(
             client,
             task_queue=self.queue,
-            workflows=WORKFLOWS,
+            workflows=self._workflows,
             activities=ACTIVITIES,
             workflow_runner=UnsandboxedWorkflowRunner(),
         )
         async with worker:
-            while not await polled(client, self.queue):
+            while not await pollers(client, self.queue):
                 await asyncio.sleep(0.02)
             self._started.set()
             await self._stopping.wait()
 
 
 @contextmanager
-def brokers_for(server: TemporalServer, queue: str = "") -> Generator[str]:
+def brokers_for(
+    server: TemporalServer, queue: str = "", workflows: Sequence[type] = WORKFLOWS
+) -> Generator[str]:
     """A served queue of its own; gives the store's URL."""
-    worker = ThreadedWorker(server.address, queue or f"store-{uuid4().hex}")
+    worker = ThreadedWorker(server.address, queue or f"store-{uuid4().hex}", workflows)
     worker.start()
     try:
         yield f"{server.url}?task_queue={worker.queue}"

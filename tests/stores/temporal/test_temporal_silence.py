@@ -18,7 +18,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 import dibs.sync
 from dibs.errors import BackendUnavailable
 from dibs.stores.registry import store_for, store_of
-from dibs.stores.temporal.client.pollers import polled
+from dibs.stores.temporal.client import pollers
 from dibs.stores.temporal.protocol import ids, wire
 from tests.cli.processes import Cli, end
 from tests.connections import connection_to
@@ -114,7 +114,7 @@ async def test_a_call_that_was_taken_and_is_not_answered_has_an_end(
     runner = UnsandboxedWorkflowRunner()
     backend = connection_to(store_for(f"{temporal_server.url}?task_queue={queue}"), "async")
     async with Worker(client, task_queue=queue, workflows=[Mute], workflow_runner=runner):
-        while not await polled(client, queue):
+        while not await pollers(client, queue):
             await asyncio.sleep(0.02)
         key = new_key()
         async with asyncio.timeout(LONG):

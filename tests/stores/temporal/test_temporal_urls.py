@@ -6,8 +6,8 @@ import pytest
 
 from dibs.errors import NotConfigured
 from dibs.stores.registry import store_for
-from dibs.stores.temporal.client.url import read_url
 from dibs.stores.temporal.protocol.ids import QUEUE
+from dibs.stores.temporal.url import read_url
 
 SECRET = "s3cr3t-k3y"
 
@@ -63,12 +63,13 @@ def test_where_it_is(url: str, place: str) -> None:
         ("temporal://host:port/x", "'host:port' is no host:port"),
         ("temporal://:7233/x", "':7233' is no host:port"),
         ("temporal://host/a/b", "'a/b' is no namespace"),
-        ("temporal://host/x?queue=a", "no option queue=; known are api_key, config_file"),
+        (
+            "temporal://host/x?queue=a",
+            "no option queue=; known are api_key, profile, task_queue, tls",
+        ),
         ("temporal://host/x?tls=maybe", "tls= is true or false"),
         ("temporal://host/x?task_queue=", "task_queue= is empty"),
         ("temporal://host/x?tls=true&tls=true", "tls= is given twice"),
-        ("temporal://host/x?tls=false&tls_ca=a", "tls_ca= needs TLS, and tls=false turns it off"),
-        ("temporal://host/x?tls_cert=a", "tls_cert= and tls_key= belong together"),
         (f"temporal://me:{SECRET}@host/x", "has no user and no password; for an API key set"),
     ],
 )
@@ -119,24 +120,14 @@ def test_a_key_of_the_file_goes_nowhere_else() -> None:
     assert named.target().options["api_key"] == "of-the-file"
 
 
-def test_a_file_may_be_named(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TEMPORAL_CONFIG_FILE")
-    target = read_url(f"temporal://?config_file={profiles}&profile=prod").target()
-    assert target.namespace == "production"
-
-
 @pytest.mark.usefixtures("profiles")
 def test_a_profile_that_is_not_there_is_told() -> None:
     with pytest.raises(NotConfigured, match="temporal config list"):
         read_url("temporal://?profile=nope").target()
 
 
-def test_certificates_are_read_when_it_connects(tmp_path: Path) -> None:
-    for name in ("ca", "cert", "key"):
-        (tmp_path / name).write_text(name)
-    ours = "&".join(f"tls_{name}={tmp_path}/{name}" for name in ("ca", "cert", "key"))
-    tls = read_url(f"temporal://h/x?{ours}&tls_server_name=t.example").target().options["tls"]
-    assert (tls.server_root_ca_cert, tls.client_private_key) == (b"ca", b"key")
-    assert (tls.client_cert, tls.domain) == (b"cert", "t.example")
-    with pytest.raises(NotConfigured, match="No such file"):
-        read_url("temporal://h/x?tls_ca=/not/there").target()
+def test_certificates_are_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_TLS_SERVER_NAME", "t.example")
+    monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_DATA", "ca")
+    tls = read_url("temporal://h/x").target().options["tls"]
+    assert (tls.server_root_ca_cert, tls.domain) == (b"ca", "t.example")

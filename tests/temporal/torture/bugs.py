@@ -56,13 +56,13 @@ def tokens_fall() -> None:
 
 def forgets_when_continuing() -> None:
     """The broker's next run begins with an empty book."""
-    from dibs.stores.temporal.broker.workflow import DibsBroker
+    from dibs.temporal.broker.workflow import DibsBroker
 
     real = DibsBroker._next_input
 
     def next_input(self: Any) -> Any:
         given: Any = real(self)
-        given.state["desk"] = None
+        given.state["book"] = None
         return given
 
     put(DibsBroker, "_next_input", next_input)
@@ -71,16 +71,16 @@ def forgets_when_continuing() -> None:
 def last_come_first_served() -> None:
     """The queue of a broker is a stack."""
     from dibs.model import Acquire
-    from dibs.stores.temporal.broker.desk import Desk
+    from dibs.temporal.broker.book import BrokerBook
 
-    real = Desk.apply
+    real = BrokerBook.apply
 
     def apply(self: Any, command: Any, now: float, stamp: int) -> Any:
         if isinstance(command, Acquire):
             command = replace(command, priority=int(now) % 1_000_000)
         return real(self, command, now, stamp)
 
-    put(Desk, "apply", apply)
+    put(BrokerBook, "apply", apply)
 
 
 def the_dead_are_waited_for() -> None:
@@ -92,9 +92,9 @@ def the_dead_are_waited_for() -> None:
 
 def brokers_stay() -> None:
     """Brokers never end."""
-    from dibs.stores.temporal.broker.workflow import DibsBroker
+    from dibs.temporal.broker.workflow import DibsBroker
 
-    put(DibsBroker, "_finished", lambda self: False)
+    put(DibsBroker, "_is_over", lambda self: False)
 
 
 @dataclass(frozen=True, slots=True)

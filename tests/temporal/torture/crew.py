@@ -139,7 +139,7 @@ class Queues:
 
     @property
     def permits(self) -> str:
-        """Of permits, brokers and mailboxes."""
+        """Of permits and brokers."""
         return f"{self.prefix}-permits"
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from dibs.clock import BootClock
-from dibs.testing.recorder import Held, Recorder
+from dibs.testing.recorder import RecordedLease as Held
+from dibs.testing.recorder import Recorder
 
 _CLOCK = BootClock()
 

@@ -15,7 +15,8 @@ from dibs.testing.checker import (
     check_tokens,
     check_writes,
 )
-from dibs.testing.history import Event, merge
+from dibs.testing.history import HistoryEvent as Event
+from dibs.testing.history import merge
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.holders import Order

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dibs.testing.history import Event
+from dibs.testing.history import HistoryEvent as Event
 
 KILLED = "killed"
 """That process is dead: what it did, it does no more."""

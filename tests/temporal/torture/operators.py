@@ -79,8 +79,8 @@ class Operator:
             self._diary.record(cleared(freed.at, key, (freed.slot,), freed.ended))
 
 
-_LINGERING = (ids.BROKER, ids.MAILBOX)
-"""They take a minute to end after those who were killed."""
+_LINGERING = (ids.BROKER,)
+"""It takes a minute to end after those who were killed."""
 
 
 async def left_open(client: Client, plan: Plan) -> list[str]:

@@ -14,11 +14,11 @@ from typing import Any
 
 from dibs.errors import LeaseLost
 from dibs.testing.leash import hold_to
-from dibs.testing.torture.hands import Hand
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.turns import SemaphoreTurns, Turns, Wish
-from dibs.testing.torture.worker import Worker, run_async, run_blocking
-from dibs.testing.torture.worlds import WORLDS
+from dibs.testing.torture.plan import WORLDS
+from dibs.testing.torture.turns import Hand, SemaphoreTurns, Turns, Wish
+from dibs.testing.torture.worker import TortureWorker as Worker
+from dibs.testing.torture.worker import run_async, run_blocking
 from tests.temporal.torture.marks import lost
 from tests.temporal.torture.plan import POOLS
 from tests.torture.in_line import LineHand

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dibs.core.timing import TOMBSTONE_TTL
-from dibs.stores.temporal.client.listening import LONGEST
 
 type Mode = Literal["slot", "fair"]
 MODES: tuple[Mode, ...] = ("slot", "fair")
@@ -16,7 +15,7 @@ SLACK = 15.0
 GRACE = 30.0
 """Seconds beyond its lease that a permit may stay open before it counts as left behind."""
 IDLE = 3.0
-"""Brokers and mailboxes that nobody calls end after so many seconds here, so that they do so often."""
+"""Brokers that nobody calls end after so many seconds here, so that they do so often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +62,10 @@ class Plan:
     def patience(self) -> float:
         """Seconds after which nothing is open any more once everybody has gone.
 
-        Permits end with their leases. A program that was killed has left a call at its mailbox, and ids
-        that the broker remembers; when these are over both are still there while they are idle.
+        Permits end with their leases. A program that was killed has left ids that the broker remembers;
+        when these are over the broker is still there while it is idle.
         """
-        ends = max(LONGEST, TOMBSTONE_TTL) + 2 * IDLE + SLACK if self.to_the_end else 0.0
+        ends = TOMBSTONE_TTL + 2 * IDLE + SLACK if self.to_the_end else 0.0
         return max(self.lease + GRACE, ends)
 
     @property

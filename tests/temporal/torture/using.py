@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temporalio import activity
 
-from dibs.testing.torture.resources import Pairs
+from dibs.testing.torture.resources import ProtectedFiles as Pairs
 from tests.temporal.torture.diary import Claim, Diary, boot_time
 
 USE = "TortureUse"

@@ -97,12 +97,11 @@ async def _connected(address: str) -> Client:
 
 
 def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
-    from dibs.temporal import DibsBroker, DibsMailbox, PermitSlotWorkflow
+    from dibs.temporal import DibsBroker, PermitSlotWorkflow
     from dibs.temporal.worker.served import owner_closed
     from tests.temporal.torture.holders import Holder
 
     DibsBroker.EVENTS, DibsBroker.IDLE = BROKER_EVENTS, IDLE
-    DibsMailbox.LINGER = IDLE
     own = {"dibs", "tests"}  # bugs are planted outside of the sandbox, and imports take long
     common = {
         "workflow_runner": SandboxedWorkflowRunner(
@@ -123,7 +122,7 @@ def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
         Worker(
             client,
             task_queue=orders.permits,
-            workflows=[PermitSlotWorkflow, DibsBroker, DibsMailbox],
+            workflows=[PermitSlotWorkflow, DibsBroker],
             activities=[owner_closed],
             **common,  # type: ignore[arg-type]
         ),

@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import cycle
 
-from dibs.cli.output import counted, shown, span
+from dibs.cli.output import counted, shown
 from dibs.model import Holder, Inspect, Status
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.lock_events import LockEvent
-from dibs.server.serve import Server
+from dibs.server.main import Server
 
 KILLED_EVERY = 15.0
 """Seconds between two kills."""
 
 REPLACED_AFTER = 8.0
 """Seconds until a killed process is started again. Its lease runs out before that."""
-
-SUMMED_UP_EVERY = 20.0
-"""Seconds between two lines with numbers."""
 
 GLANCE = 0.5
 """Seconds between two looks at what has happened."""
@@ -37,11 +34,10 @@ ALONE = 5
 """Most printers and candidates with a process each, so that they can be killed one at a time."""
 
 _ORDER = (
-    *("printer", "cashier", "candidate", "trainer", "reader", "forgetful", "cashier", "printer"),
-    *("candidate", "editor", "trainer", "reporter", "cashier", "reader", "trainer", "candidate"),
-    *("cashier", "reader", "reporter", "trainer"),
+    *("printer", "cashier", "candidate", "trainer", "reader"),
+    *("forgetful", "printer", "editor", "candidate", "reporter"),
 )
-"""The first twenty workers; more repeat them."""
+"""The first ten workers; more repeat them."""
 
 type Tell = Callable[..., None]
 """Takes an event's name, its line, and its fields in JSON."""
@@ -61,7 +57,6 @@ class Show:
         self._ended: set[str] = set()
         """Leases of killed workers, and leases whose expiry was reported."""
         self._count: Counter[str] = Counter()
-        self._longest = 0.0
 
     async def run(self, number: int, lasts: float | None) -> None:
         """Run until a signal, or for so many seconds. Leaves no process running."""
@@ -72,7 +67,7 @@ class Show:
         serving = asyncio.create_task(self._server.run())
         try:
             scopes, directories = {Scope.ACQUIRE}, (b"shop/", b"pool/", b"jobs/")
-            _, key = await self._server.service.keys.create("workers", scopes, directories)
+            _, key = await self._server.keys.create("workers", scopes, directories)
             url = self._server.url.replace("//", f"//{key}@")
             for group in processes(number):
                 self._start(url, group)
@@ -85,7 +80,10 @@ class Show:
                 self._kill(pid)
             self._server.stop()
             await serving
-        grants, kills = counted(self._count["all"], "grant"), counted(self._count["kills"], "kill")
+        grants, kills = (
+            counted(self._count["grants"], "grant"),
+            counted(self._count["kills"], "kill"),
+        )
         self._tell("told", f"{grants} and {kills} in total; all processes have ended")
 
     def _open(self, number: int) -> None:
@@ -97,7 +95,7 @@ class Show:
             f"  {server.sign_in_url}\n\n"
             "Or watch in another shell:\n\n"
             f"  export DIBS_URL={server.url} DIBS_API_KEY={server.first_key}\n"
-            "  dibs top\n\n"
+            "  dibs list --watch\n\n"
             "Press Ctrl-C to stop.\n",
             url=server.url,
             sign_in_url=server.sign_in_url,
@@ -134,8 +132,8 @@ class Show:
 
     async def _play(self, url: str) -> None:
         """Report what happens, kill, and start again what was killed."""
-        loop, log = asyncio.get_running_loop(), self._server.service.activity.log
-        kill_at, sum_up_at = loop.time() + KILLED_EVERY / 2, loop.time() + SUMMED_UP_EVERY
+        loop, log = asyncio.get_running_loop(), self._server.activity.log
+        kill_at = loop.time() + KILLED_EVERY / 2
         victims, read = cycle(VICTIMS), log.last
         while not self._stopping.is_set():
             events = log.after(read, 1000)
@@ -150,14 +148,6 @@ class Show:
             if loop.time() >= kill_at and (killed := await self._strike(next(victims))):
                 loop.call_later(REPLACED_AFTER, self._again, url, killed)
                 kill_at = loop.time() + KILLED_EVERY
-            if loop.time() >= sum_up_at:
-                sum_up_at += SUMMED_UP_EVERY
-                grants = counted(self._count.pop("grants", 0), "grant")
-                longest, self._longest = self._longest, 0.0
-                self._tell(
-                    "told",
-                    f"{grants} in {span(SUMMED_UP_EVERY)}; the longest wait was {longest:.1f} s",
-                )
             with suppress(TimeoutError):
                 async with asyncio.timeout(GLANCE):
                     await self._stopping.wait()
@@ -168,7 +158,7 @@ class Show:
 
     async def _strike(self, key: bytes) -> list[str]:
         """Kill the process that holds it; empty if none of ours does that has one worker."""
-        answer = await self._server.service.runtime.call(Inspect(key))
+        answer = await self._server.runtime.call(Inspect(key))
         for holder in answer.reply.holders if isinstance(answer.reply, Status) else ():
             pid = next(
                 (pid for pid, (_, each) in self._running.items() if each == [_who(holder)]), 0
@@ -194,8 +184,7 @@ class Show:
             return f"{name}: {who} did not renew its lease, so it expired"
         if event.what != "granted":
             return ""
-        self._count.update(("grants", "all"))
-        self._longest = max(self._longest, event.waited or 0.0)
+        self._count["grants"] += 1
         if dead := self._left.pop(event.key, ""):
             return f"{name} passes from {dead}, which is dead, to {who}"
         return f"{name}: {who} is the leader now" if event.kind == "leader" else ""

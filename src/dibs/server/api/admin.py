@@ -11,13 +11,17 @@ from dibs.server.api.problems import ApiProblem, forbidden
 from dibs.server.api.responses import done_response, json_response
 from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, everywhere, on_path, route, somewhere
 from dibs.server.api.schemas import Done, Nothing, Strict
-from dibs.server.audit import Audit, Page
+from dibs.server.audit import Audit, AuditPage
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
 from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
 from dibs.server.auth.policy import Scope
-from dibs.server.placing.choice import Unsatisfiable
-from dibs.server.placing.desk import Desk, Progress, Restricted, TooMany, Unknown
-from dibs.server.placing.rules import Rule
+from dibs.server.placement.restrictions import (
+    PlacementAdmin,
+    PlacementRefused,
+    Progress,
+    Restriction,
+)
+from dibs.server.placement.rules import Rule, Unsatisfiable
 from dibs.server.quotas import FairQueue
 from dibs.server.records.port import MAX_PAGE, Conflict
 from dibs.stores.http.names import MARK, decoded, encoded
@@ -120,7 +124,7 @@ class KeyRoutes:
         _ADMIN,
         summary="The audit log, newest first; a page can be empty and not the last",
         query=AuditQuery,
-        answers={200: Page},
+        answers={200: AuditPage},
     )
     async def audit(self, caller: Caller, query: AuditQuery) -> Response:
         """The newest lines; for an administrator of a directory, those about that."""
@@ -178,7 +182,7 @@ class PlacementShown(Struct, frozen=True):
     region: str
 
 
-class PlacementList(Struct, frozen=True):
+class PlacementsShown(Struct, frozen=True):
     """All of them."""
 
     placements: tuple[PlacementShown, ...]
@@ -190,9 +194,9 @@ _ONE_RESTRICTION = "/v1/restrict/{word}/{dir}/"
 class PlacementRoutes:
     """Where directories live: what restricts it, and moves from one store to another."""
 
-    def __init__(self, desk: Desk, changing: FairQueue) -> None:
+    def __init__(self, placements: PlacementAdmin, changing: FairQueue) -> None:
         """`changing` has the turns of changes between API keys."""
-        self._desk = desk
+        self._placements = placements
         self._changing = changing
 
     @route(
@@ -209,7 +213,7 @@ class PlacementRoutes:
         if not caller.allowed or word.lower() != API.lower():
             raise _no_restriction()
         with _refusals(_no_restriction()):
-            return json_response(_restriction_shown(await self._desk.restriction(directory)))
+            return json_response(_restriction_shown(await self._placements.restriction(directory)))
 
     @route(
         "PUT",
@@ -228,7 +232,7 @@ class PlacementRoutes:
         try:
             with _refusals():
                 async with self._changing.turn(caller.principal.key_id):
-                    await self._desk.restrict(caller.principal, directory, body)
+                    await self._placements.restrict(caller.principal, directory, body)
         except ValueError as error:
             raise ApiProblem("malformed", str(error)) from None
         return done_response(caller.headers, "Ok")
@@ -247,7 +251,7 @@ class PlacementRoutes:
         _check_api(word)
         with _refusals(_no_restriction()):
             async with self._changing.turn(caller.principal.key_id):
-                await self._desk.unrestrict(caller.principal, directory)
+                await self._placements.unrestrict(caller.principal, directory)
         return done_response(caller.headers, "Ok")
 
     @route(
@@ -267,7 +271,7 @@ class PlacementRoutes:
         start = b"" if query.from_ is None else _first_directory(query.from_)
         seen = [
             each
-            for each in await self._desk.restrictions()
+            for each in await self._placements.restrictions()
             if each.directory >= start and caller.principal.may(Scope.READ, each.directory)
         ]
         more = seen[MAX_RESTRICTIONS:]
@@ -285,14 +289,15 @@ class PlacementRoutes:
         _ADMIN,
         summary="The stores that directories may live in",
         query=Nothing,
-        answers={200: PlacementList},
+        answers={200: PlacementsShown},
     )
     async def placements(self, _: Caller) -> Response:
         """The stores that there are."""
         found = (
-            PlacementShown(each.name, each.provider, each.region) for each in self._desk.places
+            PlacementShown(each.name, each.provider, each.region)
+            for each in self._placements.places
         )
-        return json_response(PlacementList(tuple(found)))
+        return json_response(PlacementsShown(tuple(found)))
 
     @route(
         "PUT",
@@ -319,7 +324,7 @@ class PlacementRoutes:
     async def move(self, caller: Caller, directory: bytes, body: Destination) -> Response:
         """Have a directory move. What is held goes on, and no lock is ever held twice."""
         with _refusals():
-            await self._desk.move(caller.principal, directory, body.to)
+            await self._placements.move(caller.principal, directory, body.to)
         return json_response(Done())
 
     @route(
@@ -340,20 +345,21 @@ class PlacementRoutes:
     )
     async def progress(self, _: Caller, directory: bytes) -> Response:
         """Where a directory lives, and what is still in use at the store that it leaves."""
-        return json_response(await self._desk.progress(directory))
+        return json_response(await self._placements.progress(directory))
 
 
 @contextmanager
 def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
-    """Raise what the desk refuses in here as `ApiProblem`; `unknown` is that of what it does not know."""
+    """Raise what is refused in here as `ApiProblem`; `unknown` is that of what it does not know."""
     try:
         yield
-    except Unknown as error:
-        raise unknown or ApiProblem("malformed", str(error)) from None
+    except PlacementRefused as refusal:
+        if refusal.kind == "unknown" and unknown is not None:
+            raise unknown from None
+        kind = "malformed" if refusal.kind == "unknown" else "limit"
+        raise ApiProblem(kind, str(refusal)) from None
     except Unsatisfiable as error:
         raise ApiProblem("unsatisfiable", str(error)) from None
-    except TooMany as error:
-        raise ApiProblem("limit", str(error)) from None
     except Conflict:
         raise ApiProblem("conflict", "another request changed it at the same time") from None
 
@@ -376,6 +382,6 @@ def _first_directory(text: str) -> bytes:
         raise ApiProblem("malformed", "`from` must be `next_key` of the previous page") from None
 
 
-def _restriction_shown(found: Restricted) -> RestrictionShown:
+def _restriction_shown(found: Restriction) -> RestrictionShown:
     directory = encoded(found.directory[:-1])
     return RestrictionShown(API, directory, found.rule, found.state, found.place)

@@ -1,33 +1,31 @@
-"""Lists of keys: what is held, what is in use, and where somebody waits."""
+"""Lists of keys: what is held, what is in use, and the longest queues."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from heapq import nsmallest
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
-from dibs.runtime.port import TimedReply
-from dibs.server.activity import Activity, in_steps
 from dibs.server.api.problems import ApiProblem
+from dibs.server.api.reading import (
+    HEADS,
+    KeyReader,
+    KeysFound,
+    first_of,
+    heads_of,
+    names_of,
+    page_json,
+    prefixes_of,
+)
 from dibs.server.api.responses import json_response
 from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, route
 from dibs.server.api.schemas import ListQuery, LockPage, Names, Strict, lock_shown
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
-from dibs.server.quotas import FairQueue
-from dibs.server.reach import (
-    HEADS,
-    KeyReader,
-    KeysFound,
-    bounded,
-    heads_of,
-    names_of,
-    page_json,
-    prefixes_of,
-)
 from dibs.stores.http.names import MARK, decoded, encoded
 from dibs.stores.http.wire import Status as StatusShown
 from dibs.stores.http.wire import StatusPage, to_wire
@@ -38,9 +36,12 @@ USUAL_LOCKS = 100
 MAX_QUEUES = 200
 """Queues that are shown at a time."""
 
+QUEUE_PAGES = 16
+"""Pages of keys that are read for the queues of one answer."""
+
 
 class ScanQuery(Strict, frozen=True):
-    """What keys begin with, or names of every kind; and after which key the page begins, in base64."""
+    """A prefix of keys, or of names of every kind, and the key before the page, in base64."""
 
     prefix: Annotated[str, Meta(max_length=1024, description="What keys begin with, in base64")] = (
         ""
@@ -48,38 +49,23 @@ class ScanQuery(Strict, frozen=True):
     names: Names = ""
     cursor: Annotated[str, Meta(max_length=1024)] = ""
     limit: Annotated[int, Meta(ge=1)] = 100
-    observed: Annotated[
-        bool, Meta(description="Tell what this server has seen of the leases too")
-    ] = False
-
-
-class Observed(Struct, frozen=True):
-    """What a server has seen of a lease."""
-
-    renewals: int
-    ttl: float | None
-    """What it was granted or renewed for; null where that is not known."""
-
-
-class ObservedPage(StatusPage, frozen=True):
-    """Some of the keys in use, and what this server has seen of their leases, by their fingerprints."""
-
-    leases: dict[str, Observed] = field(default_factory=dict[str, Observed])
 
 
 class QueuesQuery(Strict, frozen=True):
-    """Which queues."""
+    """A prefix of names, and the number of queues to show."""
 
     names: Names = ""
     limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES)] = 50
 
 
 class Queues(Struct, frozen=True):
-    """The longest queues that may be seen, as they are now."""
+    """The longest queues of the keys that were read."""
 
     items: tuple[StatusShown, ...]
     count: int
-    """How many queues there are, as far as this server has seen."""
+    """Queues of these keys, shown or not."""
+    complete: bool
+    """Whether all keys were read. The service reads a bounded number of them for one answer."""
 
 
 class _AfterLocks(Struct, frozen=True):
@@ -88,25 +74,14 @@ class _AfterLocks(Struct, frozen=True):
 
 class _AfterKeys(Struct, frozen=True):
     cursor: str | None
-    leases: dict[str, Observed] | UnsetType
 
 
-class Listing:
+class ListingRoutes:
     """Pages of keys. A caller sees those that it may read, and no other."""
 
-    def __init__(
-        self,
-        leases: LeaseService,
-        reader: KeyReader,
-        reading: FairQueue,
-        activity: Activity,
-        limits: Limits,
-    ) -> None:
-        """`reading` has the turns of reads between API keys."""
+    def __init__(self, leases: LeaseService, reader: KeyReader, limits: Limits) -> None:
         self._leases = leases
         self._reader = reader
-        self._reading = reading
-        self._activity = activity
         self._limits = limits
 
     # -- locks --------------------------------------------------------------------------------------
@@ -178,7 +153,7 @@ class Listing:
         SIGNED_IN,
         summary="Keys in use, of every kind, that this API key has permission to read",
         query=ScanQuery,
-        answers={200: (StatusPage, ObservedPage)},
+        answers={200: StatusPage},
     )
     async def scan(self, caller: Caller, query: ScanQuery) -> Response:
         """A page of keys in use."""
@@ -189,17 +164,7 @@ class Listing:
         limit = min(query.limit, self._limits.max_page)
         found = await self._reader.read(caller.principal, prefixes, cursor, limit)
         following = None if found.cursor is None else encoded(found.cursor)
-        observed = self._observed(found.items) if query.observed else UNSET
-        return await page_json("items", found.items, to_wire, _AfterKeys(following, observed))
-
-    def _observed(self, items: Iterable[Status]) -> dict[str, Observed]:
-        found: dict[str, Observed] = {}
-        for status in items:
-            seen = self._activity.keys.get(status.key)
-            if seen is not None:
-                for lease, hold in seen.holds.items():
-                    found[lease] = Observed(hold.renewals, hold.ttl or None)
-        return found
+        return await page_json("items", found.items, to_wire, _AfterKeys(following))
 
     @route(
         "GET",
@@ -210,27 +175,22 @@ class Listing:
         answers={200: Queues},
     )
     async def queues(self, caller: Caller, query: QueuesQuery) -> Response:
-        """The longest queues: this server has seen where they are, the store knows how long."""
-        names, who = names_of(query.names), caller.principal
-        async with self._reading.turn(who.key_id, query.limit):
-            keys = await self._queues_seen(who, names)
-            asks = [Inspect(key) for key in keys[: query.limit]]
-            told = bounded(await self._reader.ask_in_parts(who, asks))
-        found = [each.reply for each in told if isinstance(each, TimedReply)]
-        now = [each for each in found if isinstance(each, Status) and each.waiting]
-        now.sort(key=lambda status: (-status.waiting, status.key))
-        return json_response(Queues(tuple(map(to_wire, now)), len(keys)))
-
-    async def _queues_seen(self, who: Principal, names: bytes) -> Sequence[bytes]:
-        """Keys where somebody waits, the longest queue first, as far as `who` may read them."""
-        found: list[bytes] = []
-        async for some in in_steps(await self._activity.queues.longest_first()):
-            found += [
-                key
-                for _, key in some
-                if (name := key.partition(b":")[2]).startswith(names) and who.may(Scope.READ, name)
-            ]
-        return found
+        """The longest queues of the first keys in use."""
+        who, names = caller.principal, names_of(query.names)
+        longest, count, cursor = list[Status](), 0, None
+        for _ in range(QUEUE_PAGES):
+            prefixes = [head + names for head in HEADS]
+            found = await self._reader.read(who, prefixes, cursor, self._limits.max_page)
+            waited_for = [each for each in found.items if each.waiting]
+            longest = nsmallest(
+                query.limit, [*longest, *waited_for], lambda status: (-status.waiting, status.key)
+            )
+            count += len(waited_for)
+            cursor = found.cursor
+            if cursor is None:
+                break
+        shown = tuple(map(to_wire, first_of(longest)))
+        return json_response(Queues(shown, count, complete=cursor is None))
 
 
 def _start(text: str, kind: bytes) -> bytes:

@@ -49,7 +49,7 @@ holders. Only requests that are not valid HTTP get `text/plain`, with 400.
 _SUCCESS = {200: "Done", 201: "Created", 204: "Done", 304: "Not modified"}
 
 _LINKS: dict[str, Node] = {
-    "acquiring_acquire": {
+    "locks_acquire": {
         "renew": {
             "operationId": "locks_renew",
             "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
@@ -64,7 +64,7 @@ _LINKS: dict[str, Node] = {
         },
     },
 }
-"""What an answer is good for, by the operation that gives it."""
+"""Operations that can follow another one, with values of its answer."""
 
 
 def describe(routes: Iterable[Operation]) -> Node:
@@ -125,7 +125,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
         operation["responses"]["200"]["links"] = _LINKS[name]
     if route.body is not None:
         operation["requestBody"] = {
-            "required": True,
+            "required": not route.optional_body,
             "content": {"application/json": {"schema": schemas[route.body]}},
         }
     operation["security"] = [] if route.needs.kind == "public" else [{"key": []}]
@@ -133,7 +133,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
 
 
 def _ids(routes: Iterable[Operation]) -> list[str]:
-    """What each operation is called: its module and function, and its number where there are several."""
+    """The id of each operation: its module and method, with a number if there are several."""
     seen: Counter[str] = Counter()
     found = []
     for route in routes:

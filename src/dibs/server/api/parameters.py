@@ -1,17 +1,19 @@
-"""What a request says: its query and its body, decoded by msgspec, with errors that people can read."""
+"""Query, lease id and body of requests, decoded by msgspec, with errors that people can read."""
 
 import asyncio
+import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
+from msgspec import inspect as types
 from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.routing import Caller
+from dibs.server.api.routing import BoundOperation, Caller, Operation
 from dibs.server.quotas import FairQueue
-from dibs.server.wanted import place_in, wanted
 
 MAX_PARAMETERS = 32
 """Parameters of one request."""
@@ -28,7 +30,7 @@ def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = 
     if lease_id is not None and "id" in kind.__struct_fields__:
         if "id" in pairs:
             raise ApiProblem(
-                "malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both"
+                "malformed", "give the lease id once: in Dibs-Lease-Id, in the body or in id="
             )
         pairs["id"] = lease_id.decode("latin-1")
     try:
@@ -42,6 +44,14 @@ def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = 
                     "malformed", f"`{field.encode_name}`: leave it out instead of null"
                 )
     return found
+
+
+def query_of(operation: Operation, caller: Caller) -> Any:
+    """The parameters of a request; None if its operation has none. Raises `ApiProblem`, 400."""
+    if operation.query is None:
+        return None
+    lease_id = caller.headers.get(b"dibs-lease-id")
+    return read_query(caller.request.scope["query_string"], operation.query, lease_id)
 
 
 def _pairs(query: bytes) -> dict[str, str]:
@@ -78,7 +88,7 @@ def _describe_error(error: str, kind: type[Struct]) -> str:
         error = error.replace("Object contains unknown field", "unknown parameter")
         return f"{error}; allowed parameters: {known or 'none'}"
     name = place_in(error)
-    words = wanted(kind, name)
+    words = describe_type(kind, name)
     if words:
         return f"`{name}` must be {words}"
     return error.replace("Object missing required field", "missing parameter")
@@ -145,10 +155,48 @@ def decode_body[T](body: bytes, kind: "type[T] | Any") -> Any:
         raise ApiProblem("malformed", f"the body: {error}") from None
 
 
+async def read_body(operation: Operation, caller: Caller, bodies: BodyReader) -> Any:
+    """The decoded body of a request; None if it is left out where it may be. Raises `ApiProblem`."""
+    if not operation.optional_body:
+        return decode_body(await bodies.read(caller, operation.max_body), operation.body)
+    raw = await bodies.read(caller, operation.max_body) if has_body(caller) else b""
+    if not raw:
+        return None
+    try:
+        return decode_body(raw, operation.body)
+    except ApiProblem as problem:
+        hint = "other parameters belong in the query, as in ?ttl=30"
+        raise ApiProblem(problem.kind, f"{problem.detail}; {hint}") from None
+
+
+_ABSENT = {"directory": b"", "word": ""}
+"""Arguments of a method with several paths, if its path does not name them."""
+
+
+async def arguments_of(
+    bound: BoundOperation, caller: Caller, path: Mapping[str, Any], query: Any, bodies: BodyReader
+) -> dict[str, Any]:
+    """The arguments of a handler. Raises `ApiProblem` for a body that does not fit."""
+    given: dict[str, Any] = {}
+    for name in bound.arguments:
+        if name == "query":
+            given[name] = query
+        elif name == "body":
+            given[name] = await read_body(bound.operation, caller, bodies)
+        else:
+            given[name] = path[name] if name in path else _ABSENT[name]
+    return given
+
+
+def has_body(caller: Caller) -> bool:
+    """Whether the request has a body, which can still be empty if its length is not declared."""
+    headers = caller.headers
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
 def check_no_body(caller: Caller) -> None:
     """Raises `ApiProblem`, 400, without reading a body where none is taken."""
-    headers = caller.headers
-    if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+    if has_body(caller):
         raise ApiProblem(
             "malformed",
             "this route takes no body: put parameters in the query, as in ?ttl=30",
@@ -162,3 +210,66 @@ def _too_large(most: int) -> ApiProblem:
         f"the body must be at most {most} bytes long",
         headers=((b"connection", b"close"),),
     )
+
+
+def text_flaw(what: str, text: str, most: int) -> str | None:
+    """The complaint about a text of more than `most` bytes; None if it fits."""
+    size = len(text.encode(errors="surrogatepass"))
+    return f"`{what}` must be at most {most} bytes long, not {size}" if size > most else None
+
+
+# -- types in words ---------------------------------------------------------------------------------
+
+_WHERE = re.compile(r" - at `\$\.([^`]+)`$")
+
+
+def place_in(error: str) -> str:
+    """The place that an error of msgspec names: fields with dots between; empty if it names none."""
+    found = _WHERE.search(error)
+    return found[1] if found else ""
+
+
+def describe_type(kind: type[Struct], place: str) -> str:
+    """The values that a field can have, in plain words; empty if there are no words or no such field."""
+    node: Any = types.type_info(kind)
+    words = ""
+    for name in place.split("."):
+        fields = node.fields if isinstance(node, types.StructType) else ()
+        found = [field.type for field in fields if field.encode_name == name]
+        if not found:
+            return ""
+        node, words = _plain(found[0])
+    return words or _in_words(node)
+
+
+def _plain(node: Any) -> tuple[Any, str]:
+    """The type inside unions and metadata, and its words in there."""
+    words = ""
+    while isinstance(node, types.Metadata | types.UnionType):
+        if isinstance(node, types.UnionType):
+            node = next(each for each in node.types if not isinstance(each, types.NoneType))
+        else:
+            words = (node.extra or {}).get("words", words)
+            node = node.type
+    return node, words
+
+
+def _in_words(node: Any) -> str:
+    match node:
+        case types.LiteralType(values=values):
+            return f"one of {', '.join(str(each) for each in values if each)}"
+        case types.IntType():
+            return f"a whole number{_bounds(node)}"
+        case types.FloatType():
+            return f"a number{_bounds(node)}"
+        case types.BoolType():
+            return "true or false"
+        case _:
+            return ""
+
+
+def _bounds(node: types.IntType | types.FloatType) -> str:
+    least = f", {node.ge} at least" if node.ge is not None else ""
+    above = f", above {node.gt}" if node.gt is not None else ""
+    most = f", {node.le} at most" if node.le is not None else ""
+    return f"{least}{above}{most}"

@@ -1,4 +1,4 @@
-"""What the API serves where: operations, what each needs of its caller, and who calls.
+"""Operations of the API: their paths and methods, the permissions that they need, and their callers.
 
 A handler is a method that `route` marks:
 
@@ -17,8 +17,9 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -28,8 +29,7 @@ from starlette.types import Scope as Connection
 
 from dibs.core.names import MAX_NAME
 from dibs.server.api.problems import ApiProblem
-from dibs.server.auth.policy import Principal, Scope
-from dibs.server.ui.seal import Session
+from dibs.server.auth.policy import BrowserSession, Principal, Scope
 from dibs.stores.http.names import MARK, decoded
 
 type Handler = Callable[..., Awaitable[ASGIApp]]
@@ -42,7 +42,7 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a route needs of whoever calls it. There is no route without."""
+    """Permissions that a route needs. There is no route without."""
 
     kind: Literal["public", "signed-in", "path", "commands", "somewhere", "everywhere", "session"]
     """
@@ -109,7 +109,7 @@ _GIVEN_ONCE = (
 
 
 class Caller:
-    """Who sends a request, and the request."""
+    """The sender of a request, and the request."""
 
     __slots__ = ("allowed", "headers", "principal", "request", "session")
 
@@ -122,7 +122,7 @@ class Caller:
         if len(self.headers) != len(raw):
             _check_doubles(raw)
         self.principal = NOBODY
-        self.session: Session | None = None
+        self.session: BrowserSession | None = None
         """The dashboard's session, if the request came with one instead of an API key."""
         self.allowed = True
         """Whether the caller has the scope of an operation that says `hidden`."""
@@ -175,19 +175,21 @@ _FROM_PATH = {"name": "{name}", "directory": "{dir}", "word": "{word}", "rest": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of one path, with all that its description in OpenAPI needs."""
+    """A method of a path, with all that OpenAPI describes of it."""
 
     method: Method
     path: str
     needs: Needs
     handler: Handler
-    """A method of `owner`; without an owner, a function of a `Call`."""
+    """A method of the class that has it."""
     summary: str
     query: type[Struct] | None = None
     body: Any = None
     """The type of the body, if it takes one."""
     max_body: int = 0
     """Bytes of a body that is decoded for the handler; 0: the handler reads it."""
+    optional_body: bool = False
+    """Without a body the handler gets None."""
     ignores_body: bool = False
     """Without that, a body is refused where none is taken."""
     answers: Mapping[int, Any] = field(default_factory=dict)
@@ -199,8 +201,6 @@ class Operation:
     also_text: bool = False
     """The answer may be a plain text too, where JSON is not asked for."""
     documented: bool = True
-    owner: type | None = None
-    """The class that has the handler; see `table_of`."""
 
     @property
     def is_stream(self) -> bool:
@@ -209,16 +209,17 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What a method takes besides the caller."""
+        """Arguments of the method besides the caller."""
         return tuple(inspect.signature(self.handler).parameters)[2:]
 
 
 class Described(TypedDict, total=False):
-    """What may be said of an operation besides; see `Operation`."""
+    """Optional fields of an `Operation`."""
 
     query: type[Struct]
     body: Any
     max_body: int
+    optional_body: bool
     ignores_body: bool
     answers: Mapping[int, Any]
     problems: tuple[int, ...]
@@ -265,7 +266,7 @@ def table_of(*classes: type) -> tuple[Operation, ...]:
             paths = "".join(operation.path for operation in operations)
             for operation in operations:
                 _check_arguments(operation, paths)
-                found.append(replace(operation, owner=each))
+                found.append(operation)
     return tuple(found)
 
 
@@ -281,7 +282,7 @@ def _check_arguments(operation: Operation, paths: str) -> None:
 
 
 def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
-    """What a path names, as handlers take it. Raises `ApiProblem`, 400, for a name that is none."""
+    """Arguments of handlers that the path contains. Raises `ApiProblem`, 400, for a malformed name."""
     found: dict[str, Any] = {}
     for what, text in params.items():
         if what == "name":
@@ -315,15 +316,19 @@ def _resource_name(text: str) -> bytes:
 # -- paths ------------------------------------------------------------------------------------------
 
 
-class BoundOperation(NamedTuple):
-    """An operation, and what is called with each request for it."""
+class BoundOperation:
+    """An operation of one part, whose handler is called with the caller and `arguments`."""
 
-    operation: Operation
-    handle: Handler
+    __slots__ = ("arguments", "handle", "operation")
+
+    def __init__(self, operation: Operation, part: object) -> None:
+        self.operation = operation
+        self.handle: Handler = MethodType(operation.handler, part)
+        self.arguments = operation.arguments
 
 
 type Found = BoundOperation | ApiProblem
-"""What a request leads to, or why it leads nowhere."""
+"""The operation of a request, or the problem that there is none."""
 
 type Respond = Callable[[Found, Connection, Receive, Send], Awaitable[None]]
 
@@ -345,7 +350,7 @@ class PathEndpoint:
 
 
 def starlette_routes(operations: Iterable[BoundOperation], respond: Respond) -> list[Route]:
-    """One route for each path, in their order; those that match any rest of a path come last."""
+    """A route for each path, in their order; those that match any rest of a path come last."""
     paths: dict[str, dict[str, BoundOperation]] = {}
     for bound in operations:
         operation = bound.operation

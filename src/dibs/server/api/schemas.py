@@ -1,4 +1,4 @@
-"""What is said at `/v1/locks`: parameters, and answers."""
+"""Parameters and answers of `/v1/locks`."""
 
 import time
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ type Names = Annotated[
         description="What names begin with: base64: and the bytes; all, if it is left out",
     ),
 ]
-"""See `reach.names_of`."""
+"""See `reading.names_of`."""
 
 
 class Strict(Struct, forbid_unknown_fields=True, frozen=True):
@@ -122,16 +122,28 @@ class AcquireQuery(Strict, frozen=True):
     note: Annotated[Text, Meta(description="A note, shown to waiters")] = ""
 
 
-class RenewQuery(Strict, frozen=True):
-    """What is renewed, and for how long."""
+class NewLeaseIdBody(Strict, frozen=True):
+    """A lease id for an acquire, which no log of a proxy shows."""
+
+    id: LeaseId
+
+
+class LeaseIdBody(Strict, frozen=True):
+    """The id of a lease, which no log of a proxy shows."""
 
     id: AnyId
+
+
+class RenewQuery(Strict, frozen=True):
+    """The lease to renew, and for how long."""
+
+    id: AnyId | None = None
     ttl: Ttl = 30.0
     kind: Which = "lock"
 
 
 class ReleaseQuery(Strict, frozen=True):
-    """What is released; or, with `force`, whose leases are ended."""
+    """The lease to release; or, with `force`, the leases of others to end."""
 
     id: AnyId | None = None
     kind: Which = "lock"
@@ -153,13 +165,13 @@ class ReleaseQuery(Strict, frozen=True):
 
 
 class LookQuery(Strict, frozen=True):
-    """Whose holders are told."""
+    """The kind of primitive."""
 
     kind: Which = "lock"
 
 
 class ListQuery(Strict, frozen=True):
-    """Where a page begins, and how long it is."""
+    """The first name of a page, and its length."""
 
     from_: (
         Annotated[str, Meta(description="The first name of the page: `next` of the one before")]
@@ -169,8 +181,8 @@ class ListQuery(Strict, frozen=True):
     kind: Kind | Literal["all"] = "lock"
 
 
-class Held(Struct, frozen=True):
-    """What was acquired."""
+class HeldAnswer(Struct, frozen=True):
+    """A lease that was acquired."""
 
     id: str
     kind: str
@@ -188,14 +200,14 @@ class Held(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """It is done."""
+    """Success."""
 
     status: int = 200
     title: str = "Ok"
 
 
 class Extended(Done, frozen=True):
-    """It stands for so long from now, unless it is renewed again."""
+    """A lease that was renewed: it ends after `remaining` seconds unless it is renewed again."""
 
     ttl: float = 0.0
     remaining: float = 0.0
@@ -203,7 +215,7 @@ class Extended(Done, frozen=True):
 
 
 class Forced(Struct, frozen=True):
-    """What came of a force release."""
+    """Result of a force release."""
 
     status: int
     title: str
@@ -215,7 +227,7 @@ class Forced(Struct, frozen=True):
 
 
 class Info(Struct, frozen=True):
-    """Who holds it. `ttl` is what is left of it in whole seconds, rounded up."""
+    """The first holder. `ttl` are the seconds that are left, rounded up."""
 
     ttl: int
     client_id: str = field(name="client-id")

@@ -1,5 +1,6 @@
-"""What the service says of itself: health, metrics, promises, limits, its description; and tokens."""
+"""Answers about the service: health, metrics, capabilities, limits, OpenAPI, problems; and tokens."""
 
+import asyncio
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -7,15 +8,20 @@ from typing import Any
 from msgspec import Struct
 from starlette.responses import Response
 
-from dibs.model import Capabilities
+from dibs.core.names import PROBE
+from dibs.errors import DibsError
+from dibs.model import Capabilities, Inspect, Status
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import PROBLEM_KINDS, ApiProblem, ProblemKind
 from dibs.server.api.responses import bytes_response, json_response, text_response
 from dibs.server.api.routing import PUBLIC, SIGNED_IN, Caller, route
 from dibs.server.auth.credentials import PREFIX
+from dibs.server.auth.key_cache import KeyCache
 from dibs.server.auth.keys import KeyService
+from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
-from dibs.server.service import Health
+from dibs.server.shutdown import Shutdown
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import About, Promises
 
@@ -41,6 +47,64 @@ class TokenShape(Struct, frozen=True):
     token: str
     tenant: str
     subdomain: str
+
+
+HEALTH_PATIENCE = 2.0
+"""Seconds that a store has to answer a probe."""
+
+FRESH = 1.0
+"""Seconds for which an answer of the store is good for all who ask: asking often costs it nothing."""
+
+
+class Health:
+    """The answer of `/readyz`."""
+
+    def __init__(self, shutdown: Shutdown, keys: KeyCache, leases: LeaseService) -> None:
+        self._shutdown = shutdown
+        self._keys = keys
+        self._leases = leases
+        self._answered = True
+        self._asked_at = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Raises `ApiProblem`, 503, where requests should go to another server."""
+        self._shutdown.check()
+        if not self._keys.is_current:
+            raise ApiProblem("unavailable", "the server cannot read its records", retry_after=1)
+        if not self._leases.runtime.may_grant:
+            raise ApiProblem(
+                "unavailable", "the server cannot read the placements of directories", retry_after=1
+            )
+        await self._ask_store()
+        if not self._answered:
+            raise ApiProblem("unavailable", "the store does not answer", retry_after=1)
+
+    async def _ask_store(self) -> None:
+        """All who ask at a time share one look."""
+        if self._asking is None:
+            if self._leases.runtime.now() - self._asked_at < FRESH:
+                return
+            self._asking = asyncio.create_task(self._look(), name="dibs health")
+        await asyncio.shield(self._asking)
+
+    async def _look(self) -> None:
+        """While any of several stores answers, there is something to do here."""
+        runtime = self._leases.runtime
+        try:
+            self._answered = any(await asyncio.gather(*map(_answers, runtime.stores)))
+        finally:
+            self._asked_at = runtime.now()
+            self._asking = None
+
+
+async def _answers(store: AsyncRuntime) -> bool:
+    try:
+        async with asyncio.timeout(HEALTH_PATIENCE):
+            answer = await store.call(Inspect(PROBE), HEALTH_PATIENCE)
+    except (TimeoutError, DibsError):
+        return False
+    return isinstance(answer.reply, Status)
 
 
 class ServiceRoutes:
@@ -98,7 +162,7 @@ class ServiceRoutes:
         answers={200: About},
     )
     async def about(self, caller: Caller) -> Response:
-        """What the service is, and who asks."""
+        """Return the capabilities of the service, and the caller's key."""
         who, promised = caller.principal, self._capabilities()
         promises = Promises(
             promised.scope,
@@ -151,7 +215,7 @@ class ServiceRoutes:
         problems=(404,),
     )
     async def problem(self, _: Caller, word: str) -> Response:
-        """What a problem's type means."""
+        """Return the meaning of a problem's type, and advice."""
         kind = PROBLEM_KINDS.get(word)
         if kind is None:
             raise ApiProblem("no-such-route", "unknown problem type")

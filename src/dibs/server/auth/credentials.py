@@ -1,4 +1,4 @@
-"""The texts of API keys, and the secret with which the service signs."""
+"""The texts of API keys, the secret with which the service signs, and short-lived tokens."""
 
 import os
 import re
@@ -7,11 +7,15 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from hmac import digest
 from math import inf
 from pathlib import Path
 from time import time
+from typing import Any
 
+import msgspec
+from itsdangerous import BadData, URLSafeSerializer
+
+from dibs.clock import Clock
 from dibs.errors import NotConfigured
 
 PREFIX = "dibs_"
@@ -159,6 +163,77 @@ def _write(path: Path, lines: Sequence[str], *, new: bool = False) -> None:
         unnamed.unlink(missing_ok=True)
 
 
-def derived(secret: bytes, purpose: str) -> bytes:
-    """A secret for one purpose, made from the service's."""
-    return digest(secret, f"dibs {purpose}".encode(), "sha256")
+# ---- what the service signs -----------------------------------------------------------------------
+
+TOKEN_LIFETIME = 60
+"""Seconds for which a token is valid."""
+
+TOKEN_LEEWAY = 5
+"""Seconds by which the clocks of servers may differ."""
+
+REMEMBERED = 4096
+"""Tokens whose signature was verified, and that are known by their hash: verifying costs about 20 µs."""
+
+
+class Signatures:
+    """Signs values for one purpose, and reads what any server of the service has signed.
+
+    The purpose is the salt: a text that is signed for one purpose is invalid for all others.
+    """
+
+    def __init__(self, secret: ServiceSecret, purpose: str) -> None:
+        self._secret = secret
+        self._salt = f"dibs {purpose}"
+        self._accepted: tuple[bytes, ...] = ()
+        self._serializer = self._current()
+
+    def sign(self, value: Any) -> str:
+        """The value and its signature, for a URL, a header or a cookie."""
+        return self._current().dumps(value)
+
+    def read[T](self, text: str, kind: type[T]) -> T | None:
+        """The value that was signed; None if the signature is invalid."""
+        try:
+            return msgspec.convert(self._current().loads(text), kind)
+        except (BadData, ValueError):  # a text may contain what UTF-8 cannot encode
+            return None
+
+    def _current(self) -> URLSafeSerializer:
+        accepted = self._secret.accepted()
+        if accepted != self._accepted:
+            self._accepted = accepted
+            self._serializer = URLSafeSerializer(
+                accepted[::-1],  # the oldest first: the last one signs
+                salt=self._salt,
+                signer_kwargs={"key_derivation": "hmac", "digest_method": sha256},
+            )
+        return self._serializer
+
+
+class Tokens:
+    """Short-lived bearer tokens, to be sent instead of a key. Each is bound to a key, and ends with it."""
+
+    def __init__(self, secret: ServiceSecret, clock: Clock) -> None:
+        self._signatures = Signatures(secret, "token")
+        self._clock = clock
+        self._verified: dict[bytes, tuple[str, int]] = {}
+
+    def issue(self, key_id: str) -> str:
+        """A token for the owner of that key."""
+        return self._signatures.sign((key_id, int(self._now()) + TOKEN_LIFETIME))
+
+    def key_of(self, token: str) -> tuple[str, bool] | None:
+        """The key that a token is bound to, and whether it is still valid; None if no server signed it."""
+        digest = sha256(token.encode()).digest()
+        found = self._verified.get(digest) or self._signatures.read(token, tuple[str, int])
+        if found is None:
+            return None
+        if len(self._verified) >= REMEMBERED:
+            self._verified.clear()
+        self._verified[digest] = found
+        key_id, expires = found
+        left = expires - self._now()
+        return key_id, -TOKEN_LEEWAY < left <= TOKEN_LIFETIME + TOKEN_LEEWAY
+
+    def _now(self) -> float:
+        return self._clock.stamp() / 1e6

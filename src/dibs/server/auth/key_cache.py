@@ -13,8 +13,8 @@ from dibs.clock import Clock
 from dibs.core.names import printable
 from dibs.errors import DibsError
 from dibs.server.auth.api_key import KIND, StoredKey, read_key, write_key
+from dibs.server.background import repeat
 from dibs.server.records.port import Record, Records
-from dibs.server.repeating import repeat
 
 log = logging.getLogger("dibs.server")
 
@@ -41,7 +41,7 @@ NONE_READ = (
 
 
 class RevocationMarkers(Protocol):
-    """Markers that servers leave for each other in the stores: see `placing.markers`."""
+    """Markers that servers leave for each other in the stores: see `placement.markers`."""
 
     async def put(self, name: str) -> None:
         """Set a marker. Raises `BackendUnavailable`."""

@@ -18,6 +18,7 @@ from dibs.server.auth.api_key import KIND, KeyMade, NewKey, StoredKey, check_nam
 from dibs.server.auth.credentials import (
     PREFIX,
     ServiceSecret,
+    Tokens,
     hashed,
     id_of,
     is_key_id,
@@ -27,7 +28,6 @@ from dibs.server.auth.credentials import (
 from dibs.server.auth.key_cache import KeyCache
 from dibs.server.auth.policy import Principal, Scope, read_prefix, reduced, with_implied
 from dibs.server.records.port import Conflict, Records
-from dibs.server.tokens import Tokens
 
 KEPT = 30 * 86400.0
 """Seconds for which an ended key is kept, so that its owner gets the reason."""
@@ -75,11 +75,11 @@ class KeyService:
     ) -> None:
         self._records = records
         self.secrets = secrets or ServiceSecret()
-        """The service's own; to be used through `credentials.derived`."""
+        """The service's own; to be used through `credentials.Signatures`."""
         clock = clock or SystemClock()
         self.cache = KeyCache(records, clock)
         self.now = self.cache.now
-        self._tokens = Tokens(self.secrets.accepted, clock)
+        self._tokens = Tokens(self.secrets, clock)
 
     # -- authentication -----------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class KeyService:
     def _owner_of_token(self, token: str) -> Principal:
         found = self._tokens.key_of(token)
         if found is None:
-            raise Unauthenticated("unknown" if token.count(".") == 2 else "malformed")
+            raise Unauthenticated("unknown" if "." in token else "malformed")
         key_id, fresh = found
         principal = self.principal(key_id)
         if not fresh:

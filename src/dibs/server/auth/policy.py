@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from dibs.core.names import MAX_NAME, utf8
 from dibs.stores.http.names import MARK, decoded, encoded
@@ -73,6 +74,17 @@ class Principal:
     def prefix_texts(self) -> tuple[str, ...]:
         """The directories as `read_prefix` reads them. Empty means everything."""
         return () if self.prefixes == EVERYTHING else tuple(map(write_prefix, self.prefixes))
+
+
+class BrowserSession(NamedTuple):
+    """What the cookie of a signed-in browser says."""
+
+    key_id: str
+    """The key that the session is bound to: it ends with it, and may do what the key may."""
+    expires_at: int
+    """Seconds since 1970."""
+    nonce: str
+    """Tells the sessions of a key apart."""
 
 
 def read_scopes(given: Iterable[str]) -> frozenset[Scope]:

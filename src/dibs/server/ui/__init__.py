@@ -1,1 +1,1 @@
-"""The dashboard: its files, and the sessions of the browsers that show it."""
+"""The dashboard: its pages and files."""

@@ -180,6 +180,11 @@ class EtcdGateway:
             raise Forbidden(f"{shown} wants a user: write etcd://user:password@host")
         if "too large" in told:
             raise TooLarge(told)
+        if "space exceeded" in told:
+            raise BackendUnavailable(
+                f"{shown}: {told}. Run etcdctl compact, defrag and alarm disarm, and start etcd with "
+                "--auto-compaction-retention=1h, so that it does not fill up again"
+            )
         raise BackendUnavailable(f"{shown}: {told}")
 
     def _unreachable(self, number: int, error: Exception) -> BackendUnavailable:

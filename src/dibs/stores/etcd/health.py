@@ -1,6 +1,7 @@
 """What `dibs doctor` reports about an etcd."""
 
 import re
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,16 @@ from dibs.stores.web.client import WebClient
 from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import NotHttp, Response
 
+YOUNG = 1000
+"""Revisions that an etcd has written before it should have deleted the first of them."""
+
 type Ask = Callable[[WebClient, bytes, bytes], Awaitable[Response]]
 
 
 async def examine(
     settings: EtcdSettings, clients: Sequence[WebClient], ask: Ask
 ) -> Sequence[Finding]:
-    """The members that the URL names, whether they have a leader, their versions, and encryption."""
+    """The members that the URL names, their leader, versions and quorum, old revisions, and encryption."""
     found: list[Finding] = []
     statuses = []
     for member, client in zip(settings.members, clients, strict=True):
@@ -37,6 +41,7 @@ async def examine(
         statuses.append(status)
         found.append(_member(name, status))
     found.append(await _quorum(settings, clients, ask, len(statuses)))
+    found += await _history(settings, clients, ask)
     if all(is_here(member.host) for member in settings.members):
         found.append(Finding("encryption", "ok", "none needed: all members are on this machine"))
     elif settings.members[0].tls is None:
@@ -62,6 +67,30 @@ def _member(name: str, status: Any) -> Finding:
         told = f"{name} is etcd {version}, which can stall with many watching clients"
         return Finding("member", "warning", told, "upgrade to 3.4.22, 3.5.5 or later")
     return Finding("member", "ok", f"{name} is etcd {version} and has a leader")
+
+
+async def _history(
+    settings: EtcdSettings, clients: Sequence[WebClient], ask: Ask
+) -> Sequence[Finding]:
+    """Whether etcd deletes old revisions: each change of a lease is one, and etcd keeps them by default."""
+    request = {"key": b64encode(settings.prefix).decode(), "revision": 1, "count_only": True}
+    for client in clients:
+        try:
+            answer = await ask(client, b"/v3/kv/range", msgspec.json.encode(request))
+            told = msgspec.json.decode(answer.body)
+            if "has been compacted" in str(told):
+                return [Finding("history", "ok", "old revisions are deleted")]
+            revision = int(told["header"]["revision"])
+        except (OSError, NotHttp, DibsError, msgspec.MsgspecError, LookupError, TypeError):
+            continue
+        if revision <= YOUNG:
+            return []
+        told = f"all {revision:,} revisions are kept: etcd takes no writes once it has 2 GB of them"
+        advice = (
+            "start etcd with --auto-compaction-retention=1h, unless it was started within the hour"
+        )
+        return [Finding("history", "warning", told, advice)]
+    return []
 
 
 async def _quorum(

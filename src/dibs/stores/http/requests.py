@@ -19,7 +19,11 @@ from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import Response
 
 BINARY = "application/msgpack"
+JSON = "application/json"
 EVENTS = "text/event-stream"
+
+NOTIFICATIONS = "/v1/stream"
+"""The path of a client's stream of notifications."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
@@ -63,23 +67,32 @@ class Requests:
         """List a page of keys."""
         query = f"?prefix={encoded(prefix)}&limit={limit}"
         path = "/v1/scan" + query + (f"&cursor={encoded(cursor)}" if cursor else "")
-        return self._get(path, traced=True)
+        return self._head("GET", path, JSON) + trace_lines() + b"\r\n"
 
     def about(self) -> bytes:
         """Ask what the service is and whose key this is."""
-        return self._get("/v1/about")
+        return self.call("GET", "/v1/about")
 
     def limits(self) -> bytes:
         """Ask for the limits."""
-        return self._get("/v1/limits")
+        return self.call("GET", "/v1/limits")
 
-    def stream(self) -> bytes:
-        """Begin a stream of notifications."""
-        return self._get("/v1/stream", EVENTS)
+    def stream(self, path: str = NOTIFICATIONS, last_id: str = "") -> bytes:
+        """Begin a stream of events, after the one with `last_id`."""
+        more = f"last-event-id: {last_id}\r\n" if last_id else ""
+        return self._head("GET", path, EVENTS, more) + b"\r\n"
 
-    def _get(self, path: str, accept: str = "application/json", *, traced: bool = False) -> bytes:
-        head = f"GET {self._settings.base}{path} HTTP/1.1\r\n{self._common}accept: {accept}\r\n"
-        return head.encode("latin-1") + (trace_lines() if traced else b"") + b"\r\n"
+    def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Send JSON, and ask for JSON."""
+        if body is None and method == "GET":
+            return self._head(method, path, JSON) + b"\r\n"
+        body = body or b""
+        more = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
+        return self._head(method, path, JSON, more) + b"\r\n" + body
+
+    def _head(self, method: str, path: str, accept: str, more: str = "") -> bytes:
+        line = f"{method} {self._settings.base}{path} HTTP/1.1\r\n"
+        return f"{line}{self._common}accept: {accept}\r\n{more}".encode("latin-1")
 
     # -- answers ------------------------------------------------------------------------------------
 
@@ -126,11 +139,19 @@ class Requests:
             raise unreadable(self._settings, error) from error
 
     def _check(self, answer: Response) -> None:
-        if is_ours(answer):
-            check_format(answer, self._settings)
-            if answer.status == 200:
-                return
-        raise explain(answer, self._settings, self._key)
+        self.check_ours(answer)
+        if answer.status != 200:
+            raise self.problem(answer)
+
+    def check_ours(self, answer: Response) -> None:
+        """Raise an error unless a service of this release answered, with success or without."""
+        if not is_ours(answer):
+            raise self.problem(answer)
+        check_format(answer, self._settings)
+
+    def problem(self, answer: Response) -> DibsError:
+        """The error that callers see for an answer without success."""
+        return explain(answer, self._settings, self._key)
 
     def _nonsense(self, what: str) -> DibsError:
         return unreadable(self._settings, ValueError(what))

@@ -2,7 +2,7 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.http.threads import BlockingHttpConnection
+from dibs.stores.http.blocking import BlockingHttpConnection
 from dibs.stores.http.url import read_url
 from dibs.stores.http.wire import About
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store

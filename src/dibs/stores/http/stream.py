@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_urlsafe
 from typing import NoReturn
 
@@ -20,6 +20,9 @@ MISSED = 2
 SLACK = 1.0
 """Seconds for which a beat may be late."""
 
+BEAT = 15.0
+"""Seconds between two beats until the service has said how many."""
+
 
 def nowhere() -> str:
     """An inbox for the time without a stream: nothing arrives in it, and waiters poll."""
@@ -32,52 +35,46 @@ _read_hello = msgspec.json.Decoder(wire.Hello).decode
 _read_push = msgspec.json.Decoder(wire.Notification).decode
 
 
-class StreamReader:
-    """Reads the bytes of one stream."""
+class EventReader:
+    """Reads the bytes of one stream of events. Subclasses take the events."""
 
     def __init__(self, requests: Requests) -> None:
-        self.hello: wire.Hello | None = None
-        """The first event. The stream works once it has arrived."""
-        self.missed = False
-        """Some notifications were lost on their way to the service."""
+        self.begun = False
+        """An event has arrived, so the stream works."""
+        self.beat = BEAT
+        """Seconds between two signs of life, at most."""
         self._requests = requests
         self._events = Events()
-        self._heard: list[Notification] = []
 
     @property
-    def inbox(self) -> str:
-        """The address of this stream."""
-        return "" if self.hello is None else self.hello.inbox
+    def last_id(self) -> str:
+        """The id of the last event. A new stream can go on after it."""
+        return self._events.last_id
 
     @property
     def longest(self) -> float:
         """Seconds of silence after which a stream is dead."""
-        return MISSED * (5.0 if self.hello is None else self.hello.beat) + SLACK
+        return MISSED * self.beat + SLACK
 
-    def heed(self, answer: Response) -> "StreamReader | None":
+    def heed(self, answer: Response) -> Callable[[bytes], None] | None:
         """Read the head of the answer. Raises the error in it if no stream follows."""
         if answer.status == 200:
             self._requests.check_stream(answer)
-            return self
+            return self.feed
         return None  # its body has the error
 
-    def __call__(self, piece: bytes) -> None:
-        """Take a piece of the stream."""
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of the stream. Raises `NotHttp` if it cannot be read."""
         try:
             for kind, data in self._events.feed(piece):
-                if kind == "hello":
-                    self.hello = _read_hello(data)
-                elif kind == "notification":
-                    self._heard.append(notification_to_model(_read_push(data), self.inbox))
-                elif kind == "recheck":
-                    self.missed = True
-        except (ValueError, msgspec.MsgspecError) as error:
+                self.take(kind, data)
+                self.begun = True
+        except (ValueError, KeyError, msgspec.MsgspecError) as error:
             raise NotHttp(f"its stream can't be read: {error}") from error
 
-    def take(self) -> list[Notification]:
-        """Return the notifications that arrived since the last call."""
-        heard, self._heard = self._heard, []
-        return heard
+    def take(self, kind: str, data: str) -> None:
+        """Take an event."""
+        raise NotImplementedError
 
     def ended(self, found: Response | Exception) -> NoReturn:
         """Raise what ended the stream: an error answer, its end, or a broken connection."""
@@ -85,6 +82,35 @@ class StreamReader:
             raise found
         self._requests.check_stream(found)
         raise ConnectionResetError("the service ended the stream")
+
+
+class NotificationReader(EventReader):
+    """Reads the stream of a client's notifications."""
+
+    def __init__(self, requests: Requests) -> None:
+        super().__init__(requests)
+        self.inbox = ""
+        """The address of this stream."""
+        self.missed = False
+        """Some notifications were lost on their way to the service."""
+        self._arrived: list[Notification] = []
+
+    def take(self, kind: str, data: str) -> None:
+        match kind:
+            case "hello":
+                hello = _read_hello(data)
+                self.inbox, self.beat = hello.inbox, hello.beat
+            case "notification":
+                self._arrived.append(notification_to_model(_read_push(data), self.inbox))
+            case "recheck":
+                self.missed = True
+            case _:
+                pass  # of a newer service
+
+    def arrived(self) -> list[Notification]:
+        """Return the notifications that arrived since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
 
 SPREAD = 0.3

@@ -72,6 +72,7 @@ class Broker:
                 wire.BrokerInput(wire.text_of(self.key)),
                 id=self.id,
                 task_queue=self.queue,
+                memo={ids.MEMO: wire.text_of(self.key)},
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
                 static_summary=f"broker of {self.named}",

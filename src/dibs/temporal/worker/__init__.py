@@ -1,1 +1,1 @@
-"""The worker that serves permits, brokers and mailboxes."""
+"""The worker that serves permits and brokers."""

@@ -24,11 +24,9 @@ from temporalio.runtime import (
 
 from dibs.config import Duration, seconds
 from dibs.errors import BackendUnavailable, NotConfigured
-from dibs.stores.temporal.client.connecting import connect
-from dibs.stores.temporal.client.pollers import pollers
-from dibs.stores.temporal.client.settings import ADDRESS, Settings
-from dibs.stores.temporal.client.url import read_url
+from dibs.stores.temporal.client import connect, pollers
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.url import ADDRESS, TemporalSettings, read_url
 from dibs.temporal.worker.health import HealthServer, host_port
 from dibs.temporal.worker.worker import DRAIN, TemporalWorker
 
@@ -143,15 +141,15 @@ async def _unless(stopping: asyncio.Event, connecting: Any) -> Client | None:
 # -- settings -------------------------------------------------------------------------------------------
 
 
-def _settings(url: str | None, **given: str | None) -> Settings:
-    """Settings of the URL, replaced by the given ones. Without both, Temporal's own settings decide.
+def _settings(url: str | None, **given: str | None) -> TemporalSettings:
+    """TemporalSettings of the URL, replaced by the given ones. Without both, Temporal's own settings decide.
 
     Raises `ValueError` for empty values.
     """
     for name, value in {"url": url, **given}.items():
         if value is not None and not value.strip():
             raise ValueError(f"{name.replace('_', '-')} is empty: give one, or leave it out")
-    found = read_url(url) if url else Settings(shown="temporal://", task_queue=queue_of())
+    found = read_url(url) if url else TemporalSettings(shown="temporal://", task_queue=queue_of())
     over: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return replace(found, **over)
 

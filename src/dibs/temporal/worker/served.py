@@ -7,9 +7,8 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from dibs.stores.temporal.broker.mailbox import DibsMailbox
-from dibs.stores.temporal.broker.watch import OWNER_CLOSED, WAITS
-from dibs.stores.temporal.broker.workflow import DibsBroker
+from dibs.temporal.broker.watch import OWNER_CLOSED, WAITS
+from dibs.temporal.broker.workflow import DibsBroker
 from dibs.temporal.sdk import activity_name, workflow_name
 from dibs.temporal.slots.workflow import PermitSlotWorkflow
 
@@ -43,7 +42,7 @@ async def _has_closed(client: Client, workflow_id: str, run_id: str, *about: str
     return found.status in _CLOSED or (WAITS in about and continued)
 
 
-WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, DibsBroker, DibsMailbox)
+WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, DibsBroker)
 ACTIVITIES: tuple[Callable[..., Any], ...] = (owner_closed,)
 
 

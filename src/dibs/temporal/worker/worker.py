@@ -20,11 +20,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.config import Duration, seconds
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.stores.temporal.client.pollers import pollers
-from dibs.stores.temporal.client.settings import Target
-from dibs.stores.temporal.client.threads import rest
-from dibs.stores.temporal.client.trouble import explain, explain_text
+from dibs.stores.temporal.client import pollers, rest
+from dibs.stores.temporal.errors import explain, explain_text
 from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.url import TemporalTarget
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows
 
 DRAIN = 10.0
@@ -129,7 +128,7 @@ class TemporalWorker:
                 await self._worker.shutdown()
             await running
         except (RuntimeError, RPCError) as error:
-            at = Target.of(self.client)
+            at = TemporalTarget.of(self.client)
             known = explain(error, at) if isinstance(error, RPCError) else explain_text(error, at)
             raise known or BackendUnavailable(
                 f"the worker at {at} could not go on: {error}"

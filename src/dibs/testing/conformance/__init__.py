@@ -18,25 +18,25 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()
 from dibs.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
 from dibs.testing.conformance.clients import Clients  # noqa: E402
 from dibs.testing.conformance.contending import Contending  # noqa: E402
-from dibs.testing.conformance.holding import Holding, Revoking  # noqa: E402
+from dibs.testing.conformance.holding import HoldingCases, Revoking  # noqa: E402
 from dibs.testing.conformance.pushes import Pushes  # noqa: E402
 from dibs.testing.conformance.queueing import Queueing  # noqa: E402
-from dibs.testing.conformance.reading import Naming, Reading  # noqa: E402
-from dibs.testing.conformance.sharing import Sharing, Tokens  # noqa: E402
+from dibs.testing.conformance.reading import Naming, ReadingCases  # noqa: E402
+from dibs.testing.conformance.sharing import Sharing, TokenCases  # noqa: E402
 from dibs.testing.conformance.suite import Suite, case, needing  # noqa: E402
 from dibs.testing.conformance.vectors import Vectors  # noqa: E402
 from dibs.testing.conformance.world import World  # noqa: E402
 
 
 class BackendConformance(
-    Holding,
+    HoldingCases,
     Sharing,
     Queueing,
     Pushes,
     Revoking,
-    Tokens,
+    TokenCases,
     Naming,
-    Reading,
+    ReadingCases,
     Batches,
     Vectors,
     Contending,

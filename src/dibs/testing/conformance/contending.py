@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dibs.model import Acquire, Granted, Release
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World, step
-from dibs.testing.connections import Connection, connection_of
+from dibs.testing.connections import TestedConnection, connection_of
 
 THREADS = 4
 ROUNDS = 40
@@ -51,7 +51,7 @@ class Contender:
             await self._turn(connection, f"{name}-{number}")
         await connection.close()
 
-    async def _turn(self, connection: Connection, lease: str) -> None:
+    async def _turn(self, connection: TestedConnection, lease: str) -> None:
         acquire: Acquire = self.world.acquire(lease, capacity=self.capacity)
         (reply,) = await connection.apply([acquire])
         if isinstance(reply, Granted):

@@ -18,7 +18,7 @@ from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World
 
 
-class Holding(Suite):
+class HoldingCases(Suite):
     """One lease after the other on a key of capacity 1."""
 
     @case

@@ -10,7 +10,7 @@ from dibs.model import Notification, Release, Released, Revoke
 from dibs.stores.port import BlockingConnection
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import PATIENCE, World
-from dibs.testing.connections import Connection, OfThread
+from dibs.testing.connections import OfThread, TestedConnection
 
 MOMENT = 0.05
 """Real seconds that show that nothing comes."""
@@ -151,7 +151,7 @@ class Pushes(Suite):
         assert time.monotonic() - began < 10
 
 
-def blocking(connection: Connection) -> BlockingConnection:
+def blocking(connection: TestedConnection) -> BlockingConnection:
     """The store's own, if a thread waits at it."""
     if not isinstance(connection, OfThread):
         pytest.skip("notifications of an event loop come by a call: nobody waits for them")

@@ -6,7 +6,7 @@ from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World
 
 
-class Reading(Suite):
+class ReadingCases(Suite):
     """What people may see."""
 
     @case

@@ -14,7 +14,7 @@ from dibs.model import (
 )
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import World
-from dibs.testing.connections import Connection
+from dibs.testing.connections import TestedConnection
 
 
 class Sharing(Suite):
@@ -130,7 +130,7 @@ class Sharing(Suite):
         await world.refused(store, "d", capacity=2)
 
     async def resize(
-        self, world: World, store: Connection, name: str, units: int, seq: int
+        self, world: World, store: TestedConnection, name: str, units: int, seq: int
     ) -> Reply:
         """Resize what the id `name` has."""
         return await world.say(store, Resize(world.key(), name, units, seq))
@@ -217,7 +217,7 @@ class Sharing(Suite):
 LARGEST = 1 << 53
 
 
-class Tokens(Suite):
+class TokenCases(Suite):
     """Every grant has a greater token than all before it."""
 
     @case

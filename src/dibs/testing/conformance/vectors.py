@@ -29,7 +29,7 @@ from dibs.model import Acquire, Command, Notification, Refused, Renew, Reply
 from dibs.testing.conformance.observer import ROUNDING, ObservedLedger, TokenOrder, without_tokens
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
-from dibs.testing.connections import Connection
+from dibs.testing.connections import TestedConnection
 
 PLANS: Sequence[str] = files(__package__).joinpath("vectors.jsonl").read_text().splitlines()
 
@@ -63,7 +63,7 @@ class Vectors(Suite):
 class Replay:
     """One plan, on keys of its own, for a store with a clock."""
 
-    def __init__(self, world: World, here: Connection, there: Connection) -> None:
+    def __init__(self, world: World, here: TestedConnection, there: TestedConnection) -> None:
         self._world = world
         self._here = here
         self._inboxes = {"here": here.inbox, "there": there.inbox, "": ""}
@@ -151,7 +151,7 @@ class Replay:
 class ObservedReplay(Replay):
     """One plan for a store without a clock: see `observer`."""
 
-    def __init__(self, world: World, here: Connection, there: Connection) -> None:
+    def __init__(self, world: World, here: TestedConnection, there: TestedConnection) -> None:
         super().__init__(world, here, there)
         self._observer = ObservedLedger(world.clock)
         self._tokens = TokenOrder()

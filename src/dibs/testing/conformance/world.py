@@ -23,9 +23,10 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.port import Store
+from dibs.stores.port import step as step
 from dibs.testing.clock import ManualClock
 from dibs.testing.conformance.observer import ROUNDING
-from dibs.testing.connections import Connection, Mode, connection_of
+from dibs.testing.connections import Mode, TestedConnection, connection_of
 
 PATIENCE = 5.0
 """Real seconds within which what must happen happens; nothing waits so long when all is well."""
@@ -52,14 +53,13 @@ class World:
         self.manual = harness.manual
         self._harness = harness
         self._tmp_path = tmp_path
-        self._open: list[Connection] = []
+        self._open: list[TestedConnection] = []
         self._unique = secrets.token_hex(6)
         self.kind = b"semaphore"
         """Of the keys of this case."""
         self.store = harness.make_store(self.clock, tmp_path)
 
     # -- names, times
-    # -------------------------------------------------------------------------------
 
     @property
     def prefix(self) -> bytes:
@@ -85,7 +85,7 @@ class World:
             return seconds
         return seconds * (1 + DRIFT) + ROUNDING
 
-    async def outlast(self, seconds: float, *keys: bytes, by: Connection) -> None:
+    async def outlast(self, seconds: float, *keys: bytes, by: TestedConnection) -> None:
         """Let more than `seconds` pass, in the eyes of `by`.
 
         A store without a clock counts from the moment that an observer first sees an entry, so `by`
@@ -100,16 +100,15 @@ class World:
         self._harness.pass_time(self.clock, seconds)
 
     # -- connections
-    # --------------------------------------------------------------------------------
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> TestedConnection:
         """Another connection, open until the case ends."""
         connection = connection_of(self.store, self.mode)
         await connection.open()
         self._open.append(connection)
         return connection
 
-    async def reopen(self) -> Connection:
+    async def reopen(self) -> TestedConnection:
         """Close everything, make the store anew, as a new process would, and connect to it."""
         await self.close()
         self.store = self._harness.make_store(self.clock, self._tmp_path)
@@ -134,9 +133,8 @@ class World:
             await self.close()
 
     # -- commands
-    # -----------------------------------------------------------------------------------
 
-    async def say(self, connection: Connection, command: Command) -> Reply:
+    async def say(self, connection: TestedConnection, command: Command) -> Reply:
         """One command's reply."""
         (reply,) = await connection.apply([command])
         return reply
@@ -150,31 +148,31 @@ class World:
         more.setdefault("waiter_ttl", 30 * self.second)
         return Acquire(id=name, owner=f"owner-{name}", ttl=ttl * self.second, **more)
 
-    async def take(self, connection: Connection, name: str, **more: Any) -> Granted:
+    async def take(self, connection: TestedConnection, name: str, **more: Any) -> Granted:
         """Acquire, and be granted."""
         reply = await self.say(connection, self.acquire(name, **more))
         assert isinstance(reply, Granted), reply
         return reply
 
-    async def queue(self, connection: Connection, name: str, **more: Any) -> Queued:
+    async def queue(self, connection: TestedConnection, name: str, **more: Any) -> Queued:
         """Acquire, and get a place; its pushes go to `connection`."""
         more.setdefault("inbox", connection.inbox)
         reply = await self.say(connection, self.acquire(name, queue=True, **more))
         assert isinstance(reply, Queued), reply
         return reply
 
-    async def refused(self, connection: Connection, name: str, **more: Any) -> Refused:
+    async def refused(self, connection: TestedConnection, name: str, **more: Any) -> Refused:
         """Acquire, and be refused."""
         reply = await self.say(connection, self.acquire(name, **more))
         assert isinstance(reply, Refused), reply
         return reply
 
-    async def renew(self, connection: Connection, name: str, *, ttl: float = 30) -> Reply:
+    async def renew(self, connection: TestedConnection, name: str, *, ttl: float = 30) -> Reply:
         """Renew what the id `name` has of the case's key."""
         return await self.say(connection, Renew(self.key(), name, ttl * self.second))
 
     async def release(
-        self, connection: Connection, name: str, *, retain: float = 0, tombstone: float = 0
+        self, connection: TestedConnection, name: str, *, retain: float = 0, tombstone: float = 0
     ) -> Reply:
         """Release what the id `name` has of the case's key."""
         release = Release(self.key(), name, retain * self.second, tombstone * self.second)
@@ -191,18 +189,18 @@ class World:
 
         asyncio.run(release()) if self.mode == "async" else step(release())
 
-    async def status(self, connection: Connection, key: bytes | None = None) -> Status:
+    async def status(self, connection: TestedConnection, key: bytes | None = None) -> Status:
         """Inspect the case's key."""
         reply = await self.say(connection, Inspect(key or self.key()))
         assert isinstance(reply, Status), reply
         return reply
 
-    async def waiters(self, connection: Connection, names: str) -> list[str]:
+    async def waiters(self, connection: TestedConnection, names: str) -> list[str]:
         """Which of these ids wait, first come first."""
         known = {fingerprint(name): name for name in names.split()}
         return [known[waiter.lease] for waiter in (await self.status(connection)).waiters]
 
-    async def holders(self, connection: Connection, names: str) -> list[str]:
+    async def holders(self, connection: TestedConnection, names: str) -> list[str]:
         """Which of these ids hold, in the order of their tokens."""
         known = {fingerprint(name): name for name in names.split()}
         return [
@@ -211,7 +209,7 @@ class World:
 
     async def pushed(
         self,
-        connection: Connection,
+        connection: TestedConnection,
         wanted: Callable[[Notification], bool],
         timeout: float = PATIENCE,
     ) -> Notification | None:
@@ -222,14 +220,3 @@ class World:
             if found:
                 return found[0]
         return None
-
-
-def step[T](coro: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine over a blocking connection, which must not suspend it."""
-    try:
-        coro.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    coro.close()
-    raise AssertionError("a blocking connection suspended its caller")

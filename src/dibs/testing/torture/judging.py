@@ -7,8 +7,8 @@ from math import inf
 from pathlib import Path
 
 from dibs.core.timing import claim_timeout
-from dibs.testing.checker import Hold, Holds, Violation, check, check_writes
-from dibs.testing.history import Event, merge, read
+from dibs.testing.checker import Holds, RecordedHold, Violation, check, check_writes
+from dibs.testing.history import HistoryEvent, merge, read
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.resources import UNFENCED
@@ -26,7 +26,7 @@ class Judge:
         """`has_clock`: the store has one that leases end by."""
         self._plan = plan
         self._lone_try_slack = 0.0 if has_clock else LONE_TRY_SLACK
-        self._newest: dict[str, Event] = {}
+        self._newest: dict[str, HistoryEvent] = {}
 
     def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
         """What one round's history shows. `lapses`: when the store or this machine stood still,
@@ -36,7 +36,9 @@ class Judge:
         events = read(*folder.glob("history-*.jsonl"))
         unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
         rest = [event for event in events if not event.resource.startswith(UNFENCED)]
-        rest = merge([*self._newest.values(), *rest, *(Event(at, "disturbed") for at in lapses)])
+        rest = merge(
+            [*self._newest.values(), *rest, *(HistoryEvent(at, "disturbed") for at in lapses)]
+        )
         one_at_a_time = [event for event in rest if primitive_of(event.key) != "allof"]
         calm, rough = handoffs(one_at_a_time, quiet=2 * plan.ttl)
         grants = sum(event.what == "granted" for event in rest) - len(self._newest)
@@ -52,7 +54,7 @@ class Judge:
             lapses=len(lapses) // 2,
         )
 
-    def _starved(self, events: Sequence[Event]) -> list[Violation]:
+    def _starved(self, events: Sequence[HistoryEvent]) -> list[Violation]:
         """Who was not served in time. A task lock is only ever tried, so it may be refused for longer."""
         bound, window = self._plan.bound, claim_timeout(self._plan.ttl)
         tried = [each for each in events if not each.key or primitive_of(each.key) == "tasklock"]
@@ -62,7 +64,7 @@ class Judge:
             tried, late, window=window
         )
 
-    def _remember(self, events: Iterable[Event]) -> None:
+    def _remember(self, events: Iterable[HistoryEvent]) -> None:
         for event in events:
             if event.what in ("granted", "resized"):
                 known = self._newest.get(event.key)
@@ -73,7 +75,7 @@ class Judge:
                     )
 
 
-def _done(events: Iterable[Event]) -> Counter[str]:
+def _done(events: Iterable[HistoryEvent]) -> Counter[str]:
     """How many calls got what they asked for and gave it up again, by primitive."""
     calls: dict[str, tuple[int, float]] = {}
     done = set[tuple[str, int, float]]()
@@ -85,7 +87,7 @@ def _done(events: Iterable[Event]) -> Counter[str]:
     return Counter(primitive for primitive, *_ in done)
 
 
-def handoffs(events: Sequence[Event], quiet: float) -> tuple[list[float], list[float]]:
+def handoffs(events: Sequence[HistoryEvent], quiet: float) -> tuple[list[float], list[float]]:
     """The waits for locks that were free: those that nothing disturbed, and those among faults.
 
     A wait begins when the last hold has ended (for a dead holder: at its deadline) while somebody
@@ -106,7 +108,7 @@ def _waits(holds: Holds) -> Iterator[tuple[float, float]]:
     for of_key in holds.by_key.values():
         if any(hold.grant.capacity != 1 for hold in of_key):
             continue
-        previous: Hold | None = None
+        previous: RecordedHold | None = None
         for hold in sorted(of_key, key=lambda hold: hold.start):
             if previous is not None and hold.grant.invoked < previous.end <= hold.start:
                 yield previous.end, hold.start

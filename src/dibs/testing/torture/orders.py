@@ -1,31 +1,34 @@
-"""What a worker is told, on its standard input: nothing of it can be seen by `ps`."""
+"""What the supervisor and its workers exchange: orders on standard input, and a board in shared memory."""
 
 import json
+import mmap
+import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dibs.testing.torture.worlds import WorldName
+from dibs.testing.torture.plan import MOST, PRIMITIVES, WorldName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    """One worker's part."""
+    """What one worker has to do. It comes on standard input, which `ps` does not show."""
 
     number: int
     """Its row on the board."""
     world: WorldName
     seed: int
     url: str
-    """With its password, should it have one."""
+    """With its password, if it has one."""
     prefix: str
     tasks: int
-    """So many tasks or threads take turns."""
+    """Number of tasks or threads that take turns."""
     names: list[str]
     """What to contend for, without the prefix: `lock-1`, `semaphore-2`."""
     ttl: float
     wait: float
-    """The longest that a call waits in a queue."""
+    """The longest that a call waits in a queue, in seconds."""
     folder: str
     parent: int
     """The supervisor's process id."""
@@ -41,5 +44,41 @@ class Orders:
 
 
 def read_orders() -> Orders:
-    """The line that the supervisor wrote. Its end of the pipe stays open: see `leash`."""
+    """Read the line that the supervisor wrote. Its end of the pipe stays open: see `leash`."""
     return Orders(**json.loads(sys.stdin.buffer.readline()))
+
+
+_ROW = struct.Struct("=III")
+
+
+class Board:
+    """A row for each worker: what it holds, the cycles it has done, and how often the store was away."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(_ROW.size * MOST))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+
+    def show(self, worker: int, held: Iterable[str], *, done: int = 0, cut_off: int = 0) -> None:
+        """Show which primitives a worker holds; add cycles and outages since it showed last."""
+        _, cycles, outages = self._row(worker)
+        bits = sum(1 << PRIMITIVES.index(each) for each in held)
+        _ROW.pack_into(self._memory, worker * _ROW.size, bits, cycles + done, outages + cut_off)
+
+    def held(self, worker: int) -> tuple[str, ...]:
+        """Primitives that a worker holds at this moment."""
+        bits = self._row(worker)[0]
+        return tuple(each for place, each in enumerate(PRIMITIVES) if bits >> place & 1)
+
+    def cycles(self, worker: int) -> int:
+        return self._row(worker)[1]
+
+    def outages(self, worker: int) -> int:
+        return self._row(worker)[2]
+
+    def _row(self, worker: int) -> tuple[int, int, int]:
+        return _ROW.unpack_from(self._memory, worker * _ROW.size)
+
+    def close(self) -> None:
+        self._memory.close()

@@ -2,13 +2,18 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from dibs.config import Duration, safe_ttl, seconds
-from dibs.testing.torture.worlds import WORLDS, WorldName
+
+type WorldName = Literal["threads", "asyncio"]
+WORLDS: tuple[WorldName, ...] = ("threads", "asyncio")
 
 MOST = 64
-"""So many workers have a row."""
+"""The most processes."""
+
+CAPACITY = 3
+"""Units of each semaphore."""
 
 PRIMITIVES: Final = ("lock", "semaphore", "rwlock", "tasklock", "leader", "allof")
 """All that can be tried; see `turns`."""

@@ -1,8 +1,7 @@
-"""One round: everybody at work, faults at the worst moments, then calm, then the end."""
+"""One round: all workers at work, faults at the worst moments, then calm, then the end."""
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +9,20 @@ from typing import Literal
 
 from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.plan import TorturePlan
-from dibs.testing.torture.verdict import KILL, PAUSES, pause_name
+from dibs.testing.torture.verdict import KILL, PAUSES, Verdict, pause_name
 
 type Doing = Literal["starting", "faults", "calm", "checking", "cleaning up"]
 
 
 @dataclass(frozen=True, slots=True)
 class TortureProgress:
-    """A glance at a torture under way."""
+    """How far a torture has come."""
 
     doing: Doing
     seconds: float
     """Since it began."""
     of: float
-    """So many will it take; guessed, where it is to end after so many cycles."""
+    """Seconds that it will take. An estimate if it ends after a number of cycles."""
     cycles: int
     kills: int
     pauses: int
@@ -38,24 +37,24 @@ GAPS = (0.1, 0.5)
 GLANCE = 0.005
 """Seconds between two looks for a holder to strike."""
 GLANCES = 60
-"""So often is looked for who holds what was struck least; then any holder will do."""
+"""Looks for a holder of what was struck least; then any holder will do."""
 KILLS = 0.25
-"""The part of faults that are kills, while few are paused."""
+"""Share of kills among faults, while few are paused."""
 ANYBODY = 0.1
-"""The chance to strike whoever it is: also those who wait deserve it."""
+"""The chance to strike any worker, also one that waits."""
 TICK = 0.1
-"""Seconds between two looks at what can only be looked at."""
+"""Seconds between two looks at what sends no notification."""
 FULL = 64 << 20
-"""Bytes of history after which a round ends: it has to fit into memory, several times as large."""
+"""Bytes of history after which a round ends. In memory it is several times as large."""
 BAD_ENDS = 5
-"""So many processes that end by themselves show that going on is of no use."""
+"""Processes that end by themselves before the round is given up."""
 
 type Wait = Callable[[float], bool]
-"""Waits so many seconds; False once it is to end."""
+"""Waits for a number of seconds; returns False once the round is to end."""
 
 
 class Round:
-    """Runs it; what was done is in its counters, what was seen in its folder."""
+    """Runs one round. What was done is in `found`, what was seen is in its folder."""
 
     def __init__(
         self,
@@ -65,38 +64,51 @@ class Round:
         number: int,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.faults: Counter[str] = Counter()
-        self.hit: Counter[str] = Counter()
-        self.struck: Counter[str] = Counter()
-        """How often somebody was struck who held it, by primitive."""
-        self.calm = 0.0
-        self.idle: list[int] = []
-        """Who did not do a single cycle before faults began."""
+        self.crew = crew
         self.doing: Doing = "starting"
-        self._crew = crew
+        self._found = Verdict()
+        self._idle: list[int] = []
+        """Workers that did not do a single cycle before faults began."""
         self._plan = plan
         self._folder = folder
         self._enough = enough
         self._look_at = 0.0
         self._draw = random.Random(plan.seed * 1_000 + number)  # noqa: S311
 
+    @property
+    def found(self) -> Verdict:
+        """What has been done so far."""
+        self._found.cycles, self._found.outages = self.crew.cycles, self.crew.outages
+        return self._found
+
     def run(self, wait: Wait) -> None:
         """From the start of the processes to their end."""
         began = time.monotonic()
-        self._crew.start()
+        self.crew.start()
         self._warm_up(min(began + WARM_UP, began + self._plan.storm), wait)
         self._storm(began + self._plan.storm, wait)
-        self._crew.resume(everybody=True)
+        self.crew.resume(everybody=True)
         if self._plan.calm and not self._hopeless and wait(0.0):
             self._be_calm(wait)
 
+    def trouble(self, *, early: bool) -> str:
+        """What processes did without an order, in words. `early`: the round was ended early."""
+        told: list[str] = []
+        ends = self.crew.bad_ends
+        if ends and not (early and self.crew.outages):
+            codes = ", ".join(map(str, sorted(set(ends))))
+            told.append(f"{len(ends)} processes ended by themselves (exit codes: {codes})")
+        if self._idle and not early:
+            told.append(f"{len(self._idle)} processes did not get to work before faults began")
+        return "; ".join(told)
+
     @property
     def _hopeless(self) -> bool:
-        return len(self._crew.bad_ends) >= BAD_ENDS
+        return len(self.crew.bad_ends) >= BAD_ENDS
 
     @property
     def _over(self) -> bool:
-        """There is enough of it, or no room for more, or no sense in it."""
+        """There are enough cycles, or too much history, or too many bad ends."""
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -105,16 +117,16 @@ class Round:
         return written > FULL or self._hopeless or self._enough()
 
     def _warm_up(self, until: float, wait: Wait) -> None:
-        """Faults say nothing before work is being done."""
-        while self._crew.idle and time.monotonic() < until and not self._hopeless:
-            self._crew.replace_dead()
+        """Wait until all work: faults show nothing before."""
+        while self.crew.idle and time.monotonic() < until and not self._hopeless:
+            self.crew.replace_dead()
             if not wait(TICK):
                 return
-        self.idle = self._crew.idle
+        self._idle = self.crew.idle
 
     def _storm(self, until: float, wait: Wait) -> None:
         self.doing = "faults"
-        crew = self._crew
+        crew = self.crew
         strike_at = time.monotonic()
         glances = 0
         while (now := time.monotonic()) < until and not self._over:
@@ -131,8 +143,8 @@ class Round:
         return self._draw.uniform(*GAPS) * (1 + self._plan.tasks) / 2
 
     def _strike(self, glances: int) -> bool:
-        """Kill or pause somebody: mostly a holder, if there is one; whether anybody was struck."""
-        awake = self._crew.awake
+        """Kill or pause a worker, mostly a holder. Returns False if there is none."""
+        awake = self.crew.awake
         anybody = not glances and self._draw.random() < ANYBODY
         chosen = awake if anybody else self._holding(awake, choosy=glances < GLANCES)
         if not chosen:
@@ -141,15 +153,15 @@ class Round:
         return True
 
     def _holding(self, awake: list[int], *, choosy: bool) -> list[int]:
-        """Who holds something, or what was struck least so far."""
-        held = {number: self._crew.board.held(number) for number in awake}
+        """Workers that hold anything; if `choosy`, what was struck least so far."""
+        held = {number: self.crew.board.held(number) for number in awake}
         if choosy:
-            least = min(self._plan.resources, key=lambda each: self.struck[each])
+            least = min(self._plan.resources, key=lambda each: self._found.hit_by[each])
             return [number for number, of_one in held.items() if least in of_one]
         return [number for number, of_one in held.items() if of_one]
 
     def _strike_one(self, number: int) -> None:
-        crew, draw = self._crew, self._draw
+        crew, draw = self.crew, self._draw
         many_paused = len(crew.awake) <= self._plan.processes / 2
         if many_paused or draw.random() < KILLS:  # somebody must be left to take over
             self._count(KILL, crew.kill(number))
@@ -158,10 +170,10 @@ class Round:
             self._count(pause_name(ttls), crew.pause(number, ttls * self._plan.ttl))
 
     def _count(self, kind: str, held: Sequence[str]) -> None:
-        self.faults[kind] += 1
-        self.struck.update(held)
+        self._found.faults[kind] += 1
+        self._found.hit_by.update(held)
         if held:
-            self.hit[kind] += 1
+            self._found.hit[kind] += 1
 
     def _be_calm(self, wait: Wait) -> None:
         self.doing = "calm"
@@ -170,5 +182,5 @@ class Round:
         while (left := until - time.monotonic()) > 0:
             if not wait(min(left, TICK)):
                 return  # nothing is said about liveness then
-            self._crew.replace_dead()
-        self.calm = time.monotonic() - began
+            self.crew.replace_dead()
+        self._found.calm = time.monotonic() - began

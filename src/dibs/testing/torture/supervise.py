@@ -1,34 +1,37 @@
-"""A whole torture: rounds of processes against one store, in names that nothing else uses."""
+"""A whole torture: rounds of processes against one store, under names that nothing else uses."""
 
 import os
+import secrets
 import select
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Self
 
 from dibs import sync
 from dibs.clock import BootClock
-from dibs.errors import DibsError
+from dibs.core.timing import margin
+from dibs.errors import DibsError, NotConfigured, UnsafeTiming
 from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.judging import Judge
-from dibs.testing.torture.namespace import Namespace
 from dibs.testing.torture.plan import TorturePlan
 from dibs.testing.torture.rounds import Doing, Round, TortureProgress
 from dibs.testing.torture.verdict import KILL, Verdict
 
 PERIOD = 0.5
+"""Seconds between two looks at whether the store answers."""
 SLOW = 1.0
-"""Seconds that neither an answer nor a nap may be late."""
+"""Seconds by which an answer, or this thread, may be late."""
 
 
-class Pulse:
-    """A thread with a client of its own."""
+class StorePulse:
+    """A thread with a client of its own, which notes when the store was away or this machine stood still."""
 
     def __init__(self, url: str, name: str) -> None:
         self._lapses: list[float] = []
@@ -52,7 +55,7 @@ class Pulse:
         self._thread.join(2 * SLOW)  # one that hangs is left behind: it is a daemon
 
     def take(self) -> list[float]:
-        """When a lapse began or went on since the last time, by the clock of histories."""
+        """Begin and end of each lapse since the last call, by the clock of histories."""
         with self._lock:
             taken, self._lapses = self._lapses, []
         return taken
@@ -69,11 +72,11 @@ class Pulse:
                 began = self._now()
                 if began - last > PERIOD + SLOW:
                     self._note(last, began)
-                if not self._is_well(client) or self._now() - began > SLOW:
+                if not self._answers(client) or self._now() - began > SLOW:
                     self._note(began, self._now())
                 last = self._now()
 
-    def _is_well(self, client: sync.Client) -> bool:
+    def _answers(self, client: sync.Client) -> bool:
         try:
             client.status(self._name)
         except Exception:  # noqa: BLE001 - a third party's store may raise anything
@@ -82,17 +85,22 @@ class Pulse:
 
 
 SOON = 5.0
-"""Seconds in which a store that hangs is given up before anything was tried."""
-TOLD = 20
-"""So many lines of what broken processes wrote are told."""
+"""Seconds after which a store that hangs is given up, before anything was tried."""
+LAST_LINES = 20
+"""Lines of what broken processes wrote that the verdict shows."""
+PROBES = 10
+LINGER = 35.0
+"""Seconds in which a store drops the waiters whose process died."""
+GLANCE = 0.5
+"""Seconds between two looks at what is left in the store."""
 
 
 class Torture:
     """Processes that take turns on the store at `url` while they are killed and paused.
 
     `run` returns the verdict. `stop` ends it early, from any thread or a signal's handler. `progress`
-    is called several times a second with how far it has come. Nothing is left behind: no process,
-    and in the store only idle records, which it throws out in its own time.
+    is called several times a second with how far it has come. No process is left behind, and in the store
+    only idle records, which it drops later.
     """
 
     def __init__(
@@ -107,12 +115,14 @@ class Torture:
         """Whether the store has been found fit, so that there will be a verdict."""
         self._client = sync.connect(url, connect_timeout=SOON, call_timeout=SOON)
         self._url = url
+        self._prefix = f"dibs-verify-{secrets.token_hex(8)}/"
         self._progress = progress
         self._stops = 0
         self._reader = self._writer = -1
         self._verdict = Verdict()
-        self._turns: tuple[Round, Crew] | None = None
-        self._under_way: Verdict | None = None
+        self._turns: Round | None = None
+        self._found = Verdict()
+        """What the round under way has done."""
         self._doing: Doing = "starting"
         self._began = 0.0
 
@@ -122,12 +132,12 @@ class Torture:
         try:
             os.write(self._writer, b"\0")
         except OSError:
-            pass  # it is over, or has been told often enough
+            pass  # it is over, or was stopped very often
 
     def run(self) -> Verdict:
         """Run it to its end, once. Call it from the thread that outlives it.
 
-        Raises what stands in the way of trying at all: `BackendUnavailable`, `Forbidden`,
+        Raises what prevents a trial: `BackendUnavailable`, `Forbidden`,
         `NotConfigured` for a store of one process, `UnsafeTiming` for a ttl that is too short for it.
         """
         self._began = time.monotonic()
@@ -136,32 +146,64 @@ class Torture:
         with ExitStack() as stack:
             stack.callback(self._close)
             client = stack.enter_context(self._client)
-            namespace = Namespace(client)
-            namespace.probe(self.plan.ttl)
-            verdict = self._verdict = self._blank(client, namespace.prefix)
+            self._probe(client)
+            verdict = self._verdict = self._blank(client)
             self.under_way = True
-            pulse = stack.enter_context(Pulse(self._url, f"{namespace.prefix}pulse"))
-            self._run_rounds(namespace.prefix, pulse)
+            pulse = stack.enter_context(StorePulse(self._url, f"{self._prefix}pulse"))
+            self._run_rounds(pulse)
             verdict.seconds = time.monotonic() - self._began
             verdict.ended_early = bool(self._stops)
             self._tell("cleaning up")
-            verdict.left = self._clean(namespace)
+            verdict.left = self._clean(client)
         return verdict
 
-    def _clean(self, namespace: Namespace) -> str:
-        """What could not be tidied up, in words."""
+    # -- the store ---------------------------------------------------------------------------------
+
+    def _probe(self, client: sync.Client) -> None:
+        """Check that several processes can use the store, in time."""
+        if client.capabilities.scope == "process":
+            raise NotConfigured(
+                f"{client.url} lives in the memory of one process, so no other process can "
+                "contend for its leases and there is nothing to verify: name a store that "
+                "processes share, such as sqlite:///path.db"
+            )
+        ttl = self.plan.ttl
+        lock = client.lock(f"{self._prefix}probe", ttl=max(ttl, 5.0), wait=0, env_load=False)
+        took = median(_timed(lambda: lock.acquire().release()) for _ in range(PROBES)) / 2
+        if took > margin(ttl):
+            raise UnsafeTiming(
+                f"a round trip to {client.url} takes {took:.3f} s, which is more than the "
+                f"margin of a ttl of {ttl:g} s: try again with a ttl of {30 * took:.0f} s"
+            )
+
+    def _clean(self, client: sync.Client) -> str:
+        """Free what the dead still hold; returns what could not be cleaned up, in words."""
         try:
-            places = namespace.clean(self._wait)
+            places = self._revoke_all(client)
         except DibsError as error:
             return f"the store could not be tidied up, so leases there end by themselves: {error}"
         return f"{places} places of killed processes, until the store drops them" if places else ""
 
-    def _blank(self, client: sync.Client, prefix: str) -> Verdict:
+    def _revoke_all(self, client: sync.Client) -> int:
+        """Revoke until nothing is held; returns how many dead waiters are left after `LINGER`.
+
+        Only the store can drop those, after half a minute.
+        """
+        until = time.monotonic() + LINGER
+        while found := list(client.list(self._prefix)):
+            for status in found:
+                if status.holders:
+                    client.revoke(status, reason="dibs verify is over", now=True)
+            if time.monotonic() >= until or not self._wait(GLANCE):
+                return sum(max(status.waiting, len(status.waiters)) for status in found)
+        return 0
+
+    def _blank(self, client: sync.Client) -> Verdict:
         plan = self.plan
         return Verdict(
             url=client.url,
             scope=client.capabilities.scope,
-            prefix=prefix,
+            prefix=self._prefix,
             seed=plan.seed,
             processes=plan.processes,
             ttl=plan.ttl,
@@ -170,12 +212,14 @@ class Torture:
             resources=plan.resources,
         )
 
-    def _run_rounds(self, prefix: str, pulse: Pulse) -> None:
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def _run_rounds(self, pulse: StorePulse) -> None:
         judge = self._judge()
         until = self._began + self.plan.seconds
         number = 0
         while not number or (self._goes_on and time.monotonic() + self._least < until):
-            self._run_round(number, prefix, pulse, judge)
+            self._run_round(number, pulse, judge)
             number += 1
             if self._verdict.violations or self._verdict.trouble:
                 return
@@ -191,54 +235,55 @@ class Torture:
 
     @property
     def _least(self) -> float:
-        """Seconds for which a further round is worth its while."""
+        """Seconds that make a further round worth it."""
         return 0.5 * self.plan.seconds / self.plan.rounds
 
-    def _run_round(self, number: int, prefix: str, pulse: Pulse, judge: Judge) -> None:
+    def _run_round(self, number: int, pulse: StorePulse, judge: Judge) -> None:
         folder = Path(tempfile.mkdtemp(prefix="dibs-verify-"))
         keep = False
         try:
-            found = self._under_way = self._take_turns(number, prefix, folder)
+            found = self._found = self._take_turns(number, folder)
             self._tell("checking")
             found.add(judge.judge(folder, pulse.take()))
             keep = bool(found.violations)
             found.history = str(folder) if keep else ""
             self._verdict.add(found)
         finally:
-            self._under_way = None
+            self._found = Verdict()
             if not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _take_turns(self, number: int, prefix: str, folder: Path) -> Verdict:
+    def _take_turns(self, number: int, folder: Path) -> Verdict:
         """One round, until all of its processes have ended."""
-        crew, turns = self._round(number, self._url, prefix, folder)
-        self._turns = turns, crew
+        turns = self._turns = self._round(number, self._url, self._prefix, folder)
         try:
             turns.run(self._wait)
-            crew.end(at_once=self._stops > 1)
-            found = _done(turns, crew, early=bool(self._stops))
+            turns.crew.end(at_once=self._stops > 1)
+            found = turns.found
+            found.trouble = turns.trouble(early=bool(self._stops))
             found.wrote = self._last_words(folder) if found.trouble else ""
             return found
         finally:
             self._turns = None
-            crew.close()
+            turns.crew.close()
 
     def _judge(self) -> Judge:
-        """Who judges all rounds."""
+        """The judge of all rounds."""
         return Judge(self.plan, self._client.capabilities.clock)
 
-    def _round(self, number: int, url: str, prefix: str, folder: Path) -> tuple[Crew, Round]:
-        """Who takes turns in a round, and what strikes them."""
-        crew = Crew(url, prefix, self.plan, folder)
-        return crew, Round(crew, self.plan, folder, number, self._enough)
+    def _round(self, number: int, url: str, prefix: str, folder: Path) -> Round:
+        """A round, with its crew."""
+        return Round(Crew(url, prefix, self.plan, folder), self.plan, folder, number, self._enough)
 
     def _last_words(self, folder: Path) -> str:
         wrote = (folder / "stderr").read_text(errors="replace").replace(self._url, self._client.url)
-        return "\n".join(wrote.splitlines()[-TOLD:])
+        return "\n".join(wrote.splitlines()[-LAST_LINES:])
+
+    # -- progress ----------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> bool:
-        """Sleep, and tell how far it is on the way; False once it was told to stop."""
-        self._tell(self._turns[0].doing if self._turns else self._doing)
+        """Sleep, and report progress; False once it was told to stop."""
+        self._tell(self._turns.doing if self._turns else self._doing)
         if not self._stops:
             select.select([self._reader], [], [], seconds)
         return not self._stops
@@ -269,10 +314,7 @@ class Torture:
 
     def _so_far(self) -> Verdict:
         """What the round under way has done."""
-        if self._turns:
-            turns, crew = self._turns
-            return Verdict(cycles=crew.cycles, faults=turns.faults, hit=turns.hit)
-        return self._under_way or Verdict()
+        return self._turns.found if self._turns else self._found
 
     def _close(self) -> None:
         writer, self._writer = self._writer, -1  # or a late `stop` might write to another's file
@@ -280,23 +322,7 @@ class Torture:
         os.close(self._reader)
 
 
-def _done(turns: Round, crew: Crew, *, early: bool) -> Verdict:
-    """What was done in a round, before what it shows."""
-    return Verdict(
-        cycles=crew.cycles,
-        faults=turns.faults,
-        hit=turns.hit,
-        hit_by=turns.struck,
-        calm=turns.calm,
-        outages=crew.outages,
-        trouble="; ".join(_trouble(turns, crew, early=early)),
-    )
-
-
-def _trouble(turns: Round, crew: Crew, *, early: bool) -> Iterator[str]:
-    """What processes did that nobody had told them."""
-    if crew.bad_ends and not (early and crew.outages):
-        codes = ", ".join(map(str, sorted(set(crew.bad_ends))))
-        yield f"{len(crew.bad_ends)} processes ended by themselves (exit codes: {codes})"
-    if turns.idle and not early:
-        yield f"{len(turns.idle)} processes did not get to work before faults began"
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

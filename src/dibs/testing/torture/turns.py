@@ -1,13 +1,170 @@
-"""A turn with each primitive: acquire, check and write, release. Tasks and threads have the same text."""
+"""What the tasks and threads of a worker do: acquire each primitive, check, write, and record what they saw.
 
-from collections.abc import Callable, Mapping, Sequence
+The text is the same for tasks and threads; `TortureWorld` is the difference.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
+import dibs
+import dibs.sync
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, LeaseLost, NotHeld
 from dibs.model import MANY
-from dibs.testing.torture.hands import LONG, Hand
+from dibs.testing.history import HistoryEvent
+from dibs.testing.recorder import RecordedLease, Recorder
 from dibs.testing.torture.orders import Orders
+from dibs.testing.torture.plan import CAPACITY, WorldName
+
+BRIEF = (0.0, 0.002), (75, 24)
+LONG = (0.3, 1.2), (0.8, 0.2)
+"""Lengths of steps and their weights: in seconds, and in ttls."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The worker is to stop, and this thread waited in a queue."""
+
+
+class TortureWorld:
+    """How tasks, or threads, use the public API. Calls of threads have returned already."""
+
+    def __init__(self, name: WorldName) -> None:
+        self._awaits = name == "asyncio"
+        self.library: ModuleType = dibs if self._awaits else dibs.sync
+        self.interrupted: type[BaseException] = asyncio.CancelledError if self._awaits else Stopped
+        """Raised in a hand that is called away from a queue."""
+
+    async def get(self, value: Any) -> Any:
+        """Result of a call."""
+        return await value if self._awaits else value
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the hand sleep."""
+        if self._awaits:
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)  # noqa: ASYNC251 - there is no event loop here
+
+    @asynccontextmanager
+    async def block(self, manager: Any) -> AsyncIterator[Any]:
+        """Enter `manager`, whose side is that of this world."""
+        if self._awaits:
+            async with manager as entered:
+                yield entered
+        else:
+            with manager as entered:
+                yield entered
+
+
+class HandHost(Protocol):
+    """What a hand uses of its worker."""
+
+    orders: Orders
+    world: TortureWorld
+    recorder: Recorder
+    stopping: bool
+
+    def write(self, lease: RecordedLease) -> None: ...
+    def holds(self, primitive: str, change: int, *, done: bool = False) -> None: ...
+    def cut_off(self) -> None: ...
+
+
+class Hand:
+    """One of a worker's tasks or threads. It takes one turn at a time."""
+
+    def __init__(self, worker: HandHost, number: int) -> None:
+        self.draw = random.Random(worker.orders.seed * 1_000 + number)  # noqa: S311
+        self.interruptible = False
+        """It waits in a queue, and can be called away."""
+        self.primitive = ""
+        """Primitive of its current turn."""
+        self.ttl = worker.orders.ttl
+        self.patience = worker.orders.wait
+        self.world = worker.world
+        self._worker = worker
+        self._recorder = worker.recorder
+        self._held = 0
+        self.now = worker.recorder.now
+
+    async def get(self, value: Any) -> Any:
+        """What a call of the public API has come to, in this hand's world."""
+        return await self.world.get(value)
+
+    # -- asking -------------------------------------------------------------------------------------
+
+    def asking(self, *keys: bytes) -> float:
+        """A call that waits begins; from here on it may be interrupted."""
+        invoked = self._recorder.asked(*keys)
+        self.interruptible = True
+        if self._worker.stopping:
+            self.interrupt()
+        return invoked
+
+    def interrupt(self) -> None:
+        """Raise `Stopped`, if that is how to leave."""
+        if self.interruptible:
+            self.interruptible = False
+            raise Stopped
+
+    def granted(self, lease: Any, invoked: float, **what: Any) -> None:
+        self.interruptible = False
+        self._recorder.granted(lease, invoked, **what)
+        self._held += 1
+        self._worker.holds(self.primitive, +1)
+
+    def gave_up(self, invoked: float, *keys: bytes) -> None:
+        self.interruptible = False
+        for key in keys:
+            self._recorder.gave_up(key, invoked)
+
+    def refused(self, invoked: float, key: bytes) -> None:
+        self._recorder.refused(key, invoked)
+
+    def cut_off(self) -> None:
+        """The store was away: nobody can be served, and nothing is said about waiting."""
+        self.interruptible = False
+        self._recorder.record(HistoryEvent(self.now(), "disturbed"))
+        self._worker.cut_off()
+
+    # -- holding ------------------------------------------------------------------------------------
+
+    async def work(
+        self, *leases: Any, writes: bool = True, lengths: Sequence[Any] = (BRIEF, LONG)
+    ) -> None:
+        """The body: check, work for a while, write. Raises `LeaseLost`."""
+        (brief, how_brief), (long, how_long) = lengths
+        choices = [*brief, *(ttls * self.ttl for ttls in long)]
+        for _ in range(self.draw.randint(1, 3)):
+            for lease in leases:
+                self.check(lease)
+            await self.world.sleep(self.draw.choices(choices, (*how_brief, *how_long))[0])
+            for lease in leases if writes else ():
+                self._worker.write(lease)
+
+    def check(self, lease: Any) -> None:
+        """Be told that it is held. Raises `LeaseLost`."""
+        at = self.now()
+        lease.ensure()
+        self._recorder.renewed(lease)
+        self._recorder.believed(lease, at)
+
+    def resized(self, lease: Any, invoked: float, *, units: int, capacity: int) -> None:
+        self._recorder.resized(lease, invoked, units=units, capacity=capacity)
+
+    def shrinking(self, lease: Any, *, units: int, capacity: int) -> None:
+        self._recorder.renewed(lease)
+        self._recorder.shrinking(lease, units=units, capacity=capacity)
+
+    def releasing(self, lease: Any) -> None:
+        self._recorder.renewed(lease)  # whatever the keeper did during the last step
+        self._recorder.releasing(lease)
+        self._held -= 1
+        self._worker.holds(self.primitive, -1, done=not self._held)
 
 
 class Wish(NamedTuple):
@@ -98,9 +255,6 @@ class LockTurns(Turns):
         return self.client.lock(self.name, **self.how)
 
 
-CAPACITY = 3
-
-
 class SemaphoreTurns(Turns):
     """Acquire units, check and write for each slot, release."""
 
@@ -161,7 +315,7 @@ TASKS = (0.002, 0.05), (40, 55)
 FAILURES = 0.3
 
 
-class Failed(Exception):
+class TurnFailed(Exception):
     """A task failed, as tasks do."""
 
 
@@ -186,14 +340,14 @@ class TaskLockTurns(Turns):
         try:
             async with hand.world.block(lease):
                 await self._run(hand, lease)
-        except (LeaseLost, Failed):
+        except (LeaseLost, TurnFailed):
             pass
 
     async def _run(self, hand: Hand, lease: Any) -> None:
         try:
             await hand.work(lease, lengths=(TASKS, LONG))
             if hand.draw.random() < FAILURES:
-                raise Failed
+                raise TurnFailed
         finally:
             hand.releasing(lease)
 

@@ -1,6 +1,6 @@
 """One process of the torture: takes turns through the public API until it is told to stop, or killed.
 
-Started by `crew` as `python -m dibs.testing.torture.worker`, with its orders on standard input.
+`crew` starts it as `python -m dibs.testing.torture.worker`, with its orders on standard input.
 """
 
 import asyncio
@@ -20,28 +20,25 @@ import dibs.sync
 from dibs.runtime.port import step
 from dibs.testing.leash import hold_to
 from dibs.testing.recorder import Recorder
-from dibs.testing.torture.crew import Board
-from dibs.testing.torture.hands import Hand
-from dibs.testing.torture.orders import Orders, read_orders
+from dibs.testing.torture.orders import Board, Orders, read_orders
 from dibs.testing.torture.plan import primitive_of
-from dibs.testing.torture.resources import Pairs
-from dibs.testing.torture.turns import TURNS, Turns
-from dibs.testing.torture.worlds import Stopped, Tasks, Threads, World
+from dibs.testing.torture.resources import ProtectedFiles
+from dibs.testing.torture.turns import TURNS, Hand, Stopped, TortureWorld, Turns
 
 TOGETHER = 2
-"""So many hands of a process at most want the same: else all would gather in the queue that moves slowest."""
+"""The most hands of a process that want the same; else all would gather in the slowest queue."""
 
 
-class Worker:
-    """What all hands of a process share: the books, the resources, and whether to stop."""
+class TortureWorker:
+    """What all hands of a process share: the history, the protected files, and whether to stop."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self.recorder = Recorder(orders.history)
-        self.world: World = Tasks() if orders.world == "asyncio" else Threads()
+        self.world = TortureWorld(orders.world)
         self.stopping = False
         self.hands = [Hand(self, number) for number in range(orders.tasks)]
-        self.write = Pairs(Path(orders.folder), self.recorder).write
+        self.write = ProtectedFiles(Path(orders.folder), self.recorder).write
         self._board = Board(Path(orders.folder, "board"))
         self._board.show(orders.number, ())  # the one before may have died a holder
         self._held = Counter[str]()
@@ -49,27 +46,27 @@ class Worker:
         self._lock = threading.Lock()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler: let every hand finish its turn."""
+        """Handle a signal: every hand finishes its turn."""
         self.stopping = True
 
     def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
-        """So many leases more, or less, are held here; the last of what one call gave ends a cycle."""
+        """Count leases held here. The release of the last lease that one call gave ends a cycle."""
         with self._lock:
             self._held[primitive] += change
             self._board.show(self.orders.number, +self._held, done=int(done))
 
     def cut_off(self) -> None:
-        """A call was given up, as the store was away."""
+        """Count a call that was given up, as the store was away."""
         with self._lock:
             self._board.show(self.orders.number, +self._held, cut_off=1)
 
     def resources(self, client: Any) -> list[Turns]:
-        """All that is contended for, by way of a client of either world."""
+        """Everything that is contended for, by way of `client`."""
         return [TURNS[primitive_of(each)](client, each, self.orders) for each in self.orders.names]
 
     @contextmanager
     def chosen(self, hand: Hand, resources: Sequence[Turns]) -> Generator[Turns]:
-        """What a hand wants for one turn."""
+        """Choose what a hand wants for one turn."""
         while True:
             chosen = hand.draw.choice(resources)
             with self._lock:
@@ -84,7 +81,7 @@ class Worker:
                 self._wanted[chosen] -= 1
 
     async def take_turns(self, hand: Hand, resources: Sequence[Turns]) -> None:
-        """One hand's work, until all are to stop."""
+        """Let a hand work until all are to stop."""
         try:
             while not self.stopping:
                 with self.chosen(hand, resources) as chosen:
@@ -96,7 +93,7 @@ class Worker:
             raise
 
 
-def run_blocking(worker: Worker) -> None:
+def run_blocking(worker: TortureWorker) -> None:
     """Take turns in threads; this one waits where a signal can interrupt it."""
     first, *others = worker.hands
 
@@ -114,7 +111,7 @@ def run_blocking(worker: Worker) -> None:
             each.result()  # which raises what went wrong there
 
 
-async def run_async(worker: Worker) -> None:
+async def run_async(worker: TortureWorker) -> None:
     """Take turns in an event loop."""
     client = dibs.connect(worker.orders.url)  # and not `async with`: the store may be away now
     resources = worker.resources(client)
@@ -135,8 +132,8 @@ async def run_async(worker: Worker) -> None:
         task.result()  # which raises what went wrong there
 
 
-def work(worker: Worker) -> None:
-    """Do as ordered."""
+def work(worker: TortureWorker) -> None:
+    """Take turns until a signal, or the end of the supervisor."""
     logging.getLogger("dibs").addHandler(logging.NullHandler())  # losses are what it is about
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)
@@ -148,4 +145,4 @@ def work(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    work(Worker(read_orders()))
+    work(TortureWorker(read_orders()))

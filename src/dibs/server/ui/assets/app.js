@@ -1,20 +1,17 @@
-// The page: sign in, then whatever the address says.
+// The page: sign in, then the view that the URL names.
 
+import { here, takeTicket } from "./address.js";
 import * as api from "./api.js";
-import { stillAll } from "./bars.js";
 import { h } from "./dom.js";
+import { stopBars } from "./holders.js";
 import * as live from "./live.js";
-import { here, takeTicket } from "./route.js";
 import * as session from "./session.js";
 import { shell } from "./shell.js";
-import { signInForm } from "./sign_in.js";
 import { auditView } from "./views/audit.js";
+import { leadersView, poolsView, queuesView } from "./views/cards.js";
 import { eventsView } from "./views/events.js";
-import { leadersView } from "./views/leaders.js";
 import { lockView } from "./views/lock.js";
 import { nowView } from "./views/now.js";
-import { poolsView } from "./views/pools.js";
-import { queuesView } from "./views/queues.js";
 import { timelineView } from "./views/timeline.js";
 
 /** Each makes `{ element, stop }` of the rest of the path and the parameters. */
@@ -33,7 +30,7 @@ const app = document.getElementById("app");
 let frame = null;
 let view = null;
 
-/** A ticket is not in the address any more once it was tried, so it is handed on until that is settled. */
+/** A ticket is removed from the URL when it is read, so a retry gets it as an argument. */
 async function begin(ticket = takeTicket()) {
   try {
     if (ticket) await session.signIn({ ticket });
@@ -42,7 +39,7 @@ async function begin(ticket = takeTicket()) {
     else askForKey();
   } catch (error) {
     const isSpent = ticket && error.status === 401;
-    if (api.passes(error)) retry(ticket, error);
+    if (api.isTemporary(error)) retry(ticket, error);
     else askForKey(isSpent ? "This sign-in link was used already, or is too old. Sign in with an API key." : error.message);
   }
 }
@@ -68,7 +65,7 @@ function askForKey(why = "") {
   session.forget();
   document.title = "Sign in · Dibs";
   document.documentElement.dataset.connection = "signed-out";
-  app.replaceChildren(signInForm(enter, why));
+  app.replaceChildren(session.signInForm(enter, why));
   document.getElementById("key").focus();
 }
 
@@ -90,9 +87,9 @@ function signedOut() {
   if (session.current()) askForKey("Your session has ended. Sign in again.");
 }
 
-/** What is heard by those who do not see it. */
+/** Have a screen reader read a text that is not shown. */
 function announce(text) {
-  document.getElementById("said").textContent = text;
+  document.getElementById("announced").textContent = text;
 }
 
 function close() {
@@ -112,21 +109,17 @@ function show() {
   const { path, params } = here();
   const [place = "now", ...rest] = path;
   view = (Object.hasOwn(VIEWS, place) ? VIEWS[place] : nowView)(rest, params);
-  const lost = frame.main.contains(document.activeElement);
+  const hadFocus = frame.main.contains(document.activeElement);
   frame.main.replaceChildren(view.element);
-  if (lost) frame.main.focus();
+  if (hadFocus) frame.main.focus();
   frame.main.scrollTop = 0;
   frame.choose();
 }
 
-api.listen({
-  away: () => live.reachable(false),
-  back: () => live.reachable(true),
-  signedOut,
-});
-live.news.addEventListener("state", () => stillAll(live.connection().state === "reconnecting"));
+api.listen({ away: () => live.reachable(false), back: () => live.reachable(true), signedOut });
+live.news.addEventListener("state", () => live.connection().state === "reconnecting" && stopBars());
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address says which view it is
+  event.preventDefault(); // the part after the # names the view
   document.getElementById("main").focus();
 });
 addEventListener("hashchange", () => {

@@ -1,14 +1,14 @@
-// Elements, made of texts only: what others have written never becomes markup.
+// Elements, made of text only: what other people wrote never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `what` is a tag, with classes after dots; what follows are its attributes and children. */
+/** Return an HTML element. `what` is a tag with classes after dots. Listeners are attributes that begin with "on". */
 export function h(what, attributes = {}, ...children) {
   const [tag, ...classes] = what.split(".");
   return filled(document.createElement(tag), classes, attributes, children);
 }
 
-/** The same, of a drawing. */
+/** Return an SVG element. */
 export function s(what, attributes = {}, ...children) {
   const [tag, ...classes] = what.split(".");
   return filled(document.createElementNS(SVG, tag), classes, attributes, children);
@@ -25,45 +25,58 @@ function filled(element, classes, attributes, children) {
   return element;
 }
 
-/** Set a text, if it is another one: a screen reader need not hear it again. */
-export function say(element, text) {
+/** Set the text of an element if it differs, so that a screen reader does not repeat it. */
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Set an attribute, or take it away, if that changes anything. */
-export function mark(element, name, value) {
+/** Set an attribute if it differs. Null and false remove it. */
+export function setAttribute(element, name, value) {
   if (value == null || value === false) element.removeAttribute(name);
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
 /**
- * Make the children of `parent` show `items`, in their order, keeping the elements that are there:
- * so focus, selection and what moves stay as they are. `make` gives an element, `update` brings it up to date.
+ * Make the children of `parent` show `items`, in their order. An element stays as long as its item does, and
+ * with it focus, selection and animations. `make` creates an element, `update` brings it up to date.
  */
 export function keyed(parent, items, keyOf, make, update = () => {}) {
-  const there = new Map();
-  for (const child of parent.children) there.set(child.itemKey, child);
+  const old = new Map();
+  for (const child of parent.children) old.set(child.itemKey, child);
   let at = parent.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
-    let element = there.get(key);
-    if (element) there.delete(key);
+    let element = old.get(key);
+    if (element) old.delete(key);
     else {
       element = make(item);
-      there.delete(element.itemKey);
+      old.delete(element.itemKey);
       element.itemKey = key;
     }
     update(element, item);
     if (element === at) at = at.nextElementSibling;
     else parent.insertBefore(element, at);
   }
-  for (const child of there.values()) child.remove();
+  for (const child of old.values()) child.remove();
 }
 
-/** The same, where all elements are alike and `update` makes of any of them what it should be. */
-export function recycled(parent, items, keyOf, make, update) {
-  const wanted = new Set(items.map(keyOf));
-  const isFree = (child) => !wanted.has(child.itemKey) && !child.contains(document.activeElement);
-  const free = [...parent.children].filter(isFree);
-  keyed(parent, items, keyOf, (item) => free.pop() ?? make(item), update);
+/** The head of a view: its title, a line of status, and its filters. */
+export function heading(title, status, ...fields) {
+  return h("header.title", {}, h("h1", {}, title), status, h("div.fields", {}, ...fields));
+}
+
+/** A placeholder for an empty view. `command` is what to type to change that. */
+export function empty(title, text, command) {
+  const code = command ? h("pre", {}, h("code", {}, command)) : null;
+  return h("div.empty", {}, h("h2", {}, title), h("p", {}, text), code);
+}
+
+/** A line for an error of the service. It is hidden until `show(error)`, and again after `clear()`. */
+export function errorLine() {
+  const element = h("p.trouble", { role: "alert", hidden: true });
+  const show = (error) => {
+    setText(element, error.message);
+    element.hidden = false;
+  };
+  return { element, show, clear: () => (element.hidden = true) };
 }

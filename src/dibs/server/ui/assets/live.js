@@ -1,13 +1,12 @@
-// What happens to locks, as it happens; and whether we hear of it.
+// The stream of events, the state of the connection, and views that look at the service again and again.
 
-import * as clock from "./clock.js";
-import { follow } from "./stream.js";
+import { Away, follow, Problem } from "./api.js";
+import { now, pauseClock, setClock } from "./time.js";
 
-const MOST = 5_000;
-const RECENT = 2_000;
-const PATH = `v1/events?recent=${RECENT}`;
+const MOST = 5_000; // events that a page keeps
+const PATH = `v1/events?recent=${MOST}`;
 
-/** Fires `event` (with the latest as its `detail`), `reset` and `state`. */
+/** Fires `event` (`detail` is the list of new events), `reset` and `state`. */
 export const news = new EventTarget();
 
 let events = [];
@@ -15,28 +14,28 @@ let state = "connecting";
 let since = 0;
 let why = "";
 let stream = null;
-let heard = false;
-let answered = true;
+let isStreaming = false;
+let isAnswered = true;
 let gathered = [];
-let telling = null;
+let timer = null;
 
-/** The latest events, oldest first. */
+/** Return the latest events, oldest first. */
 export function latest() {
   return events;
 }
 
-/** `connecting`, `live` or `reconnecting`, since when, by the server's clock, and what the service says of it. */
+/** Return `connecting`, `live` or `reconnecting`, since when by the server's clock, and the service's reason. */
 export function connection() {
   return { state, since, why };
 }
 
-/** Begin to listen; `refused` is called if the service will not have it. */
+/** Start the stream. `refused` is called if the service rejects it. */
 export function start(refused) {
   stop();
   stream = follow(PATH, {
-    told: (kind, data) => take(kind, data),
-    state: (word, problem) => {
-      heard = word === "live";
+    onEvent: take,
+    onState: (word, problem) => {
+      isStreaming = word === "live";
       why = problem?.message ?? "";
       if (word === "refused") refused(problem);
       judge();
@@ -44,58 +43,121 @@ export function start(refused) {
   });
 }
 
-/** Listen no more. */
+/** Stop the stream, and forget its events: the key of the next session may see less. */
 export function stop() {
   stream?.stop();
   stream = null;
-  forget(); // the next session may be that of a key that sees less
-  heard = false;
-  answered = true;
+  forget();
+  isStreaming = false;
+  isAnswered = true;
   change("connecting");
 }
 
-/** A question was answered, or was not. */
+/** Report whether a request was answered. */
 export function reachable(is) {
-  answered = is;
+  isAnswered = is;
   judge();
 }
 
 function judge() {
-  if (heard && answered) change("live");
+  if (isStreaming && isAnswered) change("live");
   else if (state !== "connecting") change("reconnecting");
 }
 
 function change(to) {
   if (state === to) return;
   state = to;
-  since = clock.now();
-  clock.pause(state === "reconnecting");
+  since = now();
+  pauseClock(state === "reconnecting");
   document.documentElement.dataset.connection = state;
   news.dispatchEvent(new Event("state"));
 }
 
-function take(kind, data) {
-  if (kind === "hello") clock.set(data.now);
-  else if (kind === "reset") {
+function take(type, data) {
+  if (type === "hello") setClock(data.now);
+  else if (type === "reset") {
     forget();
     news.dispatchEvent(new Event("reset"));
-  } else if (kind === "message") {
-    if (!gathered.length) telling = setTimeout(tell, 50);
+  } else if (type === "message") {
+    if (!gathered.length) timer = setTimeout(deliver, 50);
     gathered.push(data);
   }
 }
 
-/** Many events come at once, and are told at once. */
-function tell() {
+/** Deliver together what came within 50 ms. */
+function deliver() {
   const some = gathered;
   gathered = [];
   events = events.concat(some).slice(-MOST);
   news.dispatchEvent(new CustomEvent("event", { detail: some }));
 }
 
-/** Nothing was heard; also what waits to be told is gone. */
 function forget() {
-  clearTimeout(telling);
+  clearTimeout(timer);
   events = [];
   gathered = [];
+}
+
+const SOON = 300;
+const SHARE = 4; // pauses are so many times as long as a look
+
+/**
+ * Run `look` now, every so many seconds, and soon after events that `concerns` accepts. It never runs twice at
+ * a time, nor for more than a fifth of the time, nor while the page is hidden. `failed` gets an error that the
+ * service answered. The result has `stop`, and `again` to look at once.
+ */
+export function looking(look, { every = 5, concerns = () => false, failed = () => {} } = {}) {
+  const stopped = new AbortController();
+  const { signal } = stopped;
+  let timer = null;
+  let due = 0;
+  let isBusy = false;
+  let isWanted = false;
+  let pause = SOON;
+
+  async function run() {
+    timer = null;
+    if (document.hidden) return;
+    isBusy = true;
+    isWanted = false;
+    const begun = performance.now();
+    try {
+      await look();
+    } catch (error) {
+      if (error instanceof Away) return; // the banner reports it
+      if (!(error instanceof Problem)) throw error;
+      if (!signal.aborted) failed(error);
+    } finally {
+      isBusy = false;
+      pause = Math.max(SOON, SHARE * (performance.now() - begun));
+      if (!signal.aborted) plan(isWanted ? pause : Math.max(every * 1000, pause));
+    }
+  }
+
+  function plan(milliseconds) {
+    clearTimeout(timer);
+    due = performance.now() + milliseconds;
+    timer = setTimeout(run, milliseconds);
+  }
+
+  function soon() {
+    if (isBusy) isWanted = true;
+    else if (due - performance.now() > pause) plan(pause);
+  }
+
+  function again() {
+    if (isBusy) isWanted = true;
+    else plan(0);
+  }
+
+  news.addEventListener("event", ({ detail }) => detail.some(concerns) && soon(), { signal });
+  news.addEventListener("reset", soon, { signal });
+  news.addEventListener("state", soon, { signal });
+  document.addEventListener("visibilitychange", () => document.hidden || isBusy || plan(0), { signal });
+  run();
+  const stop = () => {
+    stopped.abort();
+    clearTimeout(timer);
+  };
+  return { again, stop };
 }

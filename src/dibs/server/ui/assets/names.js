@@ -1,31 +1,33 @@
-// Names of any bytes, and texts that others have written, so that nothing in them hides or turns around.
+// Names of any bytes, and texts of other people: every character is shown, and none changes the text direction.
 
-const UNSEEN = /[\p{C}\p{Z}]/u;
+import { h } from "./dom.js";
+
+const INVISIBLE = /[\p{C}\p{Z}]/u;
 const SHORT = { 9: "\\t", 10: "\\n", 13: "\\r" };
 const ENCODER = new TextEncoder();
 const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Bytes of URL-safe base64 without padding. */
+/** Decode URL-safe base64 without padding. */
 export function decoded(text) {
   const raw = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
-/** URL-safe base64 without padding, of bytes or a text. */
+/** Encode bytes or a text in URL-safe base64 without padding. */
 export function encoded(what) {
   const bytes = typeof what === "string" ? ENCODER.encode(what) : what;
   const raw = Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
   return btoa(raw).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-/** A key's kind and the bytes of its name. */
+/** Return a key's kind and the bytes of its name. */
 export function split(key) {
   const bytes = decoded(key);
   const colon = bytes.indexOf(58);
   return { kind: STRICT.decode(bytes.subarray(0, colon)), name: bytes.subarray(colon + 1) };
 }
 
-/** What a name or a text consists of: letters to show, and escapes of what can't be shown. */
+/** Split a name or a text into characters, with escapes for those that cannot be shown. */
 function units(what) {
   if (typeof what === "string") return Array.from(what, unit);
   try {
@@ -36,7 +38,7 @@ function units(what) {
 }
 
 function unit(letter) {
-  if (letter === " " || !UNSEEN.test(letter)) return { text: letter, escaped: false };
+  if (letter === " " || !INVISIBLE.test(letter)) return { text: letter, escaped: false };
   return { text: escapeOf(letter.codePointAt(0)), escaped: true };
 }
 
@@ -63,47 +65,34 @@ function unitsOfBytes(bytes) {
   return found;
 }
 
-/** A name as a plain text, escapes and all; it is what has to be typed to force its release. */
+/** Return a name as text with its escapes. A forced release asks for this text. */
 export function shown(what) {
   return units(what).map((each) => each.text).join("");
 }
 
 /**
- * An element that shows it, in its own text direction. A longer name loses its head, as names differ at the
- * end; a longer text is cut in the middle.
+ * An element with a name or a text, in its own text direction. A name with more than `most` characters loses
+ * its head, because names differ at the end. A text is cut in the middle.
  */
 export function nameNode(what, most = Infinity) {
-  const element = document.createElement("bdi");
-  element.className = "name";
   const all = units(what);
-  if (all.length <= most) {
-    append(element, all);
-  } else {
-    const tail = typeof what === "string" ? Math.floor(most / 3) : most - 1;
-    append(element, all.slice(0, most - tail - 1));
-    const gap = document.createElement("span");
-    gap.className = "gap";
-    gap.textContent = "…";
-    element.append(gap);
-    append(element, all.slice(all.length - tail));
-    element.title = shown(what);
-  }
-  return element;
+  if (all.length <= most) return h("bdi.name", {}, ...nodes(all));
+  const tail = typeof what === "string" ? Math.floor(most / 3) : most - 1;
+  const head = nodes(all.slice(0, most - tail - 1));
+  const rest = nodes(all.slice(all.length - tail));
+  return h("bdi.name", { title: shown(what) }, ...head, h("span.soft", {}, "…"), ...rest);
 }
 
-function append(element, some) {
+function nodes(some) {
+  const found = [];
   let text = "";
   for (const each of some) {
     if (!each.escaped) {
       text += each.text;
       continue;
     }
-    if (text) element.append(text);
+    found.push(text, h("span.escape", {}, each.text));
     text = "";
-    const escape = document.createElement("span");
-    escape.className = "escape";
-    escape.textContent = each.text;
-    element.append(escape);
   }
-  if (text) element.append(text);
+  return [...found, text].filter((each) => each !== "");
 }

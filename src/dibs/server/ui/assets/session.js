@@ -1,16 +1,17 @@
-// Who has signed in, and what that key is good for.
+// The signed-in API key, and the form that signs in. The key is sent once and not stored.
 
 import * as api from "./api.js";
+import { h, setText } from "./dom.js";
 import { decoded } from "./names.js";
 
-let who = null;
+let session = null;
 
-/** Who it is, or null. */
+/** Return the session, or null. */
 export function current() {
-  return who;
+  return session;
 }
 
-/** Ask whether there is a session. */
+/** Ask the service whether the browser has a session. */
 export async function resume() {
   try {
     return adopt(await api.get("ui/session", undefined, { quiet: true }));
@@ -20,35 +21,79 @@ export async function resume() {
   }
 }
 
-/** Begin one, by an API key or by a ticket; neither is kept. */
-export async function signIn(given) {
-  return adopt(await api.ask("POST", "ui/session", { body: given, quiet: true }));
+/** Start a session by `{ key }` or `{ ticket }`. */
+export async function signIn(body) {
+  return adopt(await api.request("POST", "ui/session", { body, quiet: true }));
 }
 
-/** End it. */
+/** End it at the service. */
 export async function signOut() {
-  await api.ask("DELETE", "ui/session");
+  await api.request("DELETE", "ui/session");
   forget();
 }
 
-/** It has ended. */
+/** Forget it. */
 export function forget() {
-  who = null;
+  session = null;
   api.setToken("");
 }
 
-/** Whether it may do something to a name, as far as can be told here: the service has the last word. */
+/** Whether the key has a scope for a name. The service decides in any case. */
 export function may(scope, name) {
-  if (!who || !(who.scopes.includes(scope) || who.scopes.includes("admin"))) return false;
-  return who.prefixes.some((prefix) => begins(name, decoded(prefix)));
+  if (!session || !(session.scopes.includes(scope) || session.scopes.includes("admin"))) return false;
+  return session.prefixes.some((prefix) => decoded(prefix).every((byte, at) => name[at] === byte));
 }
 
-function begins(name, prefix) {
-  return prefix.every((byte, at) => name[at] === byte);
+function adopt(found) {
+  session = found;
+  api.setToken(found.csrf);
+  return session;
 }
 
-function adopt(told) {
-  who = told;
-  api.setToken(told.csrf);
-  return who;
+/** The sign-in form. It calls `entered` once there is a session; `why` explains why there is none. */
+export function signInForm(entered, why = "") {
+  const key = h("input", {
+    id: "key",
+    name: "key",
+    type: "password",
+    autocomplete: "current-password",
+    spellcheck: "false",
+    autocapitalize: "none",
+    required: true,
+    "aria-describedby": "key-help key-trouble",
+  });
+  const trouble = h("p.trouble", { id: "key-trouble", role: "alert" }, why);
+  const button = h("button.primary", { type: "submit" }, "Sign in");
+  const submit = async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    setText(trouble, "");
+    try {
+      await signIn({ key: key.value.trim() });
+      key.value = "";
+      entered();
+    } catch (error) {
+      setText(trouble, error.status === 401 ? "This API key is wrong, expired or revoked." : error.message);
+      button.disabled = false;
+      key.select();
+    }
+  };
+  const form = h(
+    "form.door",
+    { onsubmit: submit },
+    h("h1", {}, h("img", { src: "ui/favicon.svg", alt: "", width: "28", height: "28" }), "Dibs"),
+    h("label", { for: "key" }, "API key"),
+    key,
+    h("p.help", { id: "key-help" }, "It begins with dibs_. This page does not store it. The session lasts 12 hours, or until the key is revoked."),
+    trouble,
+    button,
+    h(
+      "details",
+      {},
+      h("summary", {}, "No key yet?"),
+      h("p", {}, "The first start of the service prints an administrator API key, once. An administrator creates others:"),
+      h("pre", {}, h("code", {}, "dibs keys create --name me --scope read")),
+    ),
+  );
+  return h("main.threshold", { id: "main", tabindex: "-1" }, form);
 }

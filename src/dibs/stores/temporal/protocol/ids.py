@@ -10,16 +10,17 @@ QUEUE = "distributed-lock-tq"
 
 PERMIT = "PermitSlotWorkflow"
 BROKER = "DibsBroker"
-MAILBOX = "DibsMailbox"
 
 APPLY = "apply"
 """An update of the broker: a batch of commands; and a signal to it, from workflows."""
-TAKE = "take"
-"""An update of the mailbox: waits for what has been pushed to it."""
+WAIT = "wait"
+"""An update of the broker: blocks until it has notifications for an inbox."""
 NEWS = "dibs"
-"""The signal that brings answers and pushes, to mailboxes and to workflows."""
+"""The signal that brings answers and notifications to workflows."""
 STATUS = "status"
 """A query of the broker."""
+MEMO = "dibs_key"
+"""A broker's memo with its key in base64, for lists: the ID of a long one has only a hash."""
 
 LONGEST = 255
 """So many characters an ID may have on servers that keep their workflows in an SQL database."""
@@ -65,8 +66,3 @@ def key_of(workflow_id: str) -> bytes | None:
     if text == workflow_id or text.startswith(_HASHED):
         return None
     return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode())
-
-
-def mailbox_id(inbox: str) -> str:
-    """The workflow ID of the mailbox that a client's pushes go to."""
-    return f"{MAILBOX}:{inbox}"

@@ -1,9 +1,10 @@
-"""Payloads of brokers, mailboxes and workflows: JSON, and in it messages as `core.codec` writes them.
+"""Payloads of brokers and workflows: JSON, and in it messages as `core.codec` writes them.
 
 Everything that travels is about one key, so only what has no other way of telling it carries it. Pure, for
 the sandbox.
 """
 
+import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -18,6 +19,11 @@ AGES = 3e8
 MOST_SLOTS = 1_000
 """Slots of a pool in slot mode, at most. Each is a workflow ID."""
 
+TEXTS = 2_000
+"""Bytes of JSON that owner, note and the other texts of a command have together, at most. A broker carries
+them over to its next run, and a message of Temporal's has 2 MB at most.
+"""
+
 
 def too_new(what: str, given: int, whose: str, known: int) -> str | None:
     """Return why a later format is refused, and what has to be updated; None if the format is known."""
@@ -26,11 +32,8 @@ def too_new(what: str, given: int, whose: str, known: int) -> str | None:
     return f"{what} is of format {given}, and {whose} knows {known}: update that first"
 
 
-FORMAT = 3
+FORMAT = 1
 """Format of what is sent to and by brokers, and of what they carry over to their next run."""
-
-WITH_BACKLOG = 3
-"""Format of what a broker carries over if calls are left that it has not applied."""
 
 Packed = list[Any]  # no `type` statement: Temporal's converter would not see through it
 """A message as `core.codec` writes it."""
@@ -49,8 +52,6 @@ class BrokerCall:
     run_id: str = ""
     fast: bool = False
     """Free what this workflow holds as soon as the broker sees that its run has closed."""
-    at: tuple[float, int] | None = None
-    """Now and the stamp, in tests that set the time; refused unless the broker was started for that."""
     format: int = FORMAT
 
 
@@ -66,8 +67,19 @@ class BrokerAnswer:
 
 
 @dataclass
+class Waited:
+    """What a client that waited learns of one inbox."""
+
+    upto: int
+    """The number of the newest notification: the next wait is for what comes after it."""
+    notifications: list[Packed] = field(default_factory=list[Packed])
+    full: bool = False
+    """Others are in front, so the client cannot wait here now."""
+
+
+@dataclass
 class News:
-    """What a broker sends to a mailbox or a workflow: answers to calls, notifications, or both."""
+    """What a broker sends to a workflow: answers to calls, notifications, or both."""
 
     key: str
     """In base64, as a key may have any bytes."""
@@ -84,36 +96,21 @@ class BrokerInput:
     """In base64, as a key may have any bytes."""
     state: dict[str, Any] | None = None
     """The state that the run before it left."""
-    by_hand: bool = False
-    """In tests: callers set the time."""
     format: int = FORMAT
 
 
-def unpack_call(packed: dict[str, Any]) -> BrokerCall:
-    """Read a call that came by a signal. Raises `ValueError`."""
-    known = {name: packed[name] for name in _CALL if name in packed}
-    if not isinstance(known.get("commands"), list):
+def read_call(packed: Any) -> BrokerCall:
+    """Read a call that came by a signal, as far as this release knows its fields. Raises `ValueError`."""
+    if not isinstance(packed, dict) or not isinstance(packed.get("commands"), list):
         raise ValueError("a call has a list of commands")
-    for name, kind in _CALL.items():
-        if name in known and (type(known[name]) not in kind):
-            raise ValueError(f"{name} of a call is {type(known[name]).__name__}")
-    call = BrokerCall(**known)
-    if call.at is not None:
-        if len(call.at) != 2:
-            raise ValueError("at of a call is not a time and a stamp")
-        call.at = (call.at[0], call.at[1])
-    return call
+    known = {each.name: packed[each.name] for each in fields(BrokerCall) if each.name in packed}
+    for name, value in known.items():
+        if type(value) is not type(getattr(_EMPTY, name)):
+            raise ValueError(f"{name} of a call is {type(value).__name__}")
+    return BrokerCall(**known)
 
 
-_CALL: dict[str, tuple[type[Any], ...]] = {
-    "commands": (list,),
-    "number": (int,),
-    "workflow_id": (str,),
-    "run_id": (str,),
-    "fast": (bool,),
-    "at": (list, type(None)),
-    "format": (int,),
-}
+_EMPTY = BrokerCall([])
 
 
 def text_of(key: bytes) -> str:
@@ -135,4 +132,15 @@ def unpack_command(packed: Any, key: bytes) -> Command:
         value = getattr(command, each.name)
         if isinstance(value, str) and not is_unicode(value):
             raise ValueError(f"{each.name} is not valid Unicode")
+    if is_too_long(command):
+        raise ValueError(TOO_LONG)
     return command
+
+
+TOO_LONG = f"owner, note and reason may have {TEXTS} bytes together here, and no more"
+
+
+def is_too_long(command: Command) -> bool:
+    """Its texts are longer than `TEXTS`, so no broker takes it."""
+    texts = [getattr(command, each.name) for each in fields(command)]
+    return len(json.dumps([each for each in texts if isinstance(each, str)])) > TEXTS

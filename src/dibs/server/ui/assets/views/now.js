@@ -1,137 +1,121 @@
 // Now: everything that is held or waited for.
 
-import { leaseBar, setBar } from "../bars.js";
-import { h, mark, say } from "../dom.js";
-import { empty, firstLock, trouble } from "../empty.js";
-import { choiceField, KINDS, prefixField } from "../filter.js";
-import { looking } from "../loop.js";
+import { choiceField, KINDS, prefixField, to, toLock } from "../address.js";
+import { empty, errorLine, h, heading, setAttribute, setText } from "../dom.js";
+import { leaseBar, person, setBar, share, stateBadge } from "../holders.js";
+import { Paged, Virtual } from "../list.js";
+import * as live from "../live.js";
 import { nameNode } from "../names.js";
-import { Paged } from "../paged.js";
-import { person, share, stateBadge } from "../people.js";
-import { toLock } from "../route.js";
-import { concerning, orderOf, scanning } from "../scan.js";
 import * as session from "../session.js";
-import { first } from "../statuses.js";
-import { when } from "../times.js";
-import { Virtual } from "../virtual.js";
+import { concerning, firstToEnd, isExpiring, orderOf, scanning } from "../status.js";
+import { now, since, span, ticking } from "../time.js";
 
-const COLUMNS = ["Name", "Holder", "Token", "Lease", "Held for", "Renewals", "Waiting"];
-const CLASSES = ["what", "holder", "token", "ends", "held", "renewals", "waiting"];
-const SMALL = 1_000;
-const SHARE = 9;
-const FIRST = 300;
-const AGAIN = 2_000;
+const COLUMNS = {
+  what: "Name",
+  kind: "Kind",
+  holder: "Holder",
+  held: "Held for",
+  ends: "Lease",
+  waiting: "Waiting",
+  token: "Token",
+};
+const SMALL = 1_000; // a list of so many is read whole each time
+const SHARE = 9; // pauses of the walk to the end are so many times as long as a step
+const FIRST_PAUSE = 300;
+const RETRY_PAUSE = 2_000;
+const LOST_WITHIN = 3_600; // seconds
 
 let kept = {};
 
 export function nowView(_, params) {
-  const wanted = { prefix: params.get("prefix") ?? "", kind: params.get("kind") ?? "" };
-  const view = new Now(wanted);
+  const view = new Now({ prefix: params.get("prefix") ?? "", kind: params.get("kind") ?? "" });
   return { element: view.element, stop: () => view.stop() };
 }
 
 class Now {
-  constructor(wanted) {
-    this.wanted = wanted;
-    this.told = trouble();
-    this.total = h("span.total", { role: "status" });
+  constructor(filter) {
+    this.filter = filter;
+    this.trouble = errorLine();
+    this.summary = new Summary(this);
     this.nothing = h("div", { hidden: true });
     this.list = new Virtual({
       label: "What is held now",
       head: head(),
       make,
       update,
-      moved: () => this.loop?.poke(),
-      ended: (is) => this.hurry(is && !this.paged.complete),
+      moved: () => this.loop?.again(),
+      ended: (is) => (this.isHurried = is && !this.paged.complete),
     });
     const again = (change) => {
-      Object.assign(this.wanted, change);
+      Object.assign(this.filter, change);
       this.begin();
     };
-    this.element = h(
-      "section.view.fills",
-      {},
-      h(
-        "header.title",
-        {},
-        h("h1", {}, "Now"),
-        this.total,
-        h(
-          "div.fields",
-          {},
-          prefixField(wanted.prefix, (prefix) => again({ prefix })),
-          choiceField("Kind", "kind", KINDS, wanted.kind, (kind) => again({ kind })),
-        ),
-      ),
-      this.told.element,
-      this.nothing,
-      this.list.element,
-    );
-    this.begin(recall(wanted));
+    const fields = [
+      prefixField(filter.prefix, (prefix) => again({ prefix })),
+      choiceField("Kind", "kind", KINDS, filter.kind, (kind) => again({ kind })),
+    ];
+    const top = heading("Now", this.summary.element, ...fields);
+    this.element = h("section.view.fills", {}, top, this.trouble.element, this.nothing, this.list.element);
+    this.begin(recall(filter));
   }
 
   begin({ paged, top } = {}) {
     this.loop?.stop();
     clearTimeout(this.walk);
-    const { kind, prefix } = this.wanted;
-    const concerns = concerning(kind, prefix);
-    this.paged = paged ?? new Paged(scanning(kind, prefix), orderOf);
+    const { kind, prefix } = this.filter;
+    this.concerns = concerning(kind, prefix);
+    this.paged = paged ?? new Paged(scanning(kind, prefix), orderOf, tally);
     this.draw();
     requestAnimationFrame(() => (this.list.element.scrollTop = top ?? 0));
-    this.loop = looking(() => this.look(), { every: 2, concerns, failed: (error) => this.told.tell(error) });
+    const failed = this.trouble.show;
+    this.loop = live.looking(() => this.look(), { every: 2, concerns: this.concerns, failed });
     this.walkOn(this.paged);
   }
 
   async look() {
-    const paged = this.paged;
-    const { kind, prefix } = this.wanted;
+    const { paged } = this;
     const [from, to] = paged.count <= SMALL ? [0, SMALL] : this.list.range;
     await paged.refresh(from, to);
     if (paged !== this.paged) return;
-    this.told.clear();
+    this.trouble.clear();
     this.draw();
   }
 
-  /** See whether there is more at the end than is known, for a tenth of the time at most. */
-  walkOn(paged, pause = FIRST) {
+  /** Count what follows the known end, for a tenth of the time at most. */
+  walkOn(paged, pause = FIRST_PAUSE) {
     this.walk = setTimeout(async () => {
       const begun = performance.now();
       const failed = await paged.goOn().catch((error) => error);
       if (paged !== this.paged) return;
       this.draw();
-      const wanted = this.hurried || this.list.range[1] >= paged.count;
-      const next = failed ? AGAIN : wanted ? 0 : Math.max(FIRST, SHARE * (performance.now() - begun));
-      if (!paged.complete) return this.walkOn(paged, next);
-      if (this.hurried) this.list.focus(paged.count - 1);
-      this.hurried = false;
+      const isWaitedFor = this.isHurried || this.list.range[1] >= paged.count;
+      const next = isWaitedFor ? 0 : Math.max(FIRST_PAUSE, SHARE * (performance.now() - begun));
+      if (!paged.complete) return this.walkOn(paged, failed ? RETRY_PAUSE : next);
+      if (this.isHurried) this.list.focus(paged.count - 1);
+      this.isHurried = false;
     }, pause);
   }
 
-  /** Somebody waits for the end of the list. */
-  hurry(is) {
-    this.hurried = is;
-  }
-
   draw() {
-    const number = this.paged.count;
-    const none = number === 0 && this.paged.complete;
-    this.nothing.hidden = !none;
-    this.list.element.hidden = none;
-    if (none) this.nothing.replaceChildren(this.nothingThere());
-    const about = number > SMALL && this.paged.complete ? "about " : "";
-    const words = `${about}${number.toLocaleString("en")}${this.paged.complete ? "" : " and more"} in use`;
-    say(this.total, number || this.paged.complete ? words : "");
-    this.list.show(number, (from, to) => this.paged.slice(from, to));
+    const { count, complete } = this.paged;
+    const isEmpty = count === 0 && complete;
+    this.nothing.hidden = !isEmpty;
+    this.list.element.hidden = isEmpty;
+    if (isEmpty) this.nothing.replaceChildren(this.emptyText());
+    this.summary.draw(this);
+    this.list.show(count, (from, to) => this.paged.slice(from, to));
   }
 
-  nothingThere() {
-    const { prefix, kind } = this.wanted;
+  emptyText() {
+    const { prefix, kind } = this.filter;
     if (prefix || kind) return empty("No match", "Nothing held has this prefix and kind. Free names are not listed.");
-    return empty("Nothing is held", "Locks appear here as soon as a program holds them. To hold a first one:", firstLock());
+    const url = location.origin + location.pathname.replace(/\/$/, "");
+    const command = `export DIBS_URL=${url} DIBS_API_KEY=…\ndibs run jobs/first -- sleep 60`;
+    return empty("Nothing is held", "Locks appear here as soon as a program holds them. To hold a first one:", command);
   }
 
   stop() {
-    kept = { who: session.current(), ...this.wanted, paged: this.paged, top: this.list.element.scrollTop };
+    kept = { session: session.current(), ...this.filter, paged: this.paged, top: this.list.element.scrollTop };
     this.loop.stop();
     this.list.stop();
     clearTimeout(this.walk);
@@ -139,14 +123,64 @@ class Now {
   }
 }
 
-/** Whoever comes back finds the list where it was left. */
+/** The user who comes back finds the list as it was. */
 function recall({ prefix, kind }) {
-  const mine = kept.who === session.current() && kept.prefix === prefix && kept.kind === kind;
-  return mine ? kept : {};
+  const isSame = kept.session === session.current() && kept.prefix === prefix && kept.kind === kind;
+  return isSame ? kept : {};
+}
+
+/** One line: how much is held, waits, is about to expire, and was lost. */
+class Summary {
+  constructor(view) {
+    this.held = figure("held");
+    this.waiting = figure("waiting", "warn");
+    this.expiring = figure("expiring", "warn", "Less than a fifth of the lease is left");
+    this.lost = figure("lost", "bad", "Leases that expired: the holder died or was too slow");
+    this.element = h("ul.summary", { "aria-label": "Summary" }, this.held, this.waiting, this.expiring, this.lost);
+    ticking(this.element, () => view.paged && this.draw(view));
+  }
+
+  /** Counts of a long list are those of the last time that each of its pages was read. */
+  draw({ paged, filter: { prefix }, concerns }) {
+    const isLong = paged.count > SMALL;
+    const [before, after] = paged.complete ? [isLong ? "about " : "", ""] : ["", "+"];
+    const total = (name) => `${before}${number(paged.sum(name))}${after} ${name}`;
+    setFigure(this.held, paged.sum("held"), total("held"));
+    setFigure(this.waiting, paged.sum("waiting"), total("waiting"), to(["queues"], { prefix }));
+    const items = isLong ? [] : paged.slice(0, paged.count);
+    const expiring = items.flatMap((item) => item?.holders ?? []).filter((hold) => isExpiring(hold)).length;
+    this.expiring.hidden = isLong;
+    setFigure(this.expiring, expiring, `${number(expiring)} expiring`);
+    const from = now() - LOST_WITHIN;
+    const events = live.latest();
+    const lost = events.filter((event) => event.what === "expired" && event.at > from && concerns(event)).length;
+    const isHour = !events.length || events[0].at < from;
+    const period = isHour ? "hour" : span(now() - events[0].at);
+    setFigure(this.lost, lost, `${number(lost)} lost in the last ${period}`, to(["events"], { prefix, what: "expired" }));
+  }
+}
+
+function figure(name, tone, title) {
+  return h("li.figure", { "data-figure": name, "data-tone": tone, title }, h("a"));
+}
+
+function setFigure(element, value, text, href) {
+  setText(element.firstChild, text);
+  setAttribute(element.firstChild, "href", href);
+  setAttribute(element, "data-zero", value === 0);
+}
+
+function number(value) {
+  return value.toLocaleString("en");
+}
+
+function tally(items) {
+  const waiting = items.reduce((sum, item) => sum + item.waiting, 0);
+  return { held: items.filter((item) => item.holding).length, waiting };
 }
 
 function head() {
-  const cells = COLUMNS.map((title, at) => h(`span.${CLASSES[at]}`, { role: "columnheader" }, title));
+  const cells = Object.entries(COLUMNS).map(([name, title]) => h(`span.${name}`, { role: "columnheader" }, title));
   return h("div.heads", { role: "rowgroup" }, h("div.row.head", { role: "row", "aria-rowindex": "1" }, ...cells));
 }
 
@@ -154,14 +188,13 @@ function make() {
   const cell = (name, ...children) => h(`span.${name}`, { role: "cell" }, ...children);
   const row = h("div.row", { role: "row" });
   row.link = h("a");
-  row.kind = h("span.kind");
+  row.kind = cell("kind");
   row.holder = cell("holder");
-  row.token = cell("token");
+  row.held = since(0, {}, { before: "" });
   row.bar = leaseBar();
-  row.held = when(0, undefined, {}, "");
-  row.renewals = cell("renewals");
   row.waiting = cell("waiting");
-  row.append(cell("what", row.kind, row.link), row.holder, row.token, cell("ends", row.bar), cell("held", row.held), row.renewals, row.waiting);
+  row.token = cell("token");
+  row.append(cell("what", row.link), row.kind, row.holder, cell("held", row.held), cell("ends", row.bar), row.waiting, row.token);
   return row;
 }
 
@@ -169,37 +202,35 @@ function update(row, item) {
   if (row.item === item) return;
   const before = row.item;
   row.item = item;
-  mark(row, "aria-busy", item === undefined ? "true" : null);
+  setAttribute(row, "aria-busy", item === undefined ? "true" : null);
   if (!item) return;
   if (before?.key !== item.key) {
-    row.link.replaceChildren(nameNode(item.name, 44));
-    row.link.href = toLock(item.kind, item.spelt);
-    say(row.kind, item.kind);
+    row.link.replaceChildren(nameNode(item.name, 96));
+    row.link.href = toLock(item.kind, item.encodedName);
+    setText(row.kind, item.kind);
   }
-  const hold = item.holders[0];
+  const [hold] = item.holders;
   const who = JSON.stringify(item.holders.map((each) => [each.owner, each.note, each.state, each.slots]));
   if (row.who !== who) row.holder.replaceChildren(...holderParts(item));
   row.who = who;
-  say(row.token, hold?.token ? String(hold.token) : "");
-  setBar(row.bar, first(item));
   row.held.hidden = !hold;
   row.held.at = Math.min(...item.holders.map((each) => each.since));
   if (hold) row.held.tick(row.held);
-  say(row.renewals, hold?.renewals ? hold.renewals.toLocaleString("en") : "");
-  say(row.waiting, item.waiting ? item.waiting.toLocaleString("en") : "");
+  setBar(row.bar, firstToEnd(item));
+  setText(row.waiting, item.waiting ? number(item.waiting) : "");
+  setText(row.token, hold?.token ? String(hold.token) : "");
 }
 
 function holderParts(item) {
   const [hold] = item.holders;
-  if (!hold) return [h("span.free", {}, "free")];
-  const many = item.holding;
-  const of = item.capacity > 1 ? `${item.used} of ${item.capacity}` : "";
-  const own = many === 1 ? share(item, hold) : "";
-  const side = item.kind === "rwlock" && many > 1 ? "reading" : own;
+  if (!hold) return [h("span.soft", {}, "free")];
+  const isOne = item.holding === 1;
+  const used = item.capacity > 1 ? `${item.used} of ${item.capacity}` : "";
+  const side = item.kind === "rwlock" && !isOne ? "reading" : isOne ? share(item, hold) : "";
   return [
-    person(hold, 30),
-    many > 1 ? h("span.more", {}, `and ${many - 1} more`) : null,
-    of || side ? h("span.of", {}, of || side) : null,
+    person(hold, 60),
+    isOne ? null : h("span.soft", {}, `and ${item.holding - 1} more`),
+    used || side ? h("span.soft", {}, used || side) : null,
     stateBadge(hold),
   ].filter(Boolean);
 }

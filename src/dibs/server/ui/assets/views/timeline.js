@@ -1,86 +1,90 @@
-// Timeline: who held which lock when, up to this moment.
+// Timeline: who held which lock when, up to now.
 
-import { isPaused, now } from "../clock.js";
-import { h, keyed, mark, s, say } from "../dom.js";
-import { empty, trouble } from "../empty.js";
-import { choiceField, prefixField } from "../filter.js";
-import { lanes } from "../lanes.js";
+import { choiceField, prefixField, toLock } from "../address.js";
+import { empty, errorLine, h, heading, keyed, s, setAttribute, setText } from "../dom.js";
 import * as live from "../live.js";
-import { looking } from "../loop.js";
 import { decoded, nameNode, shown } from "../names.js";
-import { toLock } from "../route.js";
-import { concerning, scanning } from "../scan.js";
-import { clockTime, span } from "../times.js";
+import { concerning, scanning } from "../status.js";
+import { clockTime, isPaused, now, span } from "../time.js";
 
-const MOST = 60;
-const HELD = 200;
-const SPACE = 70;
-const SLOTS = 10;
-const LETTER = 6.8;
-const FEWEST = 4;
+const MOST_LANES = 60;
+const MOST_HELD = 200; // keys that are asked for what they hold now
+const MOST_SLOTS = 10; // lanes of one semaphore, if there are others
 const ROW = 28;
 const AXIS = 22;
+const TICK = 70; // pixels between two times on the axis
+const LETTER = 6.8; // pixels
+const SHORTEST = 20; // seconds that are shown at least
+const LONGEST = 900; // seconds that are shown at most, unless the user chooses a longer period
 const SPANS = [
+  ["", "all recent"],
   ["60", "1 minute"],
   ["300", "5 minutes"],
   ["900", "15 minutes"],
   ["3600", "1 hour"],
   ["21600", "6 hours"],
 ];
+const STEPS = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
 const ENDINGS = { released: "released", expired: "expired", freed: "force-released" };
 
 export function timelineView(_, params) {
-  const view = new Timeline(params.get("prefix") ?? "", params.get("span") ?? "300");
-  return { element: view.element, stop: () => view.stop() };
+  return new Timeline(params.get("prefix") ?? "", params.get("span") ?? "");
 }
 
 class Timeline {
   constructor(prefix, chosen) {
     this.prefix = prefix;
-    this.span = Number(chosen) || 300;
+    this.span = Number(chosen) || 0;
     this.held = [];
-    this.told = trouble();
+    this.trouble = errorLine();
     this.total = h("span.total", { role: "status" });
-    this.nothing = h("div", { hidden: true }, empty("No holds in this period", "New holds appear here. Choose a longer period to see older ones.", "dibs run jobs/first -- sleep 10"));
+    const text = "New holds appear here. Choose a longer period to see older ones.";
+    this.nothing = h("div", { hidden: true }, empty("No holds in this period", text, "dibs run jobs/first -- sleep 10"));
     this.labels = h("ol.lane-names");
     this.blocks = s("g");
     this.axis = s("g.axis");
-    this.edge = s("line.edge");
-    this.drawing = s("svg.lanes", { role: "img", "aria-label": "Timeline of holds; each lock’s page has the same as text" }, hatch(), this.axis, this.blocks, this.edge);
+    const label = "Timeline of holds; each lock’s page has the same as text";
+    this.drawing = s("svg.lanes", { role: "img", "aria-label": label }, hatch(), this.axis, this.blocks);
     this.chart = h("div.timeline", {}, this.labels, h("div.drawing", {}, this.drawing));
-    const fields = h(
-      "div.fields",
-      {},
-      prefixField(prefix, (value) => ((this.prefix = value), this.loop.poke())),
-      choiceField("The last", "span", SPANS, String(this.span), (value) => ((this.span = Number(value)), this.draw())),
-    );
-    this.element = h("section.view", {}, h("header.title", {}, h("h1", {}, "Timeline"), this.total, fields), legend(), this.told.element, this.nothing, this.chart);
-    this.onNews = () => this.draw();
-    live.news.addEventListener("event", this.onNews);
-    this.watcher = new ResizeObserver(this.onNews);
+    const onPrefix = (value) => {
+      this.prefix = value;
+      this.loop.again();
+    };
+    const onSpan = (value) => {
+      this.span = Number(value);
+      this.draw();
+    };
+    const spans = choiceField("The last", "span", SPANS, this.span ? String(this.span) : "", onSpan);
+    const top = heading("Timeline", this.total, prefixField(prefix, onPrefix), spans);
+    this.element = h("section.view", {}, top, legend(), this.trouble.element, this.nothing, this.chart);
+    this.draw = this.draw.bind(this);
+    live.news.addEventListener("event", this.draw);
+    this.watcher = new ResizeObserver(this.draw);
     this.watcher.observe(this.drawing.parentElement);
     this.timer = setInterval(() => document.hidden || isPaused() || this.draw(), 1_000);
-    this.loop = looking(() => this.look(), { every: 5, failed: this.told.tell, concerns: (event) => concerning("", this.prefix)(event) });
+    const concerns = (event) => concerning("", this.prefix)(event);
+    this.loop = live.looking(() => this.look(), { every: 5, failed: this.trouble.show, concerns });
   }
 
   async look() {
-    const { items } = await scanning("", this.prefix)(null, HELD);
+    const { items } = await scanning("", this.prefix)(null, MOST_HELD);
     this.held = items;
-    this.told.clear();
-    this.looked = true;
+    this.trouble.clear();
+    this.isLoaded = true;
     this.draw();
   }
 
   draw() {
     const until = now();
-    const from = until - this.span;
-    const concerns = concerning("", this.prefix);
-    const all = lanes(this.held, live.latest().filter(concerns));
+    const all = lanes(this.held, live.latest().filter(concerning("", this.prefix)));
+    const from = until - (this.span || recent(all, until));
     const seen = all.filter((lane) => lane.latest >= from);
-    const some = fair(seen).slice(0, MOST).sort((a, b) => (a.id < b.id ? -1 : 1));
-    this.nothing.hidden = some.length > 0 || !this.looked;
+    const some = fair(seen).slice(0, MOST_LANES).sort((a, b) => (a.id < b.id ? -1 : 1));
+    this.nothing.hidden = some.length > 0 || !this.isLoaded;
     this.chart.hidden = some.length === 0;
-    say(this.total, seen.length > some.length ? `${some.length} of ${seen.length.toLocaleString("en")} lanes; filter by prefix to see others` : "");
+    const isPart = seen.length > some.length;
+    const words = `${some.length} of ${seen.length.toLocaleString("en")} lanes; filter by prefix to see others`;
+    setText(this.total, isPart ? words : "");
     keyed(this.labels, some, (lane) => lane.id, label);
     this.drawLanes(some, from, until);
   }
@@ -88,50 +92,56 @@ class Timeline {
   drawLanes(some, from, until) {
     const width = Math.max(this.drawing.parentElement.clientWidth, 120);
     const height = some.length * ROW + AXIS;
-    for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) mark(this.drawing, name, value);
+    setAttribute(this.drawing, "width", width);
+    setAttribute(this.drawing, "height", height);
     const scale = (at) => Math.round(((at - from) / (until - from)) * (width - 2) * 10) / 10;
     const blocks = some.flatMap((lane, row) => visible(lane, row, from, until, scale));
     keyed(this.blocks, blocks, ({ id }) => id, makeBlock, updateBlock);
     this.axis.replaceChildren(...axis(from, until, scale, height));
-    for (const [name, value] of Object.entries({ x1: width - 2, x2: width - 2, y1: AXIS, y2: height })) mark(this.edge, name, value);
   }
 
   stop() {
     this.loop.stop();
     clearInterval(this.timer);
     this.watcher.disconnect();
-    live.news.removeEventListener("event", this.onNews);
+    live.news.removeEventListener("event", this.draw);
   }
 }
 
-/** A lane's blocks in their order; of those that share a pixel one is enough, unless it did not end well. */
+/** How many seconds to show: since the first hold that is known, within bounds. */
+function recent(all, until) {
+  const first = Math.min(until, ...all.map((lane) => lane.first));
+  return Math.min(Math.max(until - first, SHORTEST), LONGEST);
+}
+
+/** A lane's blocks. Of blocks that share a pixel only the first is drawn, unless one did not end well. */
 function visible(lane, row, from, until, scale) {
   const found = [];
   let last = -1;
   for (const [id, block] of lane.blocks) {
-    const end = scale(block.end ?? until);
-    if ((block.end ?? until) < from || (end - last < 1 && block.how === "released")) continue;
-    found.push({ id: `${lane.id} ${id}`, row, block, from: scale(Math.max(block.start, from)), to: end });
-    last = end;
+    const end = block.end ?? until;
+    if (end < from || (scale(end) - last < 1 && block.how === "released")) continue;
+    last = scale(end);
+    found.push({ id: `${lane.id} ${id}`, row, block, from: scale(Math.max(block.start, from)), to: last });
   }
   return found;
 }
 
-/** So many slots of one pool at most, unless there is nothing else. */
+/** At most so many slots of one semaphore, unless there is nothing else. */
 function fair(all) {
   const counts = new Map();
   const some = all.filter(({ kind, name }) => {
     const key = `${kind}:${name}`;
     counts.set(key, (counts.get(key) ?? 0) + 1);
-    return counts.get(key) <= SLOTS;
+    return counts.get(key) <= MOST_SLOTS;
   });
   return counts.size > 1 ? some : all;
 }
 
-function label(lane) {
-  const name = decoded(lane.name);
-  const slot = lane.slot === null ? null : h("span.slot", {}, `slot ${lane.slot}`);
-  return h("li", {}, h("a", { href: toLock(lane.kind, lane.name), title: `${lane.kind} ${shown(name)}` }, nameNode(name, 28)), slot);
+function label({ kind, name, slot }) {
+  const number = slot === null ? null : h("span.slot", {}, `slot ${slot}`);
+  const link = { href: toLock(kind, name), title: `${kind} ${shown(decoded(name))}` };
+  return h("li", {}, h("a", link, nameNode(decoded(name), 60)), number);
 }
 
 function makeBlock() {
@@ -147,48 +157,104 @@ function makeBlock() {
 function updateBlock(group, { block, row, from, to }) {
   const width = Math.max(to - from, 2);
   for (const rect of [group.body, group.stripes]) {
-    mark(rect, "x", from);
-    mark(rect, "y", AXIS + row * ROW + 4);
-    mark(rect, "width", width);
+    setAttribute(rect, "x", from);
+    setAttribute(rect, "y", AXIS + row * ROW + 4);
+    setAttribute(rect, "width", width);
   }
-  mark(group, "data-how", block.end === null ? "held" : block.how);
-  const text = labelOf(block, width);
-  mark(group.text, "x", from + 5);
-  mark(group.text, "y", AXIS + row * ROW + ROW / 2);
-  say(group.text, text);
-  say(group.title, words(block));
+  setAttribute(group, "data-how", block.end === null ? "held" : block.how);
+  setAttribute(group.text, "x", from + 5);
+  setAttribute(group.text, "y", AXIS + row * ROW + ROW / 2);
+  setText(group.text, blockLabel(block, width));
+  setText(group.title, blockTitle(block));
 }
 
-/** As much of the holder's name as there is room for: its end. */
-function labelOf({ owner }, width) {
+/** The holder's name, or its end if there is no room for more. */
+function blockLabel({ owner }, width) {
   const letters = Math.floor((width - 8) / LETTER);
   const text = shown(owner);
   if (letters >= text.length) return text;
-  return letters >= FEWEST ? `…${text.slice(1 - letters)}` : "";
+  return letters >= 4 ? `…${text.slice(1 - letters)}` : "";
 }
 
-function words({ owner, token, start, end, how }) {
+function blockTitle({ owner, token, start, end, how }) {
   const until = end === null ? "held now" : `${ENDINGS[how] ?? how} at ${clockTime(end)}`;
   return `${shown(owner)}, token ${token}: from ${clockTime(start)} for ${span((end ?? now()) - start)}, ${until}`;
 }
 
 function axis(from, until, scale, height) {
-  const every = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600].find((each) => scale(from + each) >= SPACE) ?? 7200;
+  const every = STEPS.find((each) => scale(from + each) >= TICK) ?? 7200;
   const parts = [];
   for (let at = Math.ceil(from / every) * every; at < until; at += every) {
     const x = scale(at);
     parts.push(s("line", { x1: x, x2: x, y1: AXIS, y2: height }));
-    if (x > 24 && scale(until) - x > 24) parts.push(s("text", { x, y: 14, "text-anchor": "middle" }, every < 60 ? clockTime(at) : clockTime(at).slice(0, 5)));
+    const text = every < 60 ? clockTime(at) : clockTime(at).slice(0, 5);
+    if (x > 24 && scale(until) - x > 24) parts.push(s("text", { x, y: 14, "text-anchor": "middle" }, text));
   }
   return parts;
 }
 
 function hatch() {
-  const pattern = s("pattern", { id: "hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, s("rect.ground", { width: 7, height: 7 }), s("rect.stripe", { width: 2.5, height: 7 }));
-  return s("defs", {}, pattern);
+  const size = { width: 7, height: 7 };
+  const shape = { id: "hatch", ...size, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  return s("defs", {}, s("pattern", shape, s("rect.stripe", { ...size, width: 2.5 })));
 }
 
 function legend() {
-  const each = (how, words) => h("li", {}, h("span.sample", { "data-how": how, "aria-hidden": "true" }), words);
-  return h("ul.legend", { "aria-label": "Key" }, each("held", "held now"), each("released", "released"), each("expired", "expired"), each("freed", "force-released"));
+  const each = ([how, words]) => h("li", {}, h("span.sample", { "data-how": how, "aria-hidden": "true" }), words);
+  return h("ul.legend", { "aria-label": "Key" }, ...Object.entries({ held: "held now", ...ENDINGS }).map(each));
+}
+
+// -- lanes ----------------------------------------------------------------------------------------
+
+/**
+ * Return a lane for each lock, or for each slot of one, the one with the latest hold first. A lane has `blocks`
+ * `{ start, end, token, owner, how }`: `end` is null while it is held, `how` is what ended it.
+ */
+export function lanes(statuses, events) {
+  const found = new Map();
+  for (const event of events) addEvent(found, event);
+  for (const status of statuses) for (const hold of status.holders) if (hold.lease) addHold(found, status, hold);
+  const all = [...found.values()].filter((lane) => lane.blocks.size);
+  for (const lane of all) {
+    const blocks = [...lane.blocks.values()];
+    lane.first = Math.min(...blocks.map((block) => block.start));
+    lane.latest = Math.max(...blocks.map((block) => block.end ?? Infinity));
+  }
+  return all.sort((a, b) => b.latest - a.latest || (a.id < b.id ? -1 : 1));
+}
+
+function addEvent(found, event) {
+  const isEnd = event.what in ENDINGS;
+  if (event.what !== "granted" && !isEnd) return;
+  for (const slot of slotsOf(event)) {
+    const { blocks } = laneOf(found, event, slot);
+    const id = `${event.lease} ${event.token}`;
+    // the grant of what has ended may be older than the first event
+    const block = blocks.get(id) ?? blockOf(event, event.at - (event.held_for ?? 0));
+    if (isEnd) Object.assign(block, { end: event.at, how: event.what });
+    blocks.set(id, block);
+  }
+}
+
+function addHold(found, { kind, encodedName }, hold) {
+  for (const slot of slotsOf({ kind, slots: hold.slots })) {
+    const { blocks } = laneOf(found, { kind, name: encodedName }, slot);
+    const id = `${hold.lease} ${hold.token}`;
+    if (!blocks.has(id)) blocks.set(id, blockOf(hold, hold.since));
+  }
+}
+
+/** Events of more units have no slot numbers: `MAX_SLOTS` in key_state.py. */
+function slotsOf({ kind, slots }) {
+  return kind === "semaphore" && slots.length && slots.length <= 16 ? slots : [null];
+}
+
+function laneOf(found, { kind, name }, slot) {
+  const id = `${kind}:${name}:${slot === null ? "" : String(slot).padStart(9, "0")}`;
+  if (!found.has(id)) found.set(id, { id, kind, name, slot, blocks: new Map() });
+  return found.get(id);
+}
+
+function blockOf({ token, owner }, start) {
+  return { start, end: null, token, owner, how: "" };
 }

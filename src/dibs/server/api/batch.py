@@ -1,0 +1,405 @@
+"""`/v1/batch`: many commands in one request, each with a reply of its own."""
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+
+import msgspec
+from starlette.responses import Response
+
+from dibs.core.names import KINDS, MAX_NAME, fingerprint
+from dibs.errors import DibsError
+from dibs.model import (
+    MANY,
+    MAX_SLOTS,
+    Acquire,
+    Command,
+    Failed,
+    Gone,
+    Inspect,
+    Lost,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+    Revoked,
+    Status,
+    Unknown,
+)
+from dibs.runtime.port import CallResult, TimedReply
+from dibs.server.api.parameters import BodyReader, text_flaw
+from dibs.server.api.problems import ApiProblem, lacking, too_often
+from dibs.server.api.push import NotificationStreams
+from dibs.server.api.reading import KeyReader, bounded
+from dibs.server.api.responses import bytes_response
+from dibs.server.api.routing import EACH_COMMAND, Caller, route
+from dibs.server.audit import Audit
+from dibs.server.auth.policy import Principal, Scope
+from dibs.server.leases import LeaseService
+from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
+from dibs.server.placement.registry import SLACK
+from dibs.server.quotas import FairQueue, Quotas
+from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
+from dibs.stores.port import MAX_BATCH
+
+JSON, MSGPACK = b"application/json", b"application/msgpack"
+
+MOST_SLOTS = 8_192
+"""Numbered slots in a batch. They are what makes an acquire or a resize expensive."""
+
+COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
+
+_NOT_URGENT = frozenset({Acquire, Resize, Inspect, Revoke})
+"""Commands that are refused under load, so that renewals and releases go on."""
+
+_ENDS = frozenset({Released, Unknown, Lost, Gone})
+
+_decoders: dict[bytes, Callable[[bytes], Batch]] = {
+    JSON: msgspec.json.Decoder(Batch).decode,
+    MSGPACK: msgspec.msgpack.Decoder(Batch).decode,
+}
+_encoders: dict[bytes, Callable[[object], bytes]] = {
+    JSON: msgspec.json.Encoder().encode,
+    MSGPACK: msgspec.msgpack.Encoder().encode,
+}
+
+
+class BatchRoutes:
+    """Applies commands that travel together."""
+
+    def __init__(
+        self,
+        leases: LeaseService,
+        quotas: Quotas,
+        reader: KeyReader,
+        streams: NotificationStreams,
+        audit: Audit,
+        limits: Limits,
+        bodies: BodyReader,
+    ) -> None:
+        self._leases = leases
+        self._quotas = quotas
+        self._reader = reader
+        self._streams = streams
+        self._audit = audit
+        self._limits = limits
+        self._bodies = bodies
+
+    @route(
+        "POST",
+        "/v1/batch",
+        EACH_COMMAND,
+        summary="Many commands in one request, each with a reply of its own",
+        body=Batch,
+        answers={200: BatchAnswer},
+        problems=(413, 415),
+    )
+    async def batch(self, caller: Caller) -> Response:
+        """Apply commands. One that is not allowed, or fails, costs the others nothing."""
+        commands = await self._commands(caller)
+        key_id, kinds = caller.principal.key_id, set(map(type, commands))
+        queue, busy, cost = self._queue(kinds), "", max(len(commands), 1)
+        try:
+            await queue.begin(key_id, cost)
+        except ApiProblem as problem:
+            if kinds <= _NOT_URGENT:
+                raise
+            queue, busy = self._quotas.renewing, problem.detail
+            await queue.begin(key_id, cost)
+        try:
+            replies = await self._apply(caller, commands, busy)
+        finally:
+            queue.end(key_id, cost)
+        wanted = MSGPACK if MSGPACK in caller.headers.get(b"accept", b"") else JSON
+        body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
+        return bytes_response(body, wanted.decode())
+
+    def _queue(self, kinds: set[type]) -> FairQueue:
+        """The queue where a batch of these commands waits for its turn."""
+        quotas = self._quotas
+        if kinds & {Acquire, Resize}:
+            return quotas.acquiring
+        return quotas.reading if kinds & _NOT_URGENT else quotas.renewing  # a Revoke looks first
+
+    async def _commands(self, caller: Caller) -> Sequence[Command | Failed]:
+        """The commands of the body, or `Failed` for a malformed key. Raises `ApiProblem`: 400, 413, 415."""
+        kind = caller.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            raise ApiProblem(
+                "media-type", "send a batch as application/json or application/msgpack"
+            )
+        body = await self._bodies.read(caller, self._limits.max_body)
+        try:
+            commands = decoder(body).commands
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiProblem("malformed", f"the batch: {error}") from None
+        if len(commands) > MAX_BATCH:
+            raise ApiProblem("malformed", f"a batch can have at most {MAX_BATCH} commands")
+        return list(map(_command, commands))
+
+    async def _apply(
+        self, caller: Caller, commands: Sequence[Command | Failed], busy: str
+    ) -> Sequence[Reply]:
+        """Apply all of them. `busy`: why those of `_NOT_URGENT` are refused; empty if they are not."""
+        trace = (
+            self._leases.traces.trace if len(commands) == 1 else ""
+        )  # else it has several traces
+        usage = self._quotas.of(caller.principal.key_id)
+        before = usage.reserved
+        checked: list[Command | Reply] = []
+        slots = 0
+        for command in commands:
+            if isinstance(command, Acquire | Resize) and 1 < command.units <= MAX_SLOTS:
+                slots += command.units
+            if busy and type(command) in _NOT_URGENT:
+                checked.append(Failed("busy", busy))
+            elif slots > MOST_SLOTS and type(command) in _NOT_URGENT:
+                checked.append(Failed("busy", f"at most {MOST_SLOTS:,} slots fit into a batch"))
+            else:
+                checked.append(self._checked(caller, command, trace))
+        reserved = usage.reserved - before
+        try:
+            return await self._apply_checked(caller.principal, commands, checked)
+        finally:
+            usage.reserved -= reserved
+
+    async def _apply_checked(
+        self,
+        who: Principal,
+        commands: Sequence[Command | Failed],
+        checked: list[Command | Reply],
+    ) -> Sequence[Reply]:
+        self._audit_refusals(who, commands, checked)
+        revokes = ((n, each) for n, each in enumerate(checked) if isinstance(each, Revoke))
+        for count, (number, revoke) in enumerate(list(revokes)):
+            if count:  # it is the one command that reads all holders of its key
+                checked[number] = Failed("busy", "at most 1 revocation fits into a batch")
+            else:
+                checked[number] = await self._audited(who, revoke, checked)
+        sent = [each for each in checked if isinstance(each, COMMANDS)]
+        results: Sequence[CallResult] = ()
+        if sent:
+            results = await self._ask(who, sent)
+            await self._leases.traces.look_ahead()
+            _check_any(results)
+        replies = map(self._reply, sent, results)
+        return [next(replies) if isinstance(each, COMMANDS) else each for each in checked]
+
+    # -- before the store ---------------------------------------------------------------------------
+
+    def _checked(self, caller: Caller, command: Command | Failed, trace: str) -> Command | Reply:
+        """The command for the store, or the reply to one that is not allowed."""
+        if isinstance(command, Failed):
+            return command
+        who, runtime = caller.principal, self._leases.runtime
+        reply = refusal(self._limits, who, command, runtime.stamp)
+        if reply is not None:
+            return reply
+        try:
+            if type(command) is Acquire:
+                self._quotas.reserve(who.key_id, command)
+            elif type(command) is Release and command.retain:
+                self._quotas.check_lease(who.key_id, (command.key, command.id))
+        except ApiProblem as problem:
+            return Failed("busy", problem.detail)
+        if type(command) is Acquire:
+            command.address = caller.ip  # type: ignore[misc]
+            command.trace = command.trace or trace  # type: ignore[misc]
+        inbox = getattr(command, "inbox", "")
+        if inbox:
+            stream = self._streams.of(inbox, who.key_id)
+            if stream is not None:
+                self._streams.expect(fingerprint(command.id), stream)  # type: ignore[union-attr]
+            command.inbox = runtime.inbox  # type: ignore[union-attr,misc]
+        return command
+
+    def _audit_refusals(
+        self,
+        who: Principal,
+        commands: Sequence[Command | Failed],
+        checked: Sequence[Command | Reply],
+    ) -> None:
+        """Log who tried to revoke leases without permission."""
+        for command, reply in zip(commands, checked, strict=True):
+            if type(command) is Revoke and type(reply) is Failed and reply.reason == "forbidden":
+                name = command.key.partition(b":")[2]
+                self._audit.deny(who, "revoke in POST /v1/batch", name)
+
+    async def _audited(
+        self, who: Principal, revoke: Revoke, batch: Sequence[Command | Reply]
+    ) -> Command | Reply:
+        """The revocation, after its audit line is written. Where nobody holds, nothing is done."""
+        key = revoke.key
+        if not any(type(each) is Acquire and each.key == key for each in batch):
+            (found,) = await self._leases.runtime.call_all([Inspect(key)])
+            status = found.reply if isinstance(found, TimedReply) else None
+            if isinstance(status, Status) and not status.holders:
+                return Revoked(0, 0.0)
+        if not self._audit.may_force(who):
+            return Failed("busy", too_often().detail)
+        kind, _, name = key.partition(b":")
+        detail = {"kind": kind.decode(), "reason": revoke.reason, "now": revoke.now}
+        await self._audit.write(who, "force release", name, {**detail, "lease": revoke.lease})
+        return revoke
+
+    # -- at the store -------------------------------------------------------------------------------
+
+    async def _ask(self, who: Principal, commands: Sequence[Command]) -> Sequence[CallResult]:
+        """The result of each command. Equal looks with nothing between them are one look."""
+        sent: list[Command] = []
+        numbers: list[int] = []
+        looks: dict[bytes, int] = {}
+        for command in commands:
+            if type(command) is not Inspect:
+                looks.pop(command.key, None)  # it may change what the next look finds
+            number = looks.get(command.key, len(sent))
+            numbers.append(number)
+            if number == len(sent):
+                sent.append(command)
+            if type(command) is Inspect:
+                looks[command.key] = number
+        results = await self._reader.ask_in_parts(who, sent)
+        return bounded(results[number] for number in numbers)
+
+    def _reply(self, command: Command, result: CallResult) -> Reply:
+        """The reply to a client. A lease that has ended gets no more notifications."""
+        if isinstance(result, DibsError):
+            return Failed("away", str(result))
+        reply = result.reply
+        if isinstance(command, Acquire) and isinstance(reply, Refused):
+            self._streams.forget(fingerprint(command.id))
+        if type(reply) in _ENDS and isinstance(command, Acquire | Renew | Release | Resize):
+            self._streams.forget(fingerprint(command.id))
+        return reply
+
+
+def _command(struct: object) -> Command | Failed:
+    try:
+        command: Command = to_model(struct)
+    except ValueError as error:
+        return Failed("invalid", f"key: {error}")
+    return command
+
+
+def _check_any(results: Sequence[CallResult]) -> None:
+    """Raises the first error if all commands failed: then the whole batch has failed."""
+    first = results[0]
+    if isinstance(first, DibsError) and all(isinstance(each, DibsError) for each in results):
+        raise first
+
+
+# -- what is allowed --------------------------------------------------------------------------------
+
+AHEAD = SLACK // 2
+"""Microseconds that a floor may be ahead of this server's clock. A move adds twice as many to tokens, so
+that they rise with every move."""
+
+_KINDS = frozenset(kind.encode() for kind in KINDS)
+
+_SCOPES: dict[type, Scope] = {
+    Acquire: Scope.ACQUIRE,
+    Renew: Scope.ACQUIRE,
+    Release: Scope.ACQUIRE,
+    Resize: Scope.ACQUIRE,
+    Inspect: Scope.READ,
+    Revoke: Scope.FORCE,
+}
+
+
+def refusal(
+    limits: Limits, who: Principal, command: Command, stamp: Callable[[], int]
+) -> Reply | None:
+    """The reply to a command that is not allowed; None for one that is. `stamp`: see `Clock`."""
+    kind, colon, name = command.key.partition(b":")
+    if not colon or kind not in _KINDS or not 1 <= len(name) <= MAX_NAME:
+        return Failed("invalid", f"a key must be KIND:NAME, with a name of 1 to {MAX_NAME} bytes")
+    scope = _SCOPES[type(command)]
+    if not who.may(scope, name):
+        if type(command) is Inspect:
+            return Status(command.key, 0)  # it looks as if it had never been used
+        return Failed("forbidden", lacking(scope, name))
+    flaw = _flaw(limits, command)
+    if flaw is None and type(command) is Acquire:
+        flaw = _floor_flaw(command, stamp)
+    return None if flaw is None else Failed("invalid", flaw)
+
+
+def _flaw(limits: Limits, command: Command) -> str | None:
+    """The value that is out of bounds. The ledger itself refuses what makes no sense."""
+    if type(command) is Inspect:
+        return None
+    if type(command) is Revoke:
+        if not command.reason.strip():
+            return "give a `reason`: the holder and the audit log get it"
+        return text_flaw("reason", command.reason, MAX_TEXT)
+    if not command.id:  # type: ignore[union-attr]
+        return "`id` must not be empty"
+    if flaw := text_flaw("id", command.id, MAX_ID):  # type: ignore[union-attr]
+        return flaw
+    if (type(command) is Acquire or type(command) is Renew) and not (
+        limits.min_ttl <= command.ttl <= limits.max_ttl
+    ):
+        return (
+            f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+        )
+    if type(command) is Acquire:
+        return _acquire_flaw(limits, command)
+    if type(command) is Release:
+        return _release_flaw(limits, command)
+    if type(command) is Resize and not (1 <= command.units <= MANY and 0 <= command.seq < 1 << 53):
+        return f"`units` must be 1 to {MANY}, `seq` 0 to 2^53"
+    return None
+
+
+def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
+    if flaw := _size_flaw(limits, command):
+        return flaw
+    if not -(1 << 31) <= command.priority < 1 << 31:  # upgrades wait with the highest priority
+        return "`priority` must be -2^31 to 2^31 - 1"
+    if not (isfinite(command.waiter_ttl) and 0 < command.waiter_ttl <= limits.max_ttl):
+        return f"`waiter_ttl` must be at most {limits.max_ttl:g} seconds"
+    if not 0 <= command.lock_delay <= limits.max_ttl:
+        return f"`lock_delay` must be at most {limits.max_ttl:g} seconds"
+    return (
+        text_flaw("owner", command.owner, MAX_OWNER)
+        or text_flaw("note", command.note, MAX_TEXT)
+        or text_flaw("trace", command.trace, MAX_ID)
+    )
+
+
+def _size_flaw(limits: Limits, command: Acquire) -> str | None:
+    """A capacity that its kind does not have: other holders depend on it."""
+    kind, units, capacity = command.key.partition(b":")[0], command.units, command.capacity
+    if kind == b"semaphore":
+        most = limits.max_capacity
+        if not (1 <= units <= most and 1 <= capacity <= most):
+            return f"`units` and `capacity` must be 1 to {most}"
+    elif kind == b"rwlock":
+        if capacity != MANY or units not in (1, MANY - 1, MANY):
+            return (
+                f"of an rwlock, `capacity` must be {MANY}, and `units` 1 to read, {MANY} to write or "
+                f"{MANY - 1} to upgrade"
+            )
+    elif units != 1 or capacity != 1:
+        return f"of a {kind.decode()}, `units` and `capacity` must be 1"
+    return None
+
+
+def _floor_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
+    """A floor far ahead of the clocks: tokens would fall when the directory of the key moves."""
+    if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
+        return (
+            f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "
+            "server's clock, in microseconds since 1970"
+        )
+    return None
+
+
+def _release_flaw(limits: Limits, command: Release) -> str | None:
+    for what, most in (("retain", limits.max_keep), ("tombstone", limits.max_ttl)):
+        if not 0 <= getattr(command, what) <= most:
+            return f"`{what}` must be at most {most:g} seconds"
+    return None

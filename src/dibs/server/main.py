@@ -1,0 +1,364 @@
+"""A server from its start to its graceful end: stores, records, the parts of the service, its socket.
+
+Leases are in stores, keys and restrictions in records: another server of the same service answers just as
+well. A server keeps some things to itself, and they end with it: streams and long polls, what each key has
+in use, and the events that it has seen.
+"""
+
+import asyncio
+import gc
+import logging
+import secrets
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from socket import gethostname
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
+
+from dibs.errors import NotConfigured
+from dibs.runtime.aio import AsyncRuntime
+from dibs.server.activity import Activity, ObservingReceiver
+from dibs.server.api.admin import KeyRoutes, PlacementRoutes
+from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.events import EventRoutes
+from dibs.server.api.listing import ListingRoutes
+from dibs.server.api.locks import LockRoutes
+from dibs.server.api.parameters import BodyReader
+from dibs.server.api.push import NotificationStreams, PushRoutes, StreamReceiver
+from dibs.server.api.reading import KeyReader
+from dibs.server.api.service import Health, ServiceRoutes
+from dibs.server.api.sse import EventStreams
+from dibs.server.api.waiting import WaitingAcquires
+from dibs.server.app import Application, Meter, description
+from dibs.server.audit import Audit
+from dibs.server.auth.credentials import SHORTEST
+from dibs.server.auth.keys import KeyService
+from dibs.server.auth.sessions import Sessions
+from dibs.server.background import background, repeat
+from dibs.server.config import ServerConfig
+from dibs.server.front import Front, allow_files, context_for, listening_socket, url_of
+from dibs.server.leases import LeaseService
+from dibs.server.logs import STDERR, logging_to
+from dibs.server.metrics import Metrics
+from dibs.server.placement.identity import is_found_with
+from dibs.server.placement.joining import OwnPlacement, check_each_once, join, own_placement
+from dibs.server.placement.markers import Markers
+from dibs.server.placement.restrictions import PlacementAdmin, moving_directories
+from dibs.server.placement.router import StoreRouter
+from dibs.server.placement.rules import PlacementSettings
+from dibs.server.quotas import Quotas
+from dibs.server.records import records_for
+from dibs.server.records.port import Records
+from dibs.server.records.sqlite import missing_folders, open_to_others
+from dibs.server.shutdown import Endings, Shutdown
+from dibs.server.ui.pages import Pages
+from dibs.session import session_for
+from dibs.stores.redact import redacted
+
+if TYPE_CHECKING:
+    from dibs.server.tracing import Tracing
+
+log = logging.getLogger("dibs.server")
+
+YOUNG = 5_000
+"""New objects before the next garbage collection: more than those of the requests under way."""
+
+
+class Server:
+    """A server of the service. `start`, then `run` until `stop`, in one event loop."""
+
+    runtime: StoreRouter
+    """How commands get to the store, or to that of several where their key lives."""
+    records: Records
+    keys: KeyService
+    audit: Audit
+    placements: PlacementAdmin
+    quotas: Quotas
+    leases: LeaseService
+    activity: Activity
+    streams: NotificationStreams
+    sessions: Sessions
+    shutdown: Shutdown
+    endings: Endings
+    health: Health
+    tracing: "Tracing | None"
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.server_id = secrets.token_hex(6)
+        """Which of several servers this is; new with each start."""
+        self.url = ""
+        """Where it listens, once it does."""
+        self.first_key: str | None = None
+        """The first administrator's key, if it was made by this start; to be shown once."""
+        self.sign_in_url: str | None = None
+        """By it an administrator's browser is signed in once: beside the first key, and where asked for."""
+        self.meters: list[Meter] = []
+        """Are called after each request."""
+        self._stack = AsyncExitStack()
+        self._front: Front | None = None
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open everything, and listen. Raises `NotConfigured` or `BackendUnavailable`."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        tls = context_for(config.tls_cert, config.tls_key)
+        sock = listening_socket(config)
+        self._stack.callback(sock.close)
+        new_folders = missing_folders(config.named_urls)
+        await self._open()
+        app = await self._build()
+        await self._warn(new_folders)  # now that it is logged as the settings say
+        if not self.keys.living():  # now that all else is well: it is shown once
+            made = await self.keys.first("first administrator")
+            self.first_key = made[1] if made else None
+        ticket = self._ticket()
+        self._front = front = Front(app, self.server_id, self.shutdown, config, tls)
+        self._stack.push_async_callback(front.end)
+        await front.begin(sock, self._stopping)
+        self.url = url_of(sock, secure=tls is not None)
+        if ticket:
+            self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    async def _open(self) -> None:
+        """Open the stores and the records, where this server joins the others of its service."""
+        config, stack = self.config, self._stack
+        own = [self._own(each) for each in config.stores]
+        check_each_once(own)
+        ways = {
+            of.address: self._open_store(each.url)
+            for of, each in zip(own, config.stores, strict=True)
+        }
+        self.records = records = records_for(config.records_url)
+        await records.open()
+        stack.push_async_callback(records.close)
+        self.keys = keys = KeyService(records, secrets=config.secrets())
+        await keys.cache.load()
+        stack.push_async_callback(keys.cache.close)
+        self._check_keys()
+        self.audit = audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
+        stack.enter_context(background(audit.work()))
+        await join(records, audit, own, ways, config.placement_fresh)
+        self.runtime = runtime = await StoreRouter.over(ways, records, config.placement_fresh)
+        await runtime.ready()
+        keys.cache.markers = Markers(lambda: runtime.stores)
+        moving = moving_directories(runtime, records, audit)
+        self.placements = await stack.enter_async_context(moving)
+
+    async def _build(self) -> ASGIApp:
+        """Make the parts of the service, and give each what it uses."""
+        config, limits, stack = self.config, self.config.limits, self._stack
+        runtime, records, keys, audit = self.runtime, self.records, self.keys, self.audit
+        self.quotas = quotas = Quotas(limits, runtime.now)
+        self.leases = leases = LeaseService(runtime, quotas)
+        self.streams = streams = NotificationStreams(self.server_id, limits)
+        self.activity = activity = Activity(runtime.now, runtime.scan)
+        leases.observers.append(activity.applied)
+        receiver = StreamReceiver(runtime.receiver, streams)
+        runtime.receiver = ObservingReceiver(receiver, activity.keys)
+        self.sessions = sessions = Sessions(keys, records, config.origins)
+        await keys.cache.on_change(sessions.read_ended)
+        trouble = "other servers cannot be told who has signed out"
+        stack.enter_context(background(repeat(sessions.write_ended, 1.0, trouble)))
+        self.shutdown = shutdown = Shutdown()
+        self.endings = endings = Endings(shutdown, keys.cache, sessions)
+        self.health = Health(shutdown, keys.cache, leases)
+
+        lines = stack.enter_context(logging_to(STDERR, config.log_format))
+        if config.log_format:
+            self.meters.append(lines.request)
+        metrics = self._metrics() if config.metrics else None
+        self.tracing = tracing = _tracing(leases)
+        await stack.enter_async_context(activity.polling())
+
+        bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
+        reader = KeyReader(leases, quotas.reading)
+        waiting = WaitingAcquires(leases, quotas, endings)
+        answers = EventStreams(endings, quotas, limits)
+        parts = (
+            LockRoutes(leases, quotas, waiting, audit, limits),
+            BatchRoutes(leases, quotas, reader, streams, audit, limits, bodies),
+            ListingRoutes(leases, reader, limits),
+            PushRoutes(answers, streams),
+            ServiceRoutes(
+                self.server_id,
+                lambda: leases.runtime.capabilities,
+                keys,
+                limits,
+                bodies,
+                self.health,
+                None if metrics is None else metrics.shown,
+                description,
+            ),
+            EventRoutes(self.server_id, answers, activity, leases, reader, quotas.reading, limits),
+            KeyRoutes(keys, audit, quotas.changing),
+            PlacementRoutes(self.placements, quotas.changing),
+            Pages(sessions, quotas, audit, bodies),
+        )
+        return Application(
+            parts,
+            keys=keys,
+            sessions=sessions,
+            audit=audit,
+            bodies=bodies,
+            now=runtime.now,
+            meters=self.meters,
+            tracing=tracing,
+        )
+
+    def _own(self, placement: PlacementSettings) -> OwnPlacement:
+        """A placement, with this machine's name where others could mean another store by it."""
+        config = self.config
+        machine = "" if is_found_with(config.records_url, placement.url) else gethostname()
+        return own_placement(placement, machine)
+
+    def _metrics(self) -> Metrics:
+        """Count and measure requests and commands."""
+        quotas, streams, cache = self.quotas, self.streams, self.keys.cache
+        metrics = Metrics(
+            self.config.metrics_directories,
+            self.runtime.place_of,
+            leases=lambda: quotas.census().leases,
+            waiters=lambda: quotas.census().places,
+            streams=lambda: len(list(streams.streams)),
+            keys_age=lambda: cache.stale_for,
+            draining=lambda: self.shutdown.begun,
+        )
+        self.meters.append(metrics.request)
+        self.leases.observers.append(metrics.command)
+        self.leases.batch_observers.append(metrics.batch)
+        return metrics
+
+    async def _warn(self, new_folders: Sequence[str]) -> None:
+        """Say what is allowed, and may not be what was meant."""
+        in_memory = self.config.records_url.startswith("memory:")
+        for folder in new_folders:
+            log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
+        if not self.config.secret and self.config.secret_path is None and not in_memory:
+            log.warning(
+                "DIBS_SERVER_SECRET is not set. Browser sessions end when this server restarts. "
+                "With several servers, set the same %d random characters on all.",
+                SHORTEST,
+            )
+        secret = None if self.config.secret else self.config.secret_path
+        urls = (self.config.records_url, *(each.url for each in self.config.stores))
+        for told in open_to_others(urls, secret):
+            log.warning("%s", told)
+        for warning in await self.records.warnings():
+            log.warning("records = %s: %s", redacted(self.config.records_url), warning)
+
+    def _ticket(self) -> str:
+        """Text of a link that signs an administrator in; empty if not wanted. Raises `NotConfigured`."""
+        if not self.first_key and not self.config.sign_in:
+            return ""
+        administrator = self.keys.administrator()
+        if administrator is None:
+            raise NotConfigured(
+                "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
+                "`dibs keys create --name me --scope admin` makes one"
+            )
+        return self.sessions.link_for(administrator.key_id)
+
+    def _open_store(self, url: str) -> AsyncRuntime:
+        """The way to a store."""
+        session = session_for(url)
+        self._stack.callback(session.close)
+        self._stack.push_async_callback(session.close_loop)
+        return session.loop_runtime()
+
+    def _check_keys(self) -> None:
+        """Without any key nobody else can reach it. Raises `NotConfigured`."""
+        if not self.keys.living() and not self.config.is_loopback:
+            raise NotConfigured(
+                "no API key exists yet: create one first: dibs keys create --name me --scope admin "
+                f"--records {redacted(self.config.records_url)}"
+            )
+
+    async def run(self) -> None:
+        """Serve until `stop`, then let requests come to their end, and close everything."""
+        assert self._front is not None, "not started"
+        try:
+            await self._stopping.wait()
+            await self._front.drain()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close everything, whatever is under way: for one that has started, and can't `run`."""
+        await self._stack.aclose()
+
+    def stop(self) -> None:
+        """Begin the end; called in its loop."""
+        self._stopping.set()
+
+    def stop_on_signals(self) -> None:
+        """End gracefully when the process is asked to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+
+async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> None:
+    """Serve until the process, which is all its own, is asked to end."""
+    allow_files(config.limits.connections + 256)
+    server = Server(config)
+    await server.start()
+    try:
+        _leave_alone_what_stays()
+        server.stop_on_signals()
+        on_start(server)
+        await server.run()
+    finally:
+        await server.close()
+
+
+def _tracing(leases: LeaseService) -> "Tracing | None":
+    """Makes a span of each request, if OpenTelemetry is set up in this process."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None  # nobody would see a span
+    try:
+        from dibs.server.tracing import Tracing
+    except ModuleNotFoundError as error:
+        log.warning(
+            "requests are not traced: %s is missing. "
+            "Run: pip install 'dibs[otel]' opentelemetry-instrumentation-asgi",
+            error.name,
+        )
+        return None
+    runtime = leases.runtime
+    leases.traces = tracing = Tracing(provider, runtime.call_all, runtime.now)
+    leases.observers.append(tracing.saw)
+    return tracing
+
+
+async def leave_sign(url: str, name: str) -> None:
+    """Leave a sign in a store, as `Signs.put`, for servers that cannot read the records."""
+    session = session_for(url)
+    store = session.loop_runtime()
+    try:
+        await store.ready()
+        await Markers(lambda: (store,)).put(name)
+    finally:
+        await session.close_loop()
+        session.close()
+
+
+def _leave_alone_what_stays() -> None:
+    """Exclude all present objects from garbage collection: they live as long as the process."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG)

@@ -1,0 +1,1 @@
+"""Several stores behind one service: which directories live where, and how they move."""

@@ -1,0 +1,276 @@
+"""The recorded list of placements, and the records about directories: rules, ordered moves, homes.
+
+A directory's *home* is the placement where it lives, and the steps of its move:
+
+    settled at A → moving from A to B → settled at B, or at A again
+
+The list contains all homes, so each step is one compare-and-set on that record. While a directory is
+`moving` it still lives at the old placement, and nothing new is granted in it.
+"""
+
+from collections.abc import Container
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, structs
+
+from dibs.errors import Corrupt
+from dibs.server.auth.policy import Principal
+from dibs.server.placement.rules import (
+    Place,
+    Rule,
+    Unsatisfiable,
+    chosen_place,
+    lives_in,
+    nearest,
+)
+from dibs.server.records.port import Conflict, Record, Records
+from dibs.stores.http.names import decoded, encoded
+
+RULE, ORDER, LIST = "restriction", "move", "placements"
+"""Kinds of records."""
+
+_ALL = "all"
+"""The name of the list among the records of its kind."""
+
+_ROOT = "/"
+"""The record name of everything: a name has at least one character."""
+
+SERVICE = Principal("", "the service", frozenset(), ())
+"""Author of what servers do by themselves, in the audit log."""
+
+SLACK = 1 << 32
+"""Tokens (microseconds) added to the floor by a move: no key is further ahead of its store's clock."""
+
+HIGHEST = (1 << 53) - (1 << 40)
+"""The highest floor. It leaves some tokens, as all are below 2^53."""
+
+
+def record_name(directory: bytes) -> str:
+    """The name of a directory in the records."""
+    return encoded(directory) if directory else _ROOT
+
+
+def directory_of(name: str) -> bytes:
+    """The directory that has this name in the records."""
+    return b"" if name == _ROOT else decoded(name)
+
+
+class Home(Struct, frozen=True, omit_defaults=True):
+    """Where the names of a directory live, except in directories within it that have a home."""
+
+    place: str
+    epoch: int = 0
+    """How often it has begun to move."""
+    floor: int = 0
+    """An earlier placement may have given tokens up to this one."""
+    to: str = ""
+    """Where it moves to; empty while it is settled."""
+
+    @property
+    def phase(self) -> Literal["settled", "moving"]:
+        """The current step."""
+        return "moving" if self.to else "settled"
+
+    def frozen(self, to: str) -> "Home":
+        """Begin to move: grant nothing new until it has moved, or stays."""
+        return Home(self.place, self.epoch + 1, self.floor, to)
+
+    def thawed(self) -> "Home":
+        """Stay at the old placement."""
+        return structs.replace(self, to="")
+
+    def moved(self, last_token: int) -> "Home":
+        """Live at the new placement. Raises `Corrupt` if too few tokens are left above `last_token`."""
+        floor = max(self.floor, last_token) + SLACK
+        if floor > HIGHEST:
+            raise Corrupt(
+                f"tokens at {self.place} are at {last_token}: above that, too few are left"
+            )
+        return Home(self.to, self.epoch, floor)
+
+
+class MoveOrder(Struct, frozen=True):
+    """Where an administrator has ordered a directory to live."""
+
+    place: str
+
+
+class RecordedPlacement(Struct, frozen=True, omit_defaults=True):
+    """A placement in the list. It contains nothing secret."""
+
+    name: str
+    stores: tuple[str, ...]
+    """The addresses of its store, see `identity`; the latest comes last."""
+    provider: str = ""
+    region: str = ""
+
+    @property
+    def place(self) -> Place:
+        """The placement as restrictions see it."""
+        return Place(self.name, self.provider, self.region)
+
+
+class PlacementList(Struct, frozen=True, omit_defaults=True):
+    """All placements, in the order in which they were first recorded."""
+
+    places: tuple[RecordedPlacement, ...]
+    default: str
+    """The placement of directories without a home."""
+    fresh: float
+    """The longest time, in seconds, that a server of this service relies on one reading."""
+    was_lone: bool = False
+    """There was one placement only, and a running server may not know of another."""
+    homes: dict[str, Home] = {}
+    """The homes of directories that ever moved, by their record names."""
+    mark: str = ""
+    """Name of the marker in the first store that says that there are several placements: see `markers`."""
+
+    def homes_by_directory(self) -> dict[bytes, Home]:
+        """The homes by directory."""
+        return {directory_of(name): home for name, home in self.homes.items()}
+
+    @property
+    def is_lone(self) -> bool:
+        """There is one placement only, so nothing can move."""
+        return len(self.places) == 1
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """All recorded addresses."""
+        return frozenset(store for each in self.places for store in each.stores)
+
+    def of_store(self, address: str) -> RecordedPlacement | None:
+        """The placement of the store at that address."""
+        return next((each for each in self.places if address in each.stores), None)
+
+
+# -- reading and writing the records ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DirectoryRecords:
+    """All that the records say about directories. The list was read first: see `outdate`."""
+
+    rules: dict[bytes, Rule]
+    orders: dict[bytes, str]
+    homes: dict[bytes, Home]
+    listing: PlacementList
+    version: int
+    """The version of the list."""
+    versions: dict[tuple[str, bytes], int]
+
+    @property
+    def directories(self) -> set[bytes]:
+        """Directories with a rule, an order or a home."""
+        return {*self.rules, *self.orders, *self.homes}
+
+    def place(self, name: str) -> Place:
+        """The placement of that name, as restrictions see it."""
+        return next((each.place for each in self.listing.places if each.name == name), Place(name))
+
+    def home_of(self, directory: bytes) -> Home:
+        """A directory's home, or that of the directory around it."""
+        return nearest(self.homes, directory) or Home(self.listing.default)
+
+    def wanted(self, directory: bytes, here: Container[str]) -> str:
+        """Where a directory should live: where it does, or at one of the placements in `here`.
+
+        Raises `Unsatisfiable`.
+        """
+        now_at = self.home_of(directory).place
+        places = [each.place for each in self.listing.places if each.name in here]
+        if now_at not in here:
+            places.append(self.place(now_at))
+        return chosen_place(self.rules, self.orders, directory, now_at, places)
+
+    def staying(self, directory: bytes, to: str, here: Container[str]) -> list[bytes]:
+        """Directories that live in a directory's home, and should not move with it."""
+        return [
+            each
+            for each in sorted(self.directories)
+            if each not in self.homes
+            and each != directory
+            and each.startswith(directory)
+            and lives_in(self.homes, each) == lives_in(self.homes, directory)
+            and not self._goes_along(each, to, here)
+        ]
+
+    def _goes_along(self, directory: bytes, to: str, here: Container[str]) -> bool:
+        try:
+            return self.wanted(directory, here) == to
+        except Unsatisfiable:
+            return False
+
+
+async def read_all(records: Records) -> DirectoryRecords:
+    """Read everything about directories. Raises `BackendUnavailable`, `Corrupt`."""
+    listing, version = await read_existing_list(records)
+    rules = await records.all(RULE)
+    orders = await records.all(ORDER)
+    return DirectoryRecords(
+        {directory_of(each.name): _value(each, Rule) for each in rules},
+        {directory_of(each.name): _value(each, MoveOrder).place for each in orders},
+        listing.homes_by_directory(),
+        listing,
+        version,
+        {(each.kind, directory_of(each.name)): each.version for each in (*rules, *orders)},
+    )
+
+
+async def read_list(records: Records) -> tuple[PlacementList | None, int]:
+    """The list, None before the first server, and its version. Raises `BackendUnavailable`."""
+    found = await records.get(LIST, _ALL)
+    return (None, 0) if found is None else (_value(found, PlacementList), found.version)
+
+
+async def read_existing_list(records: Records) -> tuple[PlacementList, int]:
+    """The list and its version. Raises `BackendUnavailable`, and `Corrupt` if it is gone."""
+    listing, version = await read_list(records)
+    if listing is None:
+        raise Corrupt(
+            "the list of placements is gone from the records, and perhaps keys and restrictions too: "
+            "restore the records"
+        )
+    return listing, version
+
+
+async def write_list(records: Records, listing: PlacementList, expected: int) -> None:
+    """Write the list if it still has that version. Raises `Conflict`, `BackendUnavailable`."""
+    await records.put(LIST, _ALL, msgspec.json.encode(listing), expected)
+
+
+async def write_homes(
+    records: Records, found: DirectoryRecords, homes: dict[bytes, Home], default: str = ""
+) -> None:
+    """Write all homes by compare-and-set, and keep `found` up to date. Raises `Conflict`."""
+    by_name = {record_name(each): home for each, home in homes.items()}
+    default = default or found.listing.default
+    listing = structs.replace(found.listing, homes=by_name, default=default)
+    await write_list(records, listing, found.version)
+    found.listing, found.homes, found.version = listing, homes, found.version + 1
+
+
+async def write_record(
+    records: Records, kind: str, directory: bytes, value: Struct, expected: int
+) -> None:
+    """Write a rule or an order if it still has that version. Raises `Conflict`, `BackendUnavailable`."""
+    await records.put(kind, record_name(directory), msgspec.json.encode(value), expected)
+
+
+async def outdate(records: Records) -> None:
+    """Make every server's next step of a move fail if it is based on what was read before.
+
+    Servers read the list first, then rules and orders, and write the list by compare-and-set. So each step
+    after this one takes into account the rules and orders that were written before.
+    """
+    while True:
+        listing, version = await read_existing_list(records)
+        with suppress(Conflict):
+            return await write_list(records, listing, version)
+
+
+def _value[T](found: Record, kind: type[T]) -> T:
+    return msgspec.json.decode(found.value, type=kind)

@@ -1,1 +1,0 @@
-"""What a process does that uses the store: connects, calls brokers, listens, lists."""

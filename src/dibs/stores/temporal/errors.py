@@ -1,0 +1,142 @@
+"""Temporal's errors as errors of Dibs: what happened, where, and what to do about it."""
+
+import re
+from typing import TYPE_CHECKING
+
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
+from dibs.stores.temporal.url import TemporalTarget
+
+if TYPE_CHECKING:
+    from temporalio.service import RPCError
+
+REACHABLE = "check that the server runs, and the host, port and firewall"
+
+
+def unreachable(error: Exception, target: TemporalTarget) -> DibsError:
+    """No connection could be made; what trying again can't mend is `NotConfigured`."""
+    whole = str(error).lower()
+    kind: type[DibsError] = BackendUnavailable
+    hint = REACHABLE
+    if "dns error" in whole:
+        hint = "there is no such host"
+    elif "invalidcontenttype" in whole:
+        kind = NotConfigured
+        hint = "it does not speak TLS: add ?tls=false, or leave out the API key"
+    elif "certificate" in whole:
+        kind = NotConfigured
+        hint = "set TEMPORAL_TLS_SERVER_CA_CERT_PATH, and name the host as the certificate has it"
+    elif "broken pipe" in whole or "reset" in whole or "h2 protocol" in whole:
+        hint = "does it want TLS? add ?tls=true"
+    return kind(f"{target} can't be reached: {hint} ({_plain(str(error))})")
+
+
+def explain(error: "RPCError", target: TemporalTarget) -> DibsError:
+    """The error that callers see, in the stead of the server's own."""
+    from temporalio.service import RPCStatusCode as Code
+
+    said = f"({_plain(error.message)})"
+    if is_no_namespace(error):
+        return NotConfigured(
+            f"{target.address} has no namespace {target.namespace!r} {said}: check the URL, or make it "
+            f"with `temporal operator namespace create --namespace {target.namespace}`"
+        )
+    refused_start = "ExecuteMultiOperation" in error.message
+    if error.status is Code.UNIMPLEMENTED or refused_start:
+        return IncompatibleVersion(
+            f"{target} is too old {said}: it must take an update together with a start, as Temporal 1.28 and "
+            "newer do by default"
+        )
+    if error.status in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
+        return Forbidden(
+            f"{target} refuses us {said}: check the API key (TEMPORAL_API_KEY, or a profile's) or the "
+            "client's certificate, and that they are for this namespace"
+        )
+    if error.status is Code.RESOURCE_EXHAUSTED:
+        return BackendUnavailable(
+            f"{target} takes no more calls for now {said}: too much is asked of it or of one key, or the "
+            "workers of the queue don't answer"
+        )
+    return BackendUnavailable(f"{target} could not apply it {said}")
+
+
+def explain_text(error: Exception, target: TemporalTarget) -> DibsError | None:
+    """Likewise of an error whose status the SDK's core tells in a text; None if it tells none."""
+    from temporalio.service import RPCError, RPCStatusCode
+
+    said = str(error)
+    for word, code in _STATUSES.items():
+        if word in said:
+            short = said.partition("Status {")[0].rstrip(" :")
+            return explain(RPCError(short, RPCStatusCode[code], b""), target)
+    return None
+
+
+_STATUSES = {
+    "code: NotFound": "NOT_FOUND",
+    "PermissionDenied": "PERMISSION_DENIED",
+    "Unauthenticated": "UNAUTHENTICATED",
+}
+
+
+def is_no_namespace(error: "RPCError") -> bool:
+    """What was not found is the namespace, rather than a workflow in it."""
+    from temporalio.service import RPCStatusCode
+
+    return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
+
+
+def is_passing(error: "RPCError") -> bool:
+    """Worth another try at once: too many calls, or a run that has just ended."""
+    from temporalio.service import RPCStatusCode as Code
+
+    if error.status is Code.NOT_FOUND:
+        return not is_no_namespace(error)
+    closing = error.status is Code.UNAVAILABLE and "closing" in error.message
+    ending = error.status is Code.FAILED_PRECONDITION and "workflow task" in error.message
+    return closing or ending or error.status in (Code.RESOURCE_EXHAUSTED, Code.ABORTED)
+
+
+def failed(cause: BaseException, target: TemporalTarget) -> DibsError:
+    """A broker refused a call, or ended before it could answer."""
+    if getattr(cause, "type", "") == "IncompatibleVersion":
+        return IncompatibleVersion(f"{target}: {cause}")
+    return BackendUnavailable(f"{target}: the broker could not answer ({_plain(str(cause))})")
+
+
+def unserved_by(target: TemporalTarget, queue: str, ours: str, broker: str) -> BackendUnavailable:
+    """No worker serves the broker's queue. It may be another than ours, where another client started it."""
+    if queue == ours:
+        return BackendUnavailable(
+            f"{unserved(queue, f' in {target}, so nothing can be granted')}: {serve(queue)}; or name "
+            "another queue with ?task_queue= or TEMPORAL_TASK_QUEUE"
+        )
+    return BackendUnavailable(
+        f"{unserved(queue, f', on which the broker {broker} in {target} is')}: {serve(queue)}; or, if "
+        f"nobody holds anything there, {terminate(broker)}, so that it is started anew"
+    )
+
+
+def unanswered(
+    target: TemporalTarget, queue: str, seconds: float, heard: float | None
+) -> BackendUnavailable:
+    """No answer came. `heard`: seconds since a worker polled; None if the server itself is silent."""
+    told = f"{target} did not answer within {seconds:.3g} s: "
+    if heard is None:
+        return BackendUnavailable(told + REACHABLE)
+    return BackendUnavailable(
+        f"{told}is the worker of the task queue {queue!r} well, last heard of {heard:.0f} s ago? "
+        f"If it has died, {serve(queue)}"
+    )
+
+
+_INMOST = re.compile(r'.*(?:message|error): (?:"(?P<text>[^"]+)"|(?P<name>\w+\(\w+\)))')
+"""The last that a chain of errors says, as Rust writes it."""
+
+
+def _plain(said: str) -> str:
+    """One line, without the wrappings of the layers below."""
+    line = re.sub(r"\s+", " ", said).strip()
+    line = re.sub(r"^Failed client connect: (Server connection error: )?", "", line)
+    inmost = _INMOST.match(line) if line.startswith("tonic::") else None
+    return line if inmost is None else inmost["text"] or inmost["name"]

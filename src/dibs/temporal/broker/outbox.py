@@ -1,0 +1,144 @@
+"""What a broker sends: signals to workflows, and notifications for plain clients that wait."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.owners import owner_of
+from dibs.stores.temporal.protocol.wire import BrokerAnswer, News, Packed
+
+AT_A_TIME = 32
+"""Signals under way. A server keeps 100 events for the next task of a workflow, and then fails its tasks."""
+
+A_SIGNAL = 30_000
+"""Bytes of several messages in one signal. With `AT_A_TIME`, a task sends less than a message can have."""
+
+
+class Outbox:
+    """Messages by workflow run: one signal at a time, in order, with what has gathered meanwhile."""
+
+    def __init__(
+        self,
+        key: str,
+        landed: Callable[[str, Sequence[str], bool], None],
+        state: dict[str, list[Any]] | None = None,
+    ) -> None:
+        """`landed(inbox, granted, there)`: the signal with these grants has arrived, or its run is gone."""
+        self._key = key
+        self._landed = landed
+        self._messages = {inbox: deque(map(tuple, kept)) for inbox, kept in (state or {}).items()}
+        """Kind, content, and the ids of grants that the run learns of by it."""
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def dump(self) -> dict[str, list[Any]]:
+        """What was not yet sent, for the next run."""
+        return {inbox: list(kept) for inbox, kept in self._messages.items()}
+
+    def size(self) -> int:
+        """Bytes of that."""
+        return len(json.dumps(self.dump()))
+
+    @property
+    def is_sending(self) -> bool:
+        """A signal was sent and has not arrived."""
+        return bool(self._under_way)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is to be sent, and nothing is under way."""
+        return not self._messages and not self._under_way
+
+    def put(self, inbox: str, message: BrokerAnswer | Packed, granted: Sequence[str] = ()) -> None:
+        """Add an answer or a notification. What is for no workflow's run is dropped."""
+        if owner_of(inbox) is None:
+            return
+        answer = isinstance(message, BrokerAnswer)
+        content = vars(message) if isinstance(message, BrokerAnswer) else message
+        kept = self._messages.setdefault(inbox, deque())
+        kept.append(("answer" if answer else "notification", content, list(granted)))
+
+    def send(self) -> None:
+        """Send a signal to each run that has got its last one, those first that have waited longest."""
+        ready = [each for each in self._messages if each not in self._under_way]
+        for inbox in ready[: AT_A_TIME - len(self._under_way)]:
+            sending = self._deliver(inbox, *self._take(inbox))
+            self._under_way[inbox] = asyncio.create_task(sending)
+
+    def _take(self, inbox: str) -> tuple[News, list[str]]:
+        """The next signal, and the grants in it: as much as fits, but at least one message."""
+        kept, news, granted, size = self._messages[inbox], News(self._key), [], 0
+        while kept and size < A_SIGNAL:
+            kind, content, ids_granted = kept.popleft()
+            size += len(json.dumps(content))
+            if kind == "answer":
+                news.answers.append(BrokerAnswer(**content))
+            else:
+                news.notifications.append(content)
+            granted += ids_granted
+        if not kept:
+            del self._messages[inbox]
+        return news, granted
+
+    async def _deliver(self, inbox: str, news: News, granted: Sequence[str]) -> None:
+        there = True
+        try:
+            await _addressee(inbox).signal(ids.NEWS, news)
+        except FailureError as error:  # its run has closed, or takes no more signals
+            there = False
+            workflow.logger.debug("A signal could not be delivered: %s", error)
+        del self._under_way[inbox]
+        self._landed(inbox, granted, there)
+
+
+def _addressee(inbox: str) -> workflow.ExternalWorkflowHandle[Any]:
+    owner = owner_of(inbox)
+    assert owner is not None
+    return workflow.get_external_workflow_handle(owner[0], run_id=owner[1])
+
+
+class KeptNotifications:
+    """The last notifications of each plain client's inbox. They are hints: some may be dropped."""
+
+    KEPT = 64
+    """Of one inbox."""
+    INBOXES = 100
+    CARRIED = 8
+    """Of one inbox, to the next run."""
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        self._kept: dict[str, deque[tuple[int, Packed]]] = {}
+        for inbox, kept in (state or {}).items():
+            self._kept[inbox] = deque(((each[0], each[1]) for each in kept), self.KEPT)
+
+    def dump(self) -> dict[str, Any]:
+        """For the next run."""
+        return {inbox: [*kept][-self.CARRIED :] for inbox, kept in self._kept.items()}
+
+    def put(self, inbox: str, number: int, packed: Packed) -> None:
+        """Add a notification; its number is larger than all before, also of earlier brokers of the key."""
+        if not inbox:
+            return
+        kept = self._kept.pop(inbox, None) or deque(maxlen=self.KEPT)
+        kept.append((number, packed))
+        self._kept[inbox] = kept
+        if len(self._kept) > self.INBOXES:
+            del self._kept[next(iter(self._kept))]
+
+    def forget(self, inbox: str) -> None:
+        """Its client has got all of them, and waits no longer."""
+        self._kept.pop(inbox, None)
+
+    def latest(self, inbox: str) -> int:
+        """The number of an inbox's newest notification; 0 without one."""
+        kept = self._kept.get(inbox)
+        return kept[-1][0] if kept else 0
+
+    def since(self, inbox: str, after: int) -> list[Packed]:
+        """What is newer than that number, oldest first."""
+        return [packed for number, packed in self._kept.get(inbox, ()) if number > after]

@@ -1,0 +1,427 @@
+"""The broker of one key: a workflow that keeps its book, and grants in strict order.
+
+Plain clients call by the update `apply`, workflows by the signal `apply`; both are answered at once, also if
+they have to wait. A plain client that waits blocks in the update `wait`, a workflow gets a signal. The broker
+continues as new with all it knows long before its history grows heavy. It ends by itself once it has not
+been used for a while.
+"""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from dibs.core.codec import encode
+from dibs.core.names import fingerprint
+from dibs.errors import DibsError
+from dibs.model import Acquire, Command, Failed, Granted, Notification, Refused, Reply, Status
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
+from dibs.stores.temporal.protocol.wire import (
+    FORMAT,
+    BrokerAnswer,
+    BrokerCall,
+    BrokerInput,
+    Packed,
+    Waited,
+    bytes_of,
+    read_call,
+    too_new,
+    unpack_command,
+)
+from dibs.temporal.broker.book import BrokerBook, in_brief
+from dibs.temporal.broker.details import details
+from dibs.temporal.broker.outbox import KeptNotifications, Outbox
+from dibs.temporal.broker.watch import OwnerWatch
+
+AN_ANSWER = 400_000
+"""Bytes of replies in one answer after which the rest is cut short. A message of Temporal's has 2 MB."""
+
+CARRIED = 300_000
+"""Bytes of unsent signals that a run can leave to the next, beside its book."""
+
+
+@workflow.defn(name=ids.BROKER)
+class DibsBroker:
+    """Keeps one key's book."""
+
+    EVENTS = 4_000
+    """The run ends once its history is longer, and the next one goes on."""
+    CALLS = 1_500
+    """Likewise after so many updates: a server takes 2,000 of one run."""
+    IDLE = 300.0
+    """Seconds without a holder, a waiter or a call, after which the broker ends."""
+    PORTION = 200
+    """Calls applied in one workflow task. A worker takes a task of two seconds for one that hangs."""
+    BLOCKED = 5
+    """Clients that wait at a time. A server has ten updates of a run in flight, and keeps others off."""
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        state = (given.state or {}) if given.format <= FORMAT else {}
+        self._given = given
+        self._now: float = state.get("now", 0.0)
+        self._used_at = workflow.time()
+        self._cancelled: bool = state.get("cancelled", False)
+        self._calls = 0
+        self._leaving = False
+        self._stirred = True
+        self._gathered: deque[tuple[RawValue | BrokerCall, asyncio.Future[BrokerAnswer] | None]]
+        self._gathered = deque()
+        """What is to be applied, in the order of arrival. The future is of an update."""
+        self._missed: dict[str, list[str]] = {}
+        """Inboxes of workflows that have closed, and the grants that they never learnt of."""
+        self._waits: dict[str, int] = {}
+        """The number of the last `wait` of each inbox: only that one blocks."""
+        self._number: int = state.get("number", 0)
+        self._book = BrokerBook(bytes_of(given.key), state.get("book"))
+        self._front = self._book.front(self.BLOCKED)
+        self._outbox = Outbox(given.key, self._landed, state.get("outbox"))
+        self._notifications = KeptNotifications(state.get("notifications"))
+        self._watch = OwnerWatch(self._closed, state.get("watch", 0.0))
+        self._alarm = Alarm(self._stir)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        """Keep the book until nobody needs it."""
+        newer = too_new("this broker's state", given.format, "its worker", FORMAT)
+        if newer:  # This fails the task, not the workflow: what is held stays so until a newer worker comes.
+            raise RuntimeError(newer)
+        while True:
+            self._stirred = False
+            self._work_safely()
+            if self._is_over():
+                return
+            await self._pause()
+            if self._leaving and self._is_at_rest():
+                workflow.continue_as_new(self._next_input())
+
+    def _stir(self) -> None:
+        self._stirred = True
+
+    async def _pause(self) -> None:
+        """Wait until there is something to do.
+
+        A broker that is cancelled ends when nothing is held and nobody waits: before, locks would be lost.
+        """
+        try:
+            if self._gathered:  # a timer ends this task, and its end begins the next one
+                await workflow.sleep(
+                    _A_MOMENT, summary="before the next portion of a burst of calls"
+                )
+            else:
+                self._set_alarm()
+                await workflow.wait_condition(
+                    lambda: (
+                        self._stirred
+                        or (self._leaving and self._is_at_rest())
+                        or (self._cancelled and self._is_over())
+                    )
+                )
+        except asyncio.CancelledError:
+            await workflow.wait_condition(lambda: True)  # does not return to a run that is evicted
+            workflow.logger.warning("Cancelled: it ends when nothing is held and nobody waits")
+            self._cancelled = True
+
+    # -- messages -----------------------------------------------------------------------------------
+
+    @workflow.update(name=ids.APPLY)
+    async def apply(self, call: BrokerCall) -> BrokerAnswer:
+        """Apply a batch of commands. Its answer comes at once, also to those who have to wait."""
+        self._calls += 1
+        answer = asyncio.get_running_loop().create_future()
+        self._gather(call, answer)
+        found: BrokerAnswer = await answer
+        return found
+
+    @apply.validator
+    def _refuse_newer(self, call: BrokerCall) -> None:
+        newer = _newer(call)
+        if newer:
+            raise ApplicationError(newer, type="IncompatibleVersion", non_retryable=True)
+
+    @workflow.signal(name=ids.APPLY)
+    def apply_for_workflow(self, call: RawValue) -> None:
+        """The same for workflows, which cannot update: a `BrokerCall`. Its answer comes by a signal."""
+        self._gather(call, None)
+
+    def _gather(
+        self, call: RawValue | BrokerCall, answer: asyncio.Future[BrokerAnswer] | None
+    ) -> None:
+        self._gathered.append((call, answer))
+        self._stir()
+
+    @workflow.update(name=ids.WAIT)
+    async def wait(self, inbox: str, after: int) -> Waited:
+        """Block until an inbox has a notification newer than number `after`.
+
+        Returns early before the run ends, and, with `full`, if `BLOCKED` other inboxes are in front: those of
+        the first waiters, and then of holders. So calls always get through.
+        """
+        self._calls += 1
+        mine = self._waits[inbox] = self._calls
+
+        def is_over() -> bool:
+            return (
+                self._leaving
+                or self._notifications.latest(inbox) > after
+                or inbox not in self._front
+                or self._waits.get(inbox) != mine
+            )
+
+        if not is_over():
+            await workflow.wait_condition(is_over)
+        if self._waits.get(inbox) == mine:
+            del self._waits[inbox]
+        found = self._notifications.since(inbox, after)
+        upto = max(after, self._notifications.latest(inbox))
+        full = not found and inbox not in self._front
+        if full:
+            self._notifications.forget(inbox)
+        return Waited(upto, found, full)
+
+    @workflow.query(name=ids.STATUS)
+    def status(self) -> Packed:
+        """Who holds and who waits. A query sees the last task's time, so this asks the worker's clock."""
+        with workflow.unsafe.sandbox_unrestricted():
+            now = max(self._now, time.time())
+        return encode(self._book.status(now, int(now * 1e6)))
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    def _apply_next(self) -> None:
+        call, answer = self._gathered.popleft()
+        if answer is not None:
+            assert isinstance(call, BrokerCall)
+            found = self._answer(call, "", [])
+            if not answer.done():
+                answer.set_result(found)
+            return
+        try:
+            assert isinstance(call, RawValue)
+            read = read_call(workflow.payload_converter().from_payload(call.payload))
+        except Exception as error:  # noqa: BLE001 - whatever a converter raises, a broker goes on
+            workflow.logger.warning("A signal that is no call of ours: %s", error)
+            return
+        inbox, granted = inbox_of(read.workflow_id, read.run_id), list[str]()
+        self._outbox.put(inbox, self._answer(read, inbox, granted), granted)
+
+    def _answer(self, call: BrokerCall, inbox: str, granted: list[str]) -> BrokerAnswer:
+        """Apply a call. `granted` gets the ids whose owner first learns of their grant by its answer."""
+        self._used_at = workflow.time()
+        commands = [self._unpacked(packed, call) for packed in call.commands]
+        leases = {fingerprint(each.id) for each in commands if hasattr(each, "id")}
+        replies: list[Packed] = []
+        size = 0
+        for command in commands:
+            reply = self._reply(command, call, inbox, granted)
+            if isinstance(reply, Status) and inbox:
+                reply = in_brief(reply, leases)
+            replies.append(encode(_cut_short(reply) if size > AN_ANSWER else reply))
+            size += len(json.dumps(replies[-1])) if len(commands) > 1 else 0
+        return BrokerAnswer(replies, call.number, self._time()[0])
+
+    def _unpacked(self, packed: Any, call: BrokerCall) -> Command | Failed:
+        newer = _newer(call)
+        if newer:
+            return Failed("invalid", newer)
+        try:
+            return unpack_command(packed, self._book.key)
+        except ValueError as error:
+            return Failed("invalid", str(error))
+
+    def _reply(
+        self, command: Command | Failed, call: BrokerCall, inbox: str, granted: list[str]
+    ) -> Reply:
+        """Apply a command. No error of ours may get out: it would end the workflow, with all its locks."""
+        if isinstance(command, Failed):
+            return command
+        if isinstance(command, Acquire) and inbox and not command.inbox:
+            command = replace(command, inbox=inbox)
+        known = self._book.book.get(getattr(command, "id", "")) is not None
+        try:
+            reply, notifications = self._book.apply(command, *self._time())
+        except DibsError as error:
+            return Failed("invalid", str(error))
+        if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
+            granted.append(command.id)
+        if call.fast and owner_of(inbox):
+            self._book.mark_fast(command, (call.workflow_id, call.run_id))
+        self._notify(notifications)
+        return reply
+
+    def _time(self) -> tuple[float, int]:
+        """Seconds, which never go back, and the stamp of tokens in microseconds."""
+        self._now = max(self._now, workflow.time())
+        return self._now, int(self._now * 1e6)
+
+    # -- the broker's own work ----------------------------------------------------------------------
+
+    def _work_safely(self) -> None:
+        """An error of ours would end the workflow; this one fails its task only, until a release mends it."""
+        try:
+            self._work()
+        except DibsError as error:
+            raise RuntimeError(f"the broker can't go on: {error}") from error
+
+    def _work(self) -> None:
+        for _ in range(min(len(self._gathered), self.PORTION)):
+            self._apply_next()
+        missed, self._missed = self._missed, {}
+        if missed:
+            self._notify(self._book.gone(missed, *self._time()))
+        self._let_time_act()
+        runs = self._book.fast_owners() if self._book.book.waiting else []
+        self._watch.work(runs, self._book.head_owner(), workflow.time())
+        self._front = self._book.front(self.BLOCKED)
+        # before it leaves, calls are applied and answers sent, until all fits into a message for the next run
+        self._leaving = not self._gathered and self._is_outgrown() and self._outbox.size() < CARRIED
+        if not self._leaving:
+            self._outbox.send()
+        workflow.set_current_details(details(self._book.key, self._book.book))
+
+    def _let_time_act(self) -> None:
+        self._notify(self._book.settle(*self._time()))
+
+    def _notify(self, notifications: Sequence[Notification]) -> None:
+        """Tell what has changed to those whom it concerns.
+
+        A grant is claimed before the signal that tells a workflow of it leaves, and taken back if that run
+        is gone.
+        """
+        granted = self._book.ids_granted(notifications)
+        by_lease: dict[str, list[str]] = {}
+        for inbox, entry_ids in granted.items():
+            if owner_of(inbox):
+                notifications = self._book.claimed(entry_ids, notifications, *self._time())
+                by_lease |= {fingerprint(each): [each] for each in entry_ids}
+        for each in notifications:
+            if not owner_of(each.inbox):
+                self._number = max(self._number + 1, self._time()[1])
+                self._notifications.put(each.inbox, self._number, encode(each))
+            elif each.event != "head":  # the broker itself looks after a workflow that is first
+                self._outbox.put(each.inbox, encode(each), by_lease.get(each.lease, ()))
+
+    def _landed(self, inbox: str, granted: Sequence[str], there: bool) -> None:
+        if not there:
+            self._missed.setdefault(inbox, []).extend(granted)
+        self._stir()
+
+    def _closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
+        """What these runs hold ends with them, and these waiters wait no longer."""
+        self._notify(self._book.closed(runs, *self._time()))
+        for waiter in waiters:
+            self._missed.setdefault(inbox_of(*waiter), [])
+        self._stir()
+
+    def _set_alarm(self) -> None:
+        times = [at for at in (self._next_change(), self._watch.due_at()) if at is not None]
+        if times:
+            self._alarm.set(min(times), "until time alone changes something")
+        else:
+            idle_at, now = self._idle_at(), workflow.time()
+            # not over then: something in the book has no end
+            self._alarm.set(idle_at if idle_at > now else now + self.IDLE, "until it is not needed")
+
+    def _next_change(self) -> float | None:
+        return self._book.next_change(self._time()[0])
+
+    def _idle_at(self) -> float:
+        last = self._book.last_expiry(self._time()[0])
+        return max(self._used_at, last) + (0.0 if self._cancelled else self.IDLE)
+
+    def _is_over(self) -> bool:
+        return (
+            workflow.time() >= self._idle_at()
+            and self._book.book.idle
+            and self._outbox.is_empty
+            and not self._gathered
+            and workflow.all_handlers_finished()
+        )
+
+    # -- the next run -------------------------------------------------------------------------------
+
+    def _is_outgrown(self) -> bool:
+        info = workflow.info()
+        return (
+            info.is_continue_as_new_suggested()
+            or info.get_current_history_length() > self.EVENTS
+            or self._calls > self.CALLS
+        )
+
+    def _is_at_rest(self) -> bool:
+        """Nothing is under way whose end only this run would hear of."""
+        return (
+            not self._gathered and not self._outbox.is_sending and workflow.all_handlers_finished()
+        )
+
+    def _next_input(self) -> BrokerInput:
+        missed, self._missed = self._missed, {}
+        if missed:
+            self._notify(self._book.gone(missed, *self._time()))
+        state = {
+            "book": self._book.dump(),
+            "outbox": self._outbox.dump(),
+            "notifications": self._notifications.dump(),
+            "number": self._number,
+            "watch": self._watch.dump(),
+            "now": self._now,
+            "cancelled": self._cancelled,
+        }
+        return BrokerInput(self._given.key, state)
+
+
+def _newer(call: BrokerCall) -> str | None:
+    """Why a call of a later release is refused; None for one that is not."""
+    return too_new("the call", call.format, "the worker of this broker", FORMAT)
+
+
+def _cut_short(reply: Reply) -> Reply:
+    """A reply for which there is little room left in its answer."""
+    if isinstance(reply, Refused):
+        return replace(reply, holders=())
+    if isinstance(reply, Status):
+        return Failed("busy", "too much is asked of its broker at once: ask for less at a time")
+    return reply
+
+
+_A_MOMENT = 0.001
+_SOONEST = 0.02
+"""What is due at once may wait so long for what is due with it."""
+_LATEST = 86_400.0
+"""It looks once a day, so that no ttl is too long for a timer."""
+
+
+class Alarm:
+    """Rings at the latest when it was last asked to. One that rings too early is set again then.
+
+    Nearly every call moves the next due time on, and to move a timer is two events each time.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def set(self, at: float, why: str) -> None:
+        """Ring at that time or before. `why` is seen in Temporal's UI."""
+        if self._at is not None and self._at <= at:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._at = at
+        wait = timedelta(seconds=min(max(at - workflow.time(), _SOONEST), _LATEST))
+        self._task = asyncio.create_task(self._sleep(wait, why))
+
+    async def _sleep(self, wait: timedelta, why: str) -> None:
+        await workflow.sleep(wait, summary=why)
+        self._at = self._task = None
+        self._ring()

@@ -1,0 +1,81 @@
+"""`dibs restrict` and `dibs move`, against a server."""
+
+import json
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from dibs.cli import main
+from dibs.cli.exits import USAGE
+from dibs.server.placement.rules import PlacementSettings
+from tests.server.world import World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    found = World.over(
+        leases="",
+        placement=tuple(
+            PlacementSettings(
+                name=name, provider=provider, region=region, url=f"memory://{uuid4()}"
+            )
+            for name, provider, region in (("here", "AWS", "DE"), ("there", "GCP", "US"))
+        ),
+        placement_fresh=0.5,
+    )
+    monkeypatch.setenv("DIBS_URL", found.url)
+    monkeypatch.setenv("DIBS_API_KEY", found.admin_key)
+    yield found
+    found.close()
+
+
+def test_restrictions_by_hand(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restrict", "get", "locks", "shop/"]) == 1
+    assert "shop/ has no restriction" in capsys.readouterr().err
+    given = ["--region", "europe,XN", "--exclude-provider", "gcp", "--provider", "all"]
+    assert main(["restrict", "put", "locks", "shop", *given]) == 0
+    assert capsys.readouterr().out == "Set a restriction on directory shop in locks API\n"
+    assert main(["restrict", "ls"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split("\t")[:3] == ["API", "DIRECTORY", "STATE"]
+    assert row.split("\t") == ["Locks", "shop/", "Enforced", "[XE,XN]", "[]", "[]", "[GCP]", "here"]
+    assert main(["restrict", "ls", "--no-header"]) == 0
+    assert capsys.readouterr().out == f"{row}\n"
+    assert main(["restrict", "show", "locks", "c2hvcA", "-B", "--no-decode"]) == 0
+    assert "\tc2hvcA\t" in capsys.readouterr().out
+    assert main(["restrict", "list", "locks", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["details"]["providers_denied"] == ["GCP"]
+    assert main(["restrict", "rm", "locks", "shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "deleted_restriction": {"api": "locks", "directory": "shop"}
+    }
+    assert main(["restrict", "delete", "locks", "shop"]) == 1
+
+
+def test_bad_input_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restrict", "set", "locks", "shop", "--region", "atlantis"]) == USAGE
+    assert "unknown region 'atlantis'" in capsys.readouterr().err
+    assert main(["restrict", "set", "locks", "shop", "--region", "XA"]) == USAGE
+    assert "no placement is allowed for shop/" in capsys.readouterr().err
+    assert main(["restrict", "set", "locks", "/"]) == USAGE
+    assert main(["move", "shop/", "--to", "moon"]) == USAGE
+    assert "placements: here, there" in capsys.readouterr().err
+
+
+def test_without_a_service_it_asks_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIBS_URL", "redis://localhost")
+    assert main(["move", "shop/"]) == USAGE
+    assert "no service given" in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_everything_moves(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["move", "/"]) == 0
+    assert capsys.readouterr().out == "/ lives at here\n"
+    assert main(["move", "/", "--to", "there", "--wait"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "/ lives at there\n"
+    assert "/ moves from here to there" in told.err

@@ -1,0 +1,214 @@
+"""Addresses of stores: the same text for one store, another for each other, and nothing secret."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dibs.errors import NotConfigured
+from dibs.server.placement.identity import is_found_with, is_local, store_address
+from dibs.server.placement.joining import OwnPlacement, joined, own_placement
+from dibs.server.placement.rules import Place, PlacementSettings
+
+FRESH = 3.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://h", "rediss://me:secret@H:6379/0?ssl_cert_reqs=none&socket_timeout=3"),
+        ("redis://h/2", "valkey://:p?w/@h:6379?db=2"),
+        ("redis://b:2,a:1?cluster=true", "redis://a:1,b:2?cluster=true"),
+        ("postgres://u:p@h/db", "postgresql://v@h:5432/db?sslmode=require&pooler=yes"),
+        ("postgresql://u:p@h", "postgresql+psycopg://h/u"),
+        ("sqlite:////tmp/x/../y.db", "sqlite:////tmp/y.db?timeout=3"),
+        ("temporal://h:7233/ns?tls=true", "temporal://h:7233/ns"),
+        ("postgresql://H:5433/db", "postgresql:///db?host=h&port=5433"),
+        ("etcd://u:p@h1,h2:2379/x?skew=2", "etcds://h1,h2:2379/x?cafile=ca.pem"),
+        ("postgresql://h/d%62", "postgresql://h?dbname=db"),
+        ("postgresql://b:2,a:1/db", "postgresql:///db?host=a,b&port=1,2"),
+        ("postgresql://[::1]/db", "postgresql://[::1]:5432/db"),
+        (
+            "postgresql:///db?host=a,b&hostaddr=192.0.2.1,192.0.2.2&port=1,2",
+            "postgresql:///db?host=b,a&hostaddr=192.0.2.2,192.0.2.1&port=2,1",
+        ),
+    ],
+)
+def test_ways_to_one_store(one: str, other: str) -> None:
+    assert store_address(one) == store_address(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://h/0", "redis://h/1"),
+        ("redis://h", "redis://i"),
+        ("redis://h:26379?sentinel=a", "redis://h:26379?sentinel=b"),
+        ("redis:///run/a.sock", "redis:///run/b.sock"),
+        ("postgresql://u@h", "postgresql://v@h"),
+        ("postgresql://h/db", "postgresql://h/db?options=-csearch_path%3Dx"),
+        ("temporal://h/ns?task_queue=a", "temporal://h/ns"),
+        ("memory://A", "memory://a"),
+        (
+            "postgresql:///db?host=a,b&hostaddr=192.0.2.1,192.0.2.2&port=1,2",
+            "postgresql:///db?host=b,a&hostaddr=192.0.2.1,192.0.2.2&port=2,1",
+        ),
+    ],
+)
+def test_two_stores(one: str, other: str) -> None:
+    assert store_address(one) != store_address(other)
+
+
+HERE_ONLY = [
+    "sqlite:////tmp/a.db",
+    "redis://localhost",
+    "redis://me:p@127.0.0.2:1/3",
+    "redis://[::1]:6379/0",
+    "redis://:6379",
+    "redis://0.0.0.0:6379",
+    "redis:///run/a.sock",
+    "postgresql:///db",
+    "postgresql://LOCALHOST:5432/db",
+    "postgresql://h,127.0.0.1/db",
+    "postgresql:///db?host=/run/postgresql",
+    "postgresql://%2Frun%2Fpostgresql/db",
+    "postgresql:///db?host=@abstract",
+    "postgresql://[::1]/db",
+    "postgresql:///db?hostaddr=127.0.0.1",
+    "temporal://localhost:7233/ns",
+]
+
+
+@pytest.mark.parametrize("url", HERE_ONLY)
+@pytest.mark.usefixtures("variables")
+def test_what_is_another_store_on_each_machine(url: str) -> None:
+    one, two = (
+        own_placement(PlacementSettings(name="a", url=url), machine=each) for each in ("m", "n")
+    )
+    assert one.address != two.address
+    recorded = joined(None, (one,), FRESH, {})
+    with pytest.raises(NotConfigured, match=r"another one on each machine.* was = '.* on m'"):
+        joined(recorded, (two,), FRESH, {})
+    assert store_address(url) == one.address.removesuffix(" on m")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h", "redis://[fe80::2]:1", "postgresql:///d?host=h", "temporal://h:7233/localhost"],
+)
+def test_what_is_the_same_store_from_all_machines(url: str) -> None:
+    assert store_address(url, "m") == store_address(url)
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """None of libpq's is set."""
+    for each in (name for name in os.environ if name.startswith("PG")):
+        monkeypatch.delenv(each)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("variable", "one", "other"),
+    [
+        ("PGHOST", "db1.example", "db2.example"),
+        ("PGHOST", "db1.example,db3.example", "db2.example,db3.example"),
+        ("PGHOST", "/run/one", "/run/two"),
+        ("PGHOST", "/run/one", "/run/ONE"),
+        ("PGHOSTADDR", "192.0.2.1", "192.0.2.2"),
+        ("PGPORT", "5432", "5433"),
+        ("PGDATABASE", "one", "two"),
+        ("PGUSER", "one", "two"),
+        ("PGOPTIONS", "-csearch_path=one", "-csearch_path=two"),
+    ],
+)
+def test_what_libpq_takes_from_the_environment_leads_elsewhere(
+    variables: pytest.MonkeyPatch, variable: str, one: str, other: str
+) -> None:
+    """The same URL at two servers, whose surroundings differ."""
+    url = "postgresql://?sslmode=require"
+    found: list[OwnPlacement] = []
+    for value in (one, other):
+        variables.setenv(variable, value)
+        found.append(own_placement(PlacementSettings(name="default", url=url), machine="m"))
+    assert found[0].address != found[1].address
+    with pytest.raises(NotConfigured, match=re.escape(found[1].address)):
+        joined(joined(None, (found[0],), FRESH, {}), (found[1],), FRESH, {})
+
+
+def test_a_url_says_more_than_the_environment(variables: pytest.MonkeyPatch) -> None:
+    said = {url: store_address(url) for url in ("postgresql://me@h", "postgresql://me@h:5433/db")}
+    for name in ("HOST", "DATABASE", "USER"):
+        variables.setenv(f"PG{name}", "other")
+    variables.setenv("PGPORT", "5433")
+    assert store_address("postgresql://me@h:5433/db") == said["postgresql://me@h:5433/db"]
+    assert (
+        store_address("postgresql://me@h")
+        == "postgresql://h:5433/other"
+        != said["postgresql://me@h"]
+    )
+    assert store_address("postgresql://") == "postgresql://other:5433/other"
+
+
+def test_services_of_libpq(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a service is stands in a file that each machine has for itself."""
+    file = tmp_path / "services"
+    file.write_text("[locks]\nhost=db1.example\nport=5433\ndbname=locks\n")
+    variables.setenv("PGSERVICEFILE", str(file))
+    with pytest.raises(NotConfigured, match="service="):
+        store_address("postgresql:///locks?service=locks")
+    variables.setenv("PGSERVICE", "locks")
+    assert store_address("postgresql://") == "postgresql://db1.example:5433/locks"
+    assert store_address("postgresql://h/db") == "postgresql://h:5433/db"
+
+
+def test_an_address_of_the_network_behind_a_hosts_name(variables: pytest.MonkeyPatch) -> None:
+    url = "postgresql://db.example/locks"
+    assert not is_local(url)
+    variables.setenv("PGHOSTADDR", "127.0.0.1")
+    assert is_local(url)
+    assert not is_local(f"{url}?hostaddr=192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    "was", ["postgresql://h:5432/db?c00df69aece4", "postgresql:///db on m", "postgresql://h/a b"]
+)
+def test_where_it_was_may_be_said_as_it_is_written_down(was: str) -> None:
+    now = PlacementSettings(name="a", url="postgresql://new.example/db", was=was)
+    before, own = OwnPlacement(Place("a", "", ""), was), own_placement(now, machine="m")
+    assert joined(joined(None, (before,), FRESH, {}), (own,), FRESH, {}).places[0].stores == (
+        was,
+        own.address,
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "is_same"),
+    [
+        ("sqlite:////var/lib/leases.db", True),
+        ("sqlite:////var/lib/records.db", True),
+        ("memory://records", True),
+        ("redis://localhost", False),  # it may be a way to one that is shared
+        ("postgresql://127.0.0.1/records", False),
+        ("postgresql://db.example/records", False),
+    ],
+)
+def test_whoever_reads_the_records_finds_the_same_file(records: str, is_same: bool) -> None:
+    assert is_found_with(records, "sqlite:////var/lib/leases.db") == is_same
+
+
+def test_a_store_that_the_records_lie_in_is_the_same_for_all() -> None:
+    assert is_found_with("redis://me:p@localhost:6379/0", "redis://localhost")
+    assert not is_found_with("redis://localhost/1", "redis://localhost")
+
+
+def test_no_secret_is_written_down() -> None:
+    for url in (
+        "redis://me:hunter2@h/0?sentinel_password=hunter2&sentinel=s",
+        "postgresql://me:hunter2@h/db?password=hunter2",
+        "temporal://h/ns?api_key=hunter2",
+        "other://me:hunter2@h/x?token=hunter2",
+    ):
+        assert "hunter2" not in store_address(url)
+        assert "me" not in store_address(url).replace("temporal", "")

@@ -1,0 +1,267 @@
+"""The list of placements: whatever operators write into settings, no two servers mean different stores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as chosen
+from hypothesis import strategies as st
+from msgspec import structs
+
+from dibs.errors import NotConfigured
+from dibs.server.config import read_config
+from dibs.server.placement.joining import OwnPlacement, check_each_once, joined, own_placement
+from dibs.server.placement.registry import PlacementList, RecordedPlacement
+from dibs.server.placement.rules import Place, PlacementSettings
+
+FRESH = 3.0
+ADDRESSES = {"at-1": 1, "also-at-1": 1, "at-2": 2, "at-3": 3}
+"""Which store is at each."""
+
+
+def own(name: str, address: str, was: str = "", region: str = "") -> OwnPlacement:
+    said = (was,) if was else ()
+    return OwnPlacement(Place(name, "", region), address, said)
+
+
+# ---- any settings, started and ended in any order -------------------------------------------------
+
+type Settings = tuple[OwnPlacement, ...]
+type Join = Callable[[PlacementList | None, Settings, float, dict[str, str]], PlacementList]
+
+placements = st.builds(
+    own,
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(sorted(ADDRESSES)),
+    st.sampled_from(["", *sorted(ADDRESSES)]),
+)
+"""What they say of where a store was may be left from another time, and so be wrong."""
+settings = st.one_of(
+    st.sampled_from(sorted(ADDRESSES)).map(lambda address: (own("default", address),)),
+    st.lists(placements, min_size=1, max_size=3, unique_by=lambda each: each.place.name).map(tuple),
+)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), settings),
+        st.tuples(st.just("end"), st.integers(0, 3)),
+        st.tuples(st.just("move"), st.sampled_from(["x/", "y/", ""]), st.integers(0, 5)),
+    ),
+    max_size=12,
+)
+
+
+@dataclass
+class Service:
+    """Its list, where things live by it, and where they were put in truth."""
+
+    join: Join
+    listing: PlacementList | None = None
+    running: list[Settings] = field(default_factory=list)
+    homes: dict[str, str] = field(default_factory=dict)
+    truth: dict[str, int] = field(default_factory=dict)
+
+    def start(self, theirs: Settings) -> None:
+        if any(self.is_false(each) for each in theirs):
+            return
+        used = {place: directory for directory, place in self.homes.items()}
+        try:
+            check_each_once(theirs)
+            self.listing = self.join(self.listing, theirs, FRESH, used)
+        except NotConfigured:
+            return
+        self.running.append(theirs)
+        self.truth.setdefault("elsewhere", self.store_of(theirs, self.listing.default) or 0)
+
+    def is_false(self, own: OwnPlacement) -> bool:
+        """It says of where the store is now that it is another one: nobody could know better."""
+        places = () if self.listing is None else self.listing.places
+        newest = {each.name: each.stores[-1] for each in places}.get(own.place.name)
+        return newest in own.was and ADDRESSES[newest or ""] != ADDRESSES[own.address]
+
+    def end(self, number: int) -> None:
+        if number < len(self.running):
+            self.running.pop(number)
+
+    def move(self, directory: str, number: int) -> None:
+        """As one server's mover does it, which settles where everything lives by default too."""
+        if self.listing is None or not self.running or self.listing.is_lone:
+            return
+        place = self.listing.places[number % len(self.listing.places)].name
+        store = self.store_of(self.running[0], place)
+        if store is None:
+            return
+        self.homes[directory], self.truth[directory] = place, store
+        if not directory:
+            self.listing = structs.replace(self.listing, default=place)
+            self.truth["elsewhere"] = store
+
+    def store_of(self, theirs: Settings, place: str) -> int | None:
+        """Where a server looks for what lives at a placement; None: it says that it lacks that."""
+        assert self.listing is not None
+        (listed,) = (each for each in self.listing.places if each.name == place)
+        here = {ADDRESSES[each.address] for each in theirs if each.address in listed.stores}
+        assert len(here) <= 1, "one name, two stores"
+        return next(iter(here), None)
+
+    def check(self) -> None:
+        """All servers that run look for everything where it was put."""
+        if self.listing is None:
+            return
+        for theirs in self.running:
+            for directory, place in {**self.homes, "elsewhere": self.listing.default}.items():
+                assert self.store_of(theirs, place) in (None, self.truth[directory])
+
+
+def played(join: Join, what: list[tuple[object, ...]]) -> None:
+    service = Service(join)
+    for name, *values in what:
+        getattr(service, str(name))(*values)
+        service.check()
+
+
+@given(events)
+def test_no_two_servers_mean_different_stores(what: list[tuple[object, ...]]) -> None:
+    played(joined, what)
+
+
+def last_wins(
+    listing: PlacementList | None, theirs: Settings, fresh: float, used: dict[str, str]
+) -> PlacementList:
+    """A mistake: settings are believed, and what they lack is dropped."""
+    places = tuple(RecordedPlacement(each.place.name, (each.address,)) for each in theirs)
+    return PlacementList(places, places[0].name, fresh)
+
+
+def believes_any_address(
+    listing: PlacementList | None, theirs: Settings, fresh: float, used: dict[str, str]
+) -> PlacementList:
+    """A mistake: a name's new address is taken for the same store."""
+    known = {each.name: each.stores[-1] for each in listing.places} if listing else {}
+    said = tuple(replace(each, was=(known.get(each.place.name, ""),)) for each in theirs)
+    return joined(listing, said, fresh, used)
+
+
+def believes_old_addresses(
+    listing: PlacementList | None, theirs: Settings, fresh: float, used: dict[str, str]
+) -> PlacementList:
+    """A mistake: where a store was may be an address of long ago, which is another's by now."""
+    known = {each.name: each.stores for each in listing.places} if listing else {}
+    said = tuple(
+        replace(each, was=known[name][-1:]) if {*each.was} & {*known.get(name, ())} else each
+        for each in theirs
+        for name in (each.place.name,)
+    )
+    return joined(listing, said, fresh, used)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("mistake", [last_wins, believes_any_address])
+def test_planted_mistakes_are_found(mistake: Join) -> None:
+    @chosen(max_examples=1000, database=None, deadline=None, report_multiple_bugs=False)
+    @given(events)
+    def play(what: list[tuple[object, ...]]) -> None:
+        played(mistake, what)
+
+    with pytest.raises((AssertionError, ValueError)):
+        play()
+
+
+def test_an_address_of_long_ago_is_not_believed() -> None:
+    what: list[tuple[object, ...]] = [
+        ("start", (own("a", "at-1"),)),
+        ("start", (own("a", "also-at-1", was="at-1"),)),
+        ("start", (own("a", "at-2", was="at-1"),)),
+    ]
+    played(joined, what)
+    with pytest.raises(AssertionError):
+        played(believes_old_addresses, what)
+
+
+# ---- what is told ---------------------------------------------------------------------------------
+
+
+def after(*starts: Settings) -> PlacementList:
+    listing: PlacementList | None = None
+    for theirs in starts:
+        listing = joined(listing, theirs, FRESH, {})
+    assert listing is not None
+    return listing
+
+
+def test_the_first_server_says_where_things_live_and_others_only_add() -> None:
+    listing = after((own("a", "at-1"), own("b", "at-2")), (own("b", "at-2"), own("a", "at-1")))
+    assert (listing.default, [each.name for each in listing.places]) == ("a", ["a", "b"])
+    listing = after((own("a", "at-1"),), (own("c", "at-3"), own("a", "at-1")))
+    assert (listing.default, listing.was_lone) == ("a", True)
+    assert not after((own("a", "at-1"), own("b", "at-2"))).was_lone
+
+
+def test_a_name_stays_with_its_store_and_the_way_out_is_told() -> None:
+    listing = after((own("a", "at-1"), own("b", "at-2")))
+    with pytest.raises(
+        NotConfigured, match=r"placement b .* is at-3, .* know it at at-2.*was = 'at-2'"
+    ):
+        joined(listing, (own("a", "at-1"), own("b", "at-3")), FRESH, {})
+    with pytest.raises(NotConfigured, match="written down as the placement a"):
+        joined(listing, (own("a2", "at-1"), own("b", "at-2")), FRESH, {})
+    with pytest.raises(NotConfigured, match="are one store"):
+        check_each_once((own("a", "at-1"), own("b", "at-1")))
+    moved = joined(listing, (own("a", "also-at-1", was="at-1"), own("b", "at-2")), FRESH, {})
+    assert moved.places[0].stores == ("at-1", "also-at-1")
+    assert joined(moved, (own("a", "at-1"), own("b", "at-2")), FRESH, {}) == moved, (
+        "both ways lead there"
+    )
+
+
+def test_where_it_was_is_where_it_was_last() -> None:
+    listing = after((own("a", "at-1"),), (own("a", "also-at-1", was="at-1"),))
+    with pytest.raises(NotConfigured, match="know it at also-at-1"):
+        joined(listing, (own("a", "at-3", was="at-1"),), FRESH, {})
+    assert joined(listing, (own("a", "also-at-1", was="at-1"),), FRESH, {}) == listing, "left in"
+    assert joined(listing, (own("a", "at-1", was="at-3"),), FRESH, {}) == listing, "as before"
+
+
+def test_where_it_was_may_be_said_as_it_is_shown() -> None:
+    old = own_placement(PlacementSettings(name="a", url="sqlite:////tmp/a.db"), machine="m")
+    was = old.address
+    assert was == "sqlite:///tmp/a.db on m"
+    for said in (was, "sqlite:////tmp/a.db"):
+        new = PlacementSettings(name="a", url="sqlite:////tmp/b.db", was=said)
+        assert len(after((old,), (own_placement(new, machine="m"),)).stores) == 2
+
+
+def test_what_is_in_use_has_to_be_there() -> None:
+    listing = after((own("a", "at-1"), own("b", "at-2")))
+    with pytest.raises(NotConfigured, match=r"lack the placement b \(at-2\), where shop/ lives"):
+        joined(listing, (own("a", "at-1"),), FRESH, {"b": "shop/"})
+    with pytest.raises(NotConfigured, match=r"lack the placement a .* nowhere in particular"):
+        joined(listing, (own("b", "at-2"),), FRESH, {})
+    assert joined(listing, (own("a", "at-1"),), FRESH, {}) == listing, "the name stays taken"
+
+
+def test_a_lone_store_is_named_default_and_another_is_added_beside_it() -> None:
+    listing = after((own("default", "at-1"),), (own("b", "at-2"), own("default", "at-1")))
+    assert (listing.default, [each.name for each in listing.places]) == (
+        "default",
+        ["default", "b"],
+    )
+    with pytest.raises(NotConfigured, match="written down as the placement default"):
+        joined(listing, (own("a", "at-1"), own("b", "at-2")), FRESH, {})
+    with pytest.raises(NotConfigured, match="placement default of these settings is at-3"):
+        joined(after((own("default", "at-1"),)), (own("default", "at-3"),), FRESH, {})
+
+
+def test_the_longest_time_that_anybody_goes_on_counts_and_labels_are_the_last() -> None:
+    listing = joined(after((own("a", "at-1"),)), (own("a", "at-1", region="DE"),), 9.0, {})
+    assert (listing.fresh, listing.places[0].region) == (9.0, "DE")
+    assert joined(listing, (own("a", "at-1", region="DE"),), 1.0, {}) == listing
+
+
+def test_several_stores_need_records_that_do_not_follow_their_order() -> None:
+    both = [{"name": "a", "url": "redis://me:hunter2@h"}, {"name": "b", "url": "redis://i"}]
+    with pytest.raises(NotConfigured, match=r"records = .*redis://me:\*\*\*@h") as caught:
+        read_config(None, {"placement": both}, {})
+    assert "hunter2" not in str(caught.value)
+    assert read_config(None, {"placement": both, "records": "redis://h"}, {}).records == "redis://h"
+    assert read_config(None, {"placement": both[:1]}, {}).records_url == both[0]["url"]

@@ -1,0 +1,182 @@
+"""Restrictions as pure rules: what they allow, how nested ones meet, where a directory is to live."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.core.codec import INTEGER_LIMIT
+from dibs.errors import Corrupt
+from dibs.server.placement.registry import HIGHEST, SLACK, Home, PlacementList, record_name
+from dibs.server.placement.rules import (
+    REGIONS,
+    Place,
+    Rule,
+    Unsatisfiable,
+    allowed_places,
+    around,
+    chosen_place,
+    lies_in,
+    lives_in,
+    nearest,
+    provider_name,
+    region_code,
+)
+from dibs.server.placement.table import RoutingTable
+
+CODES = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
+PROVIDERS = ["AWS", "GCP", "AZURE"]
+
+some = st.lists(st.sampled_from(CODES), max_size=2).map(tuple)
+whose = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
+rules = st.builds(Rule, some, some, whose, whose)
+places = st.lists(
+    st.builds(
+        Place, st.uuids().map(str), st.sampled_from(["", *PROVIDERS]), st.sampled_from(CODES)
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+directories = st.lists(st.sampled_from([b"a/", b"b/", b"c/"]), max_size=4).map(b"".join)
+trees = st.dictionaries(directories, rules, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelt"),
+    [
+        ("eu", "XE"),
+        ("Europe", "XE"),
+        ("PRC", "XC"),
+        ("unitedKingdom", "XU"),
+        ("de", "DE"),
+        ("xn", "XN"),
+        ("North America", "XN"),
+        ("south-america", "XS"),
+        ("united_kingdom", "XU"),
+    ],
+)
+def test_regions_have_one_spelling(text: str, spelt: str) -> None:
+    assert region_code(text) == spelt
+
+
+def test_what_is_no_region_is_told_all_that_are() -> None:
+    with pytest.raises(ValueError, match=r"unknown region 'atlantis'") as told:
+        region_code("atlantis", ["cellar"])
+    assert all(each in str(told.value) for each in (*REGIONS, "northamerica", "BR", "GB"))
+    assert region_code("north-america-2", ["North-America-2"]) == "North-America-2"
+
+
+def test_providers_have_one_spelling_and_placements_may_have_their_own() -> None:
+    assert provider_name("digitalocean") == provider_name("Digital Ocean") == "DIGITALOCEAN"
+    assert provider_name("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
+    with pytest.raises(ValueError, match="unknown provider"):
+        provider_name("our-cellar")
+
+
+def test_a_country_lies_in_its_part_of_the_world() -> None:
+    assert lies_in("DE", "XE")
+    assert not lies_in("GB", "XE"), "the United Kingdom is a part of its own"
+    assert not lies_in("XE", "DE")
+
+
+@given(trees, directories, places)
+def test_what_is_allowed_is_allowed_by_every_rule_around(
+    tree: dict[bytes, Rule], directory: bytes, known: tuple[Place, ...]
+) -> None:
+    by_hand = [
+        place
+        for place in known
+        if all(tree[each].objection(place) is None for each in around(directory) if each in tree)
+    ]
+    if by_hand:
+        assert allowed_places(tree, directory, known) == by_hand
+    else:
+        with pytest.raises(Unsatisfiable):
+            allowed_places(tree, directory, known)
+
+
+@given(trees, directories, places, st.data())
+def test_a_choice_is_allowed_and_stays(
+    tree: dict[bytes, Rule], directory: bytes, known: tuple[Place, ...], data: st.DataObject
+) -> None:
+    pins = data.draw(st.dictionaries(directories, st.sampled_from([p.name for p in known])))
+    now_at = data.draw(st.sampled_from([p.name for p in known]))
+    try:
+        to = chosen_place(tree, pins, directory, now_at, known)
+    except Unsatisfiable:
+        return
+    names = [each.name for each in allowed_places(tree, directory, known)]
+    assert to in names
+    assert chosen_place(tree, pins, directory, to, known) == to
+    if now_at in names and nearest(pins, directory) not in names:
+        assert to == now_at
+
+
+@given(rules, places)
+def test_to_deny_more_allows_no_more(rule: Rule, known: tuple[Place, ...]) -> None:
+    stricter = Rule(
+        rule.regions_allowed, (*rule.regions_denied, "XE"), rule.providers_allowed, ("AWS",)
+    )
+    for place in known:
+        if stricter.objection(place) is None:
+            assert (
+                Rule(rule.regions_allowed, rule.regions_denied, rule.providers_allowed).objection(
+                    place
+                )
+                is None
+            )
+
+
+@given(directories)
+def test_what_is_around_goes_outwards(directory: bytes) -> None:
+    found = list(around(directory))
+    assert found[0] == directory
+    assert found[-1] == b""
+    assert all(inner.startswith(outer) for inner, outer in pairwise(found))
+
+
+def table_of(default: str, homes: dict[bytes, Home]) -> RoutingTable:
+    by_name = {record_name(each): home for each, home in homes.items()}
+    return RoutingTable(PlacementList((), default, 3.0, homes=by_name))
+
+
+def test_a_name_lives_where_the_innermost_directory_does() -> None:
+    homes = {b"a/": Home("one"), b"a/b/": Home("two"), b"": Home("three")}
+    table = table_of("zero", homes)
+    for name, place in ((b"a/x", "one"), (b"a/b/x", "two"), (b"a/bx", "one"), (b"x", "three")):
+        assert table.home_of(b"lock:" + name).place == place
+    assert [lives_in(homes, name) for name in (b"a/x", b"a/b/x")] == [b"a/", b"a/b/"]
+
+
+@given(
+    st.dictionaries(directories, st.sampled_from("123").map(Home), max_size=4),
+    st.sampled_from([b"lock:", b"rwlock:"]),
+    directories,
+    st.sampled_from([b"", b"x", b"a"]),
+    st.integers(0, 12),
+)
+def test_a_list_needs_only_the_places_of_what_is_in_it(
+    homes: dict[bytes, Home], kind: bytes, directory: bytes, last: bytes, cut: int
+) -> None:
+    table = table_of("0", homes)
+    key = kind + directory + last
+    assert table.home_of(key).place in table.places_of(key[: cut or len(key)])
+    if not any(each.startswith(directory) for each in homes):
+        assert table.places_of(kind + directory) == {table.home_of(kind + directory).place}
+
+
+def test_the_floor_rises_with_every_move() -> None:
+    home = Home("one", floor=5).frozen("two")
+    assert (home.place, home.phase, home.thawed().phase) == ("one", "moving", "settled")
+    assert home.thawed() != Home("one", floor=5), "who was answered before it was frozen can tell"
+    after = home.moved(100)
+    assert (after.place, after.phase, after.floor) == ("two", "settled", 100 + SLACK)
+
+
+def test_no_floor_leaves_no_tokens_above_it() -> None:
+    assert HIGHEST == INTEGER_LIMIT - 2**40
+    home = Home("one").frozen("two")
+    assert home.moved(HIGHEST - SLACK).floor == HIGHEST
+    with pytest.raises(Corrupt, match="too few"):
+        home.moved(HIGHEST - SLACK + 1)
