@@ -46,7 +46,7 @@ class QueuedAcquire:
         self.lease = BrokeredLease(acquire.id, acquire.ttl)
         self.bell = Bell()
         """Wakes the wait. The permit takes it over, with its timer."""
-        self.heard = False
+        self.answered = False
         """The broker has answered."""
         self._line = line
         self._broker = broker
@@ -58,21 +58,21 @@ class QueuedAcquire:
     @property
     def settled(self) -> bool:
         """Nothing is left to wait for."""
-        return self.lease.granted or self.lease.refusal is not None or self.trouble is not None
+        return self.lease.granted or self.lease.refusal is not None or self.failure is not None
 
     @property
-    def trouble(self) -> Exception | None:
+    def failure(self) -> Exception | None:
         """Why the call did not reach the broker. After the first answer, failed reminders do not count."""
-        return None if self.heard or self._calling is None else self._calling.trouble
+        return None if self.answered or self._calling is None else self._calling.trouble
 
     @property
-    def has_started_it(self) -> bool:
+    def has_started_broker(self) -> bool:
         """This acquire has started the broker, on our task queue."""
         return self._calling is not None and self._calling.has_started
 
     async def settle(self, until: float | None) -> None:
         """Wait for the outcome until then at most. A cancellation meanwhile gives the position up."""
-        self._line.listen(self.lease.mark, self._pushed)
+        self._line.listen(self.lease.fingerprint, self._notified)
         try:
             await self._be_served(until)
         except (Exception, CancelledError):
@@ -97,7 +97,7 @@ class QueuedAcquire:
 
     def _end(self, began: float, until: float | None) -> float:
         """When to give up, as of now."""
-        if self.heard:
+        if self.answered:
             return inf if until is None else until
         return began + SERVED if until is None else max(until, began + ANSWERED)
 
@@ -106,7 +106,7 @@ class QueuedAcquire:
             Calling(
                 self._broker,
                 [self._acquire],
-                self._answer,
+                self._replied,
                 self.bell,
                 wanted=lambda: not self._left,
                 starts=True,
@@ -116,7 +116,7 @@ class QueuedAcquire:
 
     def _remind(self) -> None:
         """Repeat the call. It keeps the position, or gets one if it was lost."""
-        if not self.heard:
+        if not self.answered:
             workflow.logger.warning(
                 "the broker of %s has not answered: does a worker serve the task queue %s? "
                 "`dibs temporal worker` does",
@@ -126,12 +126,12 @@ class QueuedAcquire:
         if self._calling is None or self._calling.over:
             self._ask()
 
-    def _answer(self, replies: Sequence[Reply], sent: float) -> None:
-        self.heard = True
-        self.lease.hear(replies[0], sent)
+    def _replied(self, replies: Sequence[Reply], sent: float) -> None:
+        self.answered = True
+        self.lease.take_reply(replies[0], sent)
 
-    def _pushed(self, push: Notification) -> None:
-        self.lease.hear_push(push, workflow.time())
+    def _notified(self, given: Notification) -> None:
+        self.lease.take_notification(given, workflow.time())
         self.bell.ring()
 
     async def leave(self) -> None:
@@ -147,7 +147,7 @@ class QueuedAcquire:
 
         last = Calling(self._broker, [Inspect(self._broker.key), self._release], take)
         await self._leave(last)
-        if self.heard:
+        if self.answered:
             until = workflow.time() + LAST_WORDS
             await last.wait_settled(until, f"asks who holds {self._broker.named}")
             last.bell.close()
@@ -163,7 +163,7 @@ class QueuedAcquire:
     def forget(self) -> None:
         """Stop listening, because it is over at the broker too."""
         self.bell.close()
-        self._line.leave(self.lease.mark)
+        self._line.leave(self.lease.fingerprint)
 
     @property
     def _release(self) -> Release:
@@ -276,17 +276,17 @@ async def _failure(acquire: QueuedAcquire, broker: Broker, units: int, began: fl
     if isinstance(refused, Refused | Failed):
         acquire.forget()
         return _refusal(broker, units, refused)
-    if acquire.trouble is not None:
+    if acquire.failure is not None:
         acquire.forget()
         return NotServed(
-            f"the broker of {format_key(broker.key)} can't be asked: {acquire.trouble}",
+            f"the broker of {format_key(broker.key)} can't be asked: {acquire.failure}",
             key=broker.key,
         )
     status = await to_its_end(acquire.leave_and_ask())
     waited = workflow.time() - began
-    if not acquire.heard:
-        return unanswered(broker, waited, was_there=not acquire.has_started_it)
-    return _timed_out(broker, acquire.lease.mark, waited, status)
+    if not acquire.answered:
+        return unanswered(broker, waited, was_there=not acquire.has_started_broker)
+    return _timed_out(broker, acquire.lease.fingerprint, waited, status)
 
 
 def _refusal(broker: Broker, units: int, reply: Refused | Failed) -> DibsError:

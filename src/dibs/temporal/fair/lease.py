@@ -35,8 +35,8 @@ class BrokeredLease:
         "_queued",
         "deadline",
         "ending",
+        "fingerprint",
         "id",
-        "mark",
         "refusal",
         "renew_at",
         "slots",
@@ -46,7 +46,7 @@ class BrokeredLease:
 
     def __init__(self, lease_id: str, ttl: float) -> None:
         self.id = lease_id
-        self.mark = fingerprint(lease_id)
+        self.fingerprint = fingerprint(lease_id)
         """The fingerprint, by which notifications name it."""
         self.ttl = ttl
         self.token = 0
@@ -77,7 +77,7 @@ class BrokeredLease:
         """It was not granted, or has ended."""
         return self.ending is not None or now >= self.deadline
 
-    def hear(self, reply: Reply, sent: float) -> None:
+    def take_reply(self, reply: Reply, sent: float) -> None:
         """Take the reply to a command that was sent then."""
         match reply:
             case Granted():
@@ -93,14 +93,14 @@ class BrokeredLease:
             case _:
                 pass  # the answer to a release or to an inspection
 
-    def hear_push(self, push: Notification, now: float) -> None:
+    def take_notification(self, given: Notification, now: float) -> None:
         """Take a notification."""
-        match push.event:
-            case "granted" if not self.granted and is_proven(push, self.id):
-                begun = self._begun(push.granted_at, now)
-                self._grant(push.token, push.slots, begun, push.claim_timeout)
+        match given.event:
+            case "granted" if not self.granted and is_proven(given, self.id):
+                begun = self._begun(given.granted_at, now)
+                self._grant(given.token, given.slots, begun, given.claim_timeout)
             case "revoked":
-                self.end(Ending("revoked", push.detail))
+                self.end(Ending("revoked", given.detail))
             case "refused":
                 self.refusal = Refused("too_large")
             case _:

@@ -55,7 +55,7 @@ class FairPermit(Permit):
         super().__init__(
             resource=pool.resource,
             slots=tuple(str(slot) for slot in lease.slots),
-            run_id=lease.mark,
+            run_id=lease.fingerprint,
             token=lease.token,
             ttl=lease.ttl,
             deadline=lease.deadline,
@@ -72,9 +72,9 @@ class FairPermit(Permit):
         self._bell = bell
         self._renewing: Calling | None = None
         self._asked_at = -inf
-        line.hold(lease.mark, broker.key, len(lease.slots))
-        line.listen(lease.mark, self._pushed)
-        self._heard()
+        line.hold(lease.fingerprint, broker.key, len(lease.slots))
+        line.listen(lease.fingerprint, self._notified)
+        self._update()
         self._watcher = asyncio.create_task(self._watch())
 
     async def renew(self, ttl: Duration | None = None) -> None:
@@ -144,15 +144,15 @@ class FairPermit(Permit):
 
     # -- messages from the broker -------------------------------------------------------------------
 
-    def _pushed(self, push: Notification) -> None:
-        self._lease.hear_push(push, workflow.time())
-        self._heard()
+    def _notified(self, given: Notification) -> None:
+        self._lease.take_notification(given, workflow.time())
+        self._update()
 
     def _answer(self, replies: Sequence[Reply], sent: float) -> None:
-        self._lease.hear(replies[0], sent)
-        self._heard()
+        self._lease.take_reply(replies[0], sent)
+        self._update()
 
-    def _heard(self) -> None:
+    def _update(self) -> None:
         self._deadline = min(self._lease.deadline, self._until)
         if self._lease.ending is not None:
             self._lose(self._lease.ending.reason, self._lease.ending.detail)
@@ -202,7 +202,7 @@ class FairPermit(Permit):
     def _close(self, how: str) -> None:
         self._over = how
         self._watcher.cancel()
-        self._line.leave(self._lease.mark)
+        self._line.leave(self._lease.fingerprint)
 
     async def _say_released(self, keep: float) -> None:
         """Send the release and wait for the answer, which else could disturb the run's last step."""
