@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -78,8 +79,8 @@ class Off:
     def time(self) -> float:
         return time.time() + self._by
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
 
 
 @pytest.mark.parametrize("by", [HOUR, -HOUR])

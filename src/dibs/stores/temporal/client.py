@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
@@ -57,8 +57,14 @@ PARALLEL = 16
 LOOK = timedelta(seconds=2)
 """How long a question about a queue can take."""
 
-DOUBT = 0.5
+DOUBT = 0.3
 """Seconds without an answer after which we ask the server whether a worker serves the queue."""
+
+SERVED = 10.0
+"""Seconds after an answer in which we do not ask that: a server that is busy should not have more to do."""
+
+FULL_PAUSE = 0.2
+"""Seconds before a call is made again that found ten under way: the server drops its work on those then."""
 
 MAX_PAUSE = 1.0
 """Seconds of the longest pause before a call is made again for which the server had no room."""
@@ -195,6 +201,8 @@ class BrokerClient:
         """By key, what waits for the call that is under way. A key without a call has none."""
         self._room = asyncio.Semaphore(PARALLEL)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answered_at = -SERVED
+        """When the last answer came."""
 
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
         """Return a reply for each command. Raises only what has befallen all of them."""
@@ -223,10 +231,9 @@ class BrokerClient:
         """Wait at a key's broker for an inbox's notifications. Raises Temporal's own errors."""
         client = await self._connection.client()
         broker = client.get_workflow_handle(ids.broker_id(key))
-        found: wire.Waited = await broker.execute_update(
-            ids.WAIT, args=[inbox, after], result_type=wire.Waited
+        return await _cancelled_as_usual(
+            broker.execute_update(ids.WAIT, args=[inbox, after], result_type=wire.Waited)
         )
-        return found
 
     def _send(self, key: bytes, commands: Sequence[Command]) -> _Replies:
         """The replies, by a call of its own or with what gathers behind the one that is under way."""
@@ -296,6 +303,8 @@ class BrokerClient:
                 return await self._try(key, commands, update_id, until, timeout)
             except RPCError as error:
                 failure, is_passing = self._connection.explain(error), errors.is_passing(error)
+                if errors.is_full(error):
+                    pause = max(pause, FULL_PAUSE)
                 failure.__cause__ = error
             except WorkflowUpdateFailedError as error:
                 failure = errors.failed(error.cause, self._connection.target)
@@ -312,13 +321,13 @@ class BrokerClient:
     async def _try(
         self, key: bytes, commands: Sequence[Command], update_id: str, until: float, timeout: float
     ) -> Sequence[Reply]:
-        """Make the call. If no answer comes soon, look once whether a worker serves the queue."""
+        """Make the call. If none was answered lately, soon look once whether a worker serves the queue."""
         left = max(until - time.monotonic(), 0.01)
         sending = self._update(key, commands, update_id, timedelta(seconds=left))
-        sent = unheeded(asyncio.ensure_future(sending))
+        sent = unheeded(asyncio.ensure_future(_cancelled_as_usual(sending)))
         try:
             await asyncio.wait((sent,), timeout=min(DOUBT, left / 2))
-            if not sent.done():
+            if not sent.done() and time.monotonic() > self._answered_at + SERVED:
                 looking = unheeded(asyncio.ensure_future(self.silence(key, timeout)))
                 await asyncio.wait((sent, looking), timeout=left / 2, return_when="FIRST_COMPLETED")
                 if looking.done() and isinstance(looking.result(), _Unserved):
@@ -327,7 +336,9 @@ class BrokerClient:
             await asyncio.wait((sent,), timeout=max(until - time.monotonic(), 0))
             if not sent.done():  # it was taken, and is not answered
                 raise await self.silence(key, timeout)
-            return await sent
+            replies = await sent
+            self._answered_at = time.monotonic()
+            return replies
         finally:
             sent.cancel()
 
@@ -415,6 +426,18 @@ class BrokerClient:
                     await start.workflow_handle()
             raise
         return found
+
+
+async def _cancelled_as_usual[T](call: Coroutine[Any, Any, T]) -> T:
+    """Await a call. Temporal's own error of a cancelled one would be logged at the end of its loop."""
+    from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+
+    try:
+        return await call
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise
 
 
 class _Unserved(BackendUnavailable):

@@ -97,6 +97,13 @@ def is_passing(error: "RPCError") -> bool:
     return closing or ending or error.status in (Code.RESOURCE_EXHAUSTED, Code.ABORTED)
 
 
+def is_full(error: "RPCError") -> bool:
+    """The server takes no more calls for now."""
+    from temporalio.service import RPCStatusCode
+
+    return error.status is RPCStatusCode.RESOURCE_EXHAUSTED
+
+
 def failed(cause: BaseException, target: TemporalTarget) -> DibsError:
     """A broker refused a call, or ended before it could answer."""
     if getattr(cause, "type", "") == "IncompatibleVersion":

@@ -21,7 +21,9 @@ from dibs.model import (
     Capabilities,
     Command,
     Finding,
+    Granted,
     Inspect,
+    Lost,
     Page,
     Queued,
     Release,
@@ -49,8 +51,8 @@ log = logging.getLogger("dibs")
 STARTS = 3.0
 """Seconds that connecting, and the start of a broker, can take on a busy machine."""
 
-FAR_BACK = 16
-"""Waiters this far back in the queue do not ask the broker for notifications yet."""
+FAR_BACK = 10
+"""Waiters this far back in the queue do not ask the broker for notifications yet. Five can block there."""
 
 JUST_NOW = 0.1
 """Seconds. A key that was asked for so lately may not have been when its broker answered that we are done."""
@@ -267,7 +269,7 @@ class AsyncTemporalConnection:
         self._listing.note(commands)
         replies = await self._opened().apply(commands)
         for command, reply in zip(commands, replies, strict=True):
-            if isinstance(command, Acquire | Renew) and command.inbox and _hears(reply):
+            if isinstance(command, Acquire | Renew) and _is_to_wait(command, reply):
                 inbox = self._inboxes.get(command.inbox)
                 if inbox is not None:
                     inbox.wait_at(command.key)
@@ -300,9 +302,16 @@ class AsyncTemporalConnection:
         self._calls = self._inbox = None
 
 
-def _hears(reply: Reply) -> bool:
-    """A waiter near the front, or a holder that stays for a while, asks for notifications."""
-    return isinstance(reply, Renewed) or (isinstance(reply, Queued) and reply.position < FAR_BACK)
+def _is_to_wait(command: Acquire | Renew, reply: Reply) -> bool:
+    """A waiter near the front waits for its grant, and a holder for its revocation.
+
+    A holder that was ready to queue begins with its first renewal: most release before.
+    """
+    if isinstance(reply, Queued):
+        return reply.position < FAR_BACK
+    if isinstance(command, Renew):
+        return isinstance(reply, Renewed | Lost)
+    return isinstance(reply, Granted) and not command.queue
 
 
 class Listing:
@@ -371,7 +380,10 @@ class Listing:
 async def _key_in_memo(run: "WorkflowExecution") -> bytes:
     """The key of a broker whose ID has only a hash; empty if it cannot be read."""
     try:
-        return wire.bytes_of(await run.memo_value(ids.MEMO, "", type_hint=str))
+        key = wire.bytes_of(await run.memo_value(ids.MEMO, "", type_hint=str))
+        if ids.broker_id(key) != run.id:
+            raise ValueError("its memo names another key")
+        return key
     except Exception as error:  # noqa: BLE001 -- of another data converter than it was written by
         log.warning("%s isn't listed, as its name can't be read: %s", run.id, error)
         return b""
@@ -411,7 +423,8 @@ async def _worker(brokers: BrokerClient, queue: str, polled: list[float]) -> Fin
     told = f"{workers} the task queue {queue!r}, heard of {ages[0]:.0f} s ago"
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
-            await brokers.apply([Release(PROBE, secrets.token_urlsafe(18), tombstone=1.0)])
+            key = PROBE + b"/" + queue.encode()  # its broker is on this queue, then
+            await brokers.apply([Release(key, secrets.token_urlsafe(18), tombstone=1.0)])
     except (TimeoutError, DibsError):
         told += f", but none has answered within {PROBE_TIMEOUT:.0f} s: they may have died since"
         return Finding("worker", "problem", told, serve(queue))

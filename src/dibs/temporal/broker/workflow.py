@@ -163,8 +163,8 @@ class DibsBroker:
     async def wait(self, inbox: str, after: int) -> Waited:
         """Block until an inbox has a notification newer than number `after`.
 
-        Returns early before the run ends, and, with `full`, if `BLOCKED` other inboxes are in front: those of
-        the first waiters, and then of holders. So calls always get through.
+        Returns early before the run ends, and if `BLOCKED` other inboxes are in front: those of the first
+        waiters, and then of holders. So calls always get through.
         """
         self._calls += 1
         mine = self._waits[inbox] = self._calls
@@ -183,7 +183,7 @@ class DibsBroker:
             del self._waits[inbox]
         found = self._notifications.since(inbox, after)
         upto = max(after, self._notifications.latest(inbox))
-        full = not found and inbox not in self._front
+        full = inbox not in self._front
         if full:
             self._notifications.forget(inbox)
         return Waited(upto, found, full)

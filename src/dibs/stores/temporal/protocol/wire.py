@@ -74,7 +74,7 @@ class Waited:
     """The number of the newest notification: the next wait is for what comes after it."""
     notifications: list[Packed] = field(default_factory=list[Packed])
     full: bool = False
-    """Others are in front, so the client cannot wait here now."""
+    """The client cannot wait here now: others are in front, or nothing of it is there any more."""
 
 
 @dataclass
