@@ -66,7 +66,7 @@ FAST_TESTS := $(addprefix tests/,api config conformance core fencing locks runti
 NO_SERVER := not (redis or valkey or postgres or etcd or nats or s3 or kube or temporal or http)
 
 .PHONY: test-fast
-test-fast: env ## run what needs no server, in about a minute
+test-fast: env ## run the tests that need no server and start no process
 	$(PYTHON) -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS) $(ARGS) \
 		-m "not (long or slow or serial or multiprocess or once)" -k "$(NO_SERVER)"
 

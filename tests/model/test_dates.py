@@ -17,6 +17,14 @@ from tests.model.dates import DATED_WORLDS, DatedWorld, explore
 
 pytestmark = pytest.mark.once  # searches are the same for each version of Python
 
+SMALLER = {
+    dates.LONE_TRIES: 7,
+    dates.WATCHER: 5,
+    dates.RIVALS: 5,
+    dates.BURIED: 5,
+}
+"""The horizon in CI of worlds that are larger in `make torture`."""
+
 LARGER = (
     replace(dates.LONE_TRIES, horizon=11),
     replace(dates.WATCHER, horizon=8),
@@ -31,8 +39,14 @@ LARGER = (
 @pytest.mark.parametrize(
     "world",
     [
-        *(pytest.param(world, id=world.name) for world in DATED_WORLDS),
-        *(pytest.param(each, id=f"{each.name}, longer", marks=pytest.mark.long) for each in LARGER),
+        *(
+            pytest.param(replace(each, horizon=SMALLER.get(each, each.horizon)), id=each.name)
+            for each in DATED_WORLDS
+        ),
+        *(
+            pytest.param(each, id=f"{each.name}, longer", marks=pytest.mark.long)
+            for each in (*SMALLER, *LARGER)
+        ),
     ],
 )
 def test_nothing_is_granted_too_soon(world: DatedWorld) -> None:

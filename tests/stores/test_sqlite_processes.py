@@ -1,4 +1,4 @@
-"""Many processes on one file: exclusion, order, kills, forks, and a log that stays small."""
+"""Many processes on one file: order, kills, forks, and a log that stays small."""
 
 import signal
 import time
@@ -18,44 +18,6 @@ pytestmark = pytest.mark.multiprocess
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "leases.db"
-
-
-# Each cycle takes one of three locks, in the queue, and raises the number in that lock's file by one. Another
-# holder at the same time would meet the witness, or lose a count.
-WORKER = """
-import os
-cycles = int(sys.argv[2])
-backend = blocking(path)
-tokens = []
-for n in range(cycles):
-    key = b"lock:%d" % (n % 3)
-    lease = f"{os.getpid()}-{n}"
-    reply = run(backend.apply([acquire(key, lease, queue=True, inbox=backend.inbox)]))[0]
-    while isinstance(reply, Queued):
-        pushes = run(backend.notifications(reply.recheck_in))
-        reply = run(backend.apply([Renew(key, lease, 30.0)]))[0]
-    assert isinstance(reply, Granted), reply
-    witness = path.with_suffix(f".{n % 3}.held")
-    os.close(os.open(witness, os.O_CREAT | os.O_EXCL))
-    count = path.with_suffix(f".{n % 3}.count")
-    token = int(count.read_text() or 0) if count.exists() else 0
-    assert reply.token > token
-    count.write_text(str(reply.token))
-    log = path.with_suffix(f".{n % 3}.log")
-    with log.open("a") as file:
-        file.write("x")
-    witness.unlink()
-    assert run(backend.apply([Release(key, lease)])) == [Released()]
-run(backend.close())
-"""
-
-
-def test_only_one_at_a_time(path: Path) -> None:
-    workers = [process(WORKER, path, 300) for _ in range(4)]
-    for worker in workers:
-        finish(worker)
-    entries = [len(path.with_suffix(f".{n}.log").read_text()) for n in range(3)]
-    assert entries == [400, 400, 400]
 
 
 WAITER = """

@@ -25,11 +25,11 @@ def connection_of(store: Store, mode: Mode) -> "TestedConnection":
 
 
 class TestedConnection(Protocol):
-    """What both have. On the blocking side the coroutines never suspend."""
+    """A connection of either side. On the blocking side the coroutines never suspend."""
 
     @property
     def inbox(self) -> str:
-        """Where the store sends this connection's notifications."""
+        """Address to which the store sends this connection's notifications."""
         ...
 
     async def open(self, *, listen: bool = True) -> None:
@@ -52,7 +52,7 @@ class TestedConnection(Protocol):
 
 
 class OfLoop(TestedConnection):
-    """One of an event loop."""
+    """A connection of an event loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.connection = connection
@@ -118,7 +118,7 @@ class OfLoop(TestedConnection):
 
 
 class OfThread(TestedConnection):
-    """One of a thread."""
+    """A connection of a thread."""
 
     def __init__(self, connection: BlockingConnection) -> None:
         self.connection = connection

@@ -124,7 +124,7 @@ class FaultyStore(Store):
 
 
 class _Trip:
-    """What happens to the messages of one connection on their way."""
+    """Draws what happens to the messages of one connection on their way."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -157,7 +157,7 @@ class _Trip:
         return late
 
     def notifications(self, arrived: Sequence[Notification]) -> Sequence[Notification]:
-        """Those that arrive, with what was late."""
+        """Return the notifications that arrive, with those that were late."""
         late, self._late_notifications = self._late_notifications, []
         for notification in arrived:
             if self._faults.strikes("drop_notification"):
@@ -174,7 +174,7 @@ class _Trip:
 
 
 class _FaultyConnection[C: AsyncConnection | BlockingConnection]:
-    """What the unreliable connections of both sides have in common."""
+    """Common part of the unreliable connections of both sides."""
 
     def __init__(self, connection: C, faults: Faults) -> None:
         self._connection = connection
@@ -191,7 +191,7 @@ class _FaultyConnection[C: AsyncConnection | BlockingConnection]:
 
 
 class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
-    """One unreliable connection of an event loop."""
+    """An unreliable connection of an event loop."""
 
     def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
         super().__init__(connection, faults)
@@ -203,7 +203,7 @@ class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
         await self._connection.open()
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        """What may be delayed, or has late messages before it, takes a task; all else goes straight on."""
+        """Send at once; in a task if it may be delayed, or if late messages come before it."""
         if self._faults.delay or self._trip.under_way:
             return submit_in_task(self._apply(commands), done)
         try:
@@ -260,11 +260,11 @@ def _ignore(_: object) -> None:
 
 
 def _nothing() -> None:
-    """It never left."""
+    """Give up a request that never left."""
 
 
 class FaultyBlockingConnection(_FaultyConnection[BlockingConnection]):
-    """One unreliable connection of a thread."""
+    """An unreliable connection of a thread."""
 
     def __init__(self, connection: BlockingConnection, faults: Faults) -> None:
         super().__init__(connection, faults)
@@ -347,7 +347,7 @@ def steal(lock: Keyed) -> int:
 
 
 def held(client: Any) -> list[Status]:
-    """What is held in a client's store at this moment, kept units aside."""
+    """List the keys of a client's store that are held, without retained units."""
     connection = client.session.store.blocking_connection()
     connection.open(TIMEOUT)
     try:

@@ -1,4 +1,4 @@
-"""What happened, as those saw it who took part: one file for each process, merged afterwards.
+"""Events as the participants saw them: one file for each process, merged afterwards.
 
 Every event is one line of JSON, written with one system call, so a process that is killed loses at
 most the line it was about to write. Times are the machine's boot clock: all processes of one host

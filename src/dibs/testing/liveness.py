@@ -69,7 +69,7 @@ def check_liveness(
 
 
 def _disturbances(events: Iterable[HistoryEvent]) -> defaultdict[str, list[float]]:
-    """When somebody was disturbed, by the key that it matters to; the empty one: to all."""
+    """Times of disturbances by key. Those of the empty key matter to all."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     for event in events:
         if event.what == "disturbed":
@@ -109,7 +109,7 @@ def _late(
     dead: DeadWaiters,
     window: float,
 ) -> Iterator[Violation]:
-    """Those that all of their keys were free for."""
+    """Find calls that waited too long although all of their keys were free."""
     for call in calls:
         event, since = max(call, key=lambda each: each[1])
         if event.what != "refused":

@@ -60,7 +60,7 @@ TICK = 0.02  # seconds of traffic in a piece that is throttled
 
 
 class ProxyLink:
-    """One connection through the proxy, from its acceptance until both ends are closed."""
+    """A connection through the proxy, from its acceptance until both ends are closed."""
 
     def __init__(self, state: ProxyState) -> None:
         self.state = state
@@ -133,7 +133,7 @@ class ProxyLink:
 
 
 class ProxyEnd(asyncio.Protocol):
-    """One of a connection's two sockets, and the bytes read from it, which go to its peer.
+    """A socket at an end of a connection, and the bytes read from it, which go to its peer.
 
     An empty piece is the end of that direction.
     """

@@ -15,8 +15,8 @@ import dibs.sync
 from dibs.testing.proxy import FaultProxy
 from tests.servers.ports import HOST
 from tests.servers.waiting import wait_until
+from tests.stores.contending import CYCLES, USERS, WORKER
 from tests.stores.http.processes import Balancer, DibsServer
-from tests.stores.redis.test_redis_connections_processes import CYCLES, USERS, WORKER
 
 pytestmark = pytest.mark.once
 

@@ -1,16 +1,10 @@
-"""Clients over PostgreSQL: leases that outlive breaks, waiters that are served, processes that contend."""
+"""Clients over PostgreSQL: leases that outlive breaks, and waiters that are served."""
 
 import asyncio
 import gc
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,76 +90,6 @@ def test_a_lease_outlives_a_crash_of_the_server(tmp_path: Path) -> None:
                     time.sleep(0.05)
                 with dibs.sync.connect(server.url) as other:
                     assert other.lock("x").try_acquire() is None
-
-
-CHILD = """
-import asyncio, json, sys, threading, time
-import dibs, dibs.sync
-
-url, world, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
-clock = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
-held = []
-
-async def task(client):
-    for _ in range(rounds):
-        async with client.lock("x", ttl=10) as lease:
-            began = clock()
-            await asyncio.sleep(0.001)
-            held.append((lease.token, began, clock()))
-
-def thread(client):
-    for _ in range(rounds):
-        with client.lock("x", ttl=10) as lease:
-            began = clock()
-            time.sleep(0.001)
-            held.append((lease.token, began, clock()))
-
-async def tasks():
-    async with dibs.connect(url) as client:
-        await asyncio.gather(*(task(client) for _ in range(4)))
-
-if world == "async":
-    asyncio.run(tasks())
-else:
-    with dibs.sync.connect(url) as client:
-        threads = [threading.Thread(target=thread, args=(client,)) for _ in range(4)]
-        for each in threads: each.start()
-        for each in threads: each.join()
-print(json.dumps(held))
-"""
-
-
-@contextmanager
-def child(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block, whatever happens there."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, *words], stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("worlds", [("async", "async"), ("async", "threads")])
-def test_processes_contend_and_exclude_each_other(
-    worlds: tuple[str, str], postgres_url: str
-) -> None:
-    rounds = 25
-    held = []
-    with ExitStack() as stack:
-        started = [stack.enter_context(child(postgres_url, world, str(rounds))) for world in worlds]
-        for each in started:
-            output, _ = each.communicate(timeout=100)
-            assert each.returncode == 0
-            held += json.loads(output)
-    held.sort()
-    assert len(held) == 2 * 4 * rounds
-    assert len({token for token, _, _ in held}) == len(held)
-    overlaps = [(one, two) for one, two in pairwise(held) if two[1] < one[2]]
-    assert overlaps == [], "in the order of their tokens, each began when the last had ended"
 
 
 def test_a_child_has_connections_of_its_own(postgres_url: str) -> None:

@@ -1,11 +1,7 @@
-"""`connect("redis://…")` as users have it: processes of both worlds contend for one lock."""
+"""`connect("redis://…")` as users have it: outages, and threads that share a client."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,66 +9,6 @@ import dibs
 import dibs.sync
 from dibs.testing.proxy import FaultProxy
 from tests.servers.redis import RedisServer
-
-WORKER = """
-import asyncio, os, sys, threading
-import dibs, dibs.sync
-
-url, marker, world, users, cycles = sys.argv[1:4] + [int(each) for each in sys.argv[4:]]
-
-def alone(lease):
-    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))  # fails if somebody is here
-    lease.ensure()
-    os.unlink(marker)
-    print(lease.token, flush=True)
-
-async def main():
-    async with dibs.connect(url) as client:
-        async def user():
-            for _ in range(cycles):
-                async with client.lock("contended") as lease:
-                    alone(lease)
-                    await asyncio.sleep(0)
-        await asyncio.gather(*(user() for _ in range(users)))
-
-def use(client):
-    for _ in range(cycles):
-        with client.lock("contended") as lease:
-            alone(lease)
-
-if world == "async":
-    asyncio.run(main())
-else:
-    with dibs.sync.connect(url) as client:
-        threads = [threading.Thread(target=use, args=(client,)) for _ in range(users)]
-        for each in threads: each.start()
-        for each in threads: each.join()
-"""
-
-USERS, CYCLES = 4, 25
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("worlds", ["async blocking", "async async", "blocking blocking"])
-def test_processes_contend_for_one_lock(redis_url: str, tmp_path: Path, worlds: str) -> None:
-    arguments = [redis_url, str(tmp_path / "marker")]
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, *arguments, world, str(USERS), str(CYCLES)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for world in worlds.split()
-    ]
-    tokens: list[int] = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=60)
-        assert worker.returncode == 0, err
-        assert err == ""
-        tokens += [int(line) for line in out.split()]
-    assert len(set(tokens)) == len(workers) * USERS * CYCLES
-    assert not os.path.exists(arguments[1])
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])

@@ -164,7 +164,7 @@ def script(world: World, key: bytes) -> list[Command]:
 
 
 def shapes(replies: Sequence[Reply]) -> list[tuple[object, ...]]:
-    """What must be the same of two runs: all but keys, tokens and exact times."""
+    """Everything but keys, tokens and exact times, which differ between runs."""
     return [_shape(reply) for reply in replies]
 
 

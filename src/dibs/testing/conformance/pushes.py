@@ -33,7 +33,7 @@ class Wanted:
 
 
 class Pushes(Suite):
-    """What a store tells without being asked."""
+    """Notifications that a store sends."""
 
     @needing("notifies")
     async def test_a_grant_is_pushed_with_all_that_its_owner_needs(self, world: World) -> None:

@@ -7,7 +7,7 @@ from dibs.testing.conformance.world import World
 
 
 class ReadingCases(Suite):
-    """What people may see."""
+    """Status of a key, and lists of keys."""
 
     @case
     async def test_an_unknown_key_is_empty(self, world: World) -> None:

@@ -1,4 +1,4 @@
-"""What all parts of the conformance suite have in common."""
+"""Base class of all parts of the conformance suite."""
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence

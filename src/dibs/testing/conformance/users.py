@@ -18,7 +18,7 @@ type Body = Callable[[Any], Awaitable[None]]
 
 
 async def now(answer: Any) -> Any:
-    """What a call gave: awaited in the one world, as it is in the other."""
+    """Return the result of a call, awaited on the asyncio side."""
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -61,7 +61,7 @@ class Vectors(Suite):
 
 
 class Replay:
-    """One plan, on keys of its own, for a store with a clock."""
+    """Replay of a plan, on keys of its own, for a store with a clock."""
 
     def __init__(self, world: World, here: TestedConnection, there: TestedConnection) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class Replay:
     def expected(
         self, step: Step, batch: Sequence[Command]
     ) -> tuple[Sequence[Reply], Sequence[Notification]]:
-        """What the ledger answers, and whom it notifies."""
+        """Return the ledger's replies and notifications."""
         replies = [
             decode_reply(reply, command.key)
             for reply, command in zip(step["replies"], batch, strict=True)
@@ -121,7 +121,7 @@ class Replay:
         return decode_notification(written, self._key(key), self._inboxes[inbox])
 
     async def _check_notifications(self, expected: Sequence[Notification]) -> None:
-        """What the ledger sends arrives, and nothing else: once more, or the head's, if need be."""
+        """Check that the ledger's notifications arrive, and no others. Repeats are allowed."""
         self._sent += expected
         for wanted in without_passing_heads(expected):
             while not self._has_arrived(wanted):
@@ -149,7 +149,7 @@ class Replay:
 
 
 class ObservedReplay(Replay):
-    """One plan for a store without a clock: see `observer`."""
+    """Replay of a plan for a store without a clock: see `observer`."""
 
     def __init__(self, world: World, here: TestedConnection, there: TestedConnection) -> None:
         super().__init__(world, here, there)

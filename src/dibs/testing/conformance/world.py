@@ -1,4 +1,4 @@
-"""What a conformance case works with: one store, in one of the two worlds, and its time."""
+"""The world of a conformance case: a store, on one of both sides, and its time."""
 
 import asyncio
 import secrets
@@ -33,7 +33,7 @@ PATIENCE = 5.0
 
 
 class Harness(Protocol):
-    """What a suite tells of its store."""
+    """The part of a suite that makes the store and lets time pass."""
 
     second: float
     manual: bool
@@ -44,7 +44,7 @@ class Harness(Protocol):
 
 
 class World:
-    """One store under test, fresh names in it, and connections that close with the case."""
+    """A store under test, new names in it, and connections that close with the case."""
 
     def __init__(self, harness: Harness, mode: Mode, tmp_path: Path) -> None:
         self.mode: Mode = mode
@@ -63,7 +63,7 @@ class World:
 
     @property
     def prefix(self) -> bytes:
-        """What all keys of this case begin with."""
+        """Prefix of all keys of this case."""
         return self.kind + b":" + self._unique.encode() + b"/"
 
     def key(self, name: bytes = b"a") -> bytes:
@@ -135,7 +135,7 @@ class World:
     # -- commands
 
     async def say(self, connection: TestedConnection, command: Command) -> Reply:
-        """One command's reply."""
+        """Send one command and return its reply."""
         (reply,) = await connection.apply([command])
         return reply
 

@@ -18,7 +18,7 @@ WORKER = "dibs.testing.torture.worker"
 
 
 class Crew:
-    """One worker for each number, replaced when it dies. After `end`, no worker is left."""
+    """The workers of a round. One that dies is replaced. After `end`, no worker is left."""
 
     def __init__(self, url: str, prefix: str, plan: TorturePlan, folder: Path) -> None:
         self.board = Board(folder / "board")
@@ -125,7 +125,7 @@ class Crew:
 
     @property
     def next_resume(self) -> float:
-        """When the next pause ends, on the monotonic clock."""
+        """End of the next pause, on the monotonic clock."""
         return min(self._paused.values(), default=float("inf"))
 
     def resume(self, *, everybody: bool = False) -> None:

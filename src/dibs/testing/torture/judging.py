@@ -1,4 +1,4 @@
-"""From what everybody recorded to a verdict."""
+"""From the records of all processes to a verdict."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -29,8 +29,8 @@ class Judge:
         self._newest: dict[str, HistoryEvent] = {}
 
     def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
-        """What one round's history shows. `lapses`: when the store or this machine stood still,
-        each from its beginning to its end.
+        """Check one round's history. `lapses`: begin and end of each time in which the store or this
+        machine stood still.
         """
         plan = self._plan
         events = read(*folder.glob("history-*.jsonl"))
@@ -55,7 +55,7 @@ class Judge:
         )
 
     def _starved(self, events: Sequence[HistoryEvent]) -> list[Violation]:
-        """Who was not served in time. A task lock is only ever tried, so it may be refused for longer."""
+        """Find calls that were not served in time. Tries of a task lock may be refused for longer."""
         bound, window = self._plan.bound, claim_timeout(self._plan.ttl)
         tried = [each for each in events if not each.key or primitive_of(each.key) == "tasklock"]
         waited = [each for each in events if primitive_of(each.key) != "tasklock"]

@@ -1,4 +1,4 @@
-"""What the supervisor and its workers exchange: orders on standard input, and a board in shared memory."""
+"""Orders for workers, on standard input, and a board on which they show what they do, in shared memory."""
 
 import json
 import mmap
@@ -13,7 +13,7 @@ from dibs.testing.torture.plan import MOST, PRIMITIVES, WorldName
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    """What one worker has to do. It comes on standard input, which `ps` does not show."""
+    """Orders for a worker. They come on standard input, which `ps` does not show."""
 
     number: int
     """Its row on the board."""
@@ -35,11 +35,11 @@ class Orders:
 
     @property
     def history(self) -> Path:
-        """Where this worker records what it saw."""
+        """File for the events that this worker sees."""
         return Path(self.folder, f"history-{self.number}-{self.seed}.jsonl")
 
     def write(self) -> bytes:
-        """As one line."""
+        """Encode it as a line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 

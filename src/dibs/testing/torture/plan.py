@@ -1,4 +1,4 @@
-"""How much is to be tried, and what follows from it."""
+"""Size of a torture: time, processes, resources, and the limits that follow."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ PRIMITIVES: Final = ("lock", "semaphore", "rwlock", "tasklock", "leader", "allof
 
 
 def names_of(resources: Mapping[str, int]) -> list[str]:
-    """So many of each primitive: `lock-1`, `lock-2`, `semaphore-1`."""
+    """Names for a number of resources of each primitive: `lock-1`, `lock-2`, `semaphore-1`."""
     return [f"{what}-{number}" for what, many in resources.items() for number in range(1, many + 1)]
 
 
@@ -39,7 +39,7 @@ MOST_TASKS = 64
 MOST_RESOURCES = 256
 """Each worker has some files open for each."""
 MOST_IN_ALL = 2 * MOST_RESOURCES
-"""So many tasks in all processes."""
+"""The most tasks in all processes."""
 
 
 class TorturePlan:
@@ -86,11 +86,11 @@ class TorturePlan:
 
     @property
     def names(self) -> list[str]:
-        """What is contended for."""
+        """Names of all resources."""
         return names_of(self.resources)
 
     def world(self, number: int) -> WorldName:
-        """That of a process."""
+        """World of a process."""
         return self.worlds[number % len(self.worlds)]
 
     @property

@@ -1,4 +1,4 @@
-"""One round: all workers at work, faults at the worst moments, then calm, then the end."""
+"""A round: all workers at work, faults at the worst moments, then calm, then the end."""
 
 import random
 import time
@@ -54,7 +54,7 @@ type Wait = Callable[[float], bool]
 
 
 class Round:
-    """Runs one round. What was done is in `found`, what was seen is in its folder."""
+    """Runs a round. `found` has its counters, its folder the histories of all processes."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Round:
 
     @property
     def found(self) -> Verdict:
-        """What has been done so far."""
+        """Counters so far."""
         self._found.cycles, self._found.outages = self.crew.cycles, self.crew.outages
         return self._found
 
@@ -92,7 +92,7 @@ class Round:
             self._be_calm(wait)
 
     def trouble(self, *, early: bool) -> str:
-        """What processes did without an order, in words. `early`: the round was ended early."""
+        """Describe processes that ended or idled by themselves. `early`: the round was ended early."""
         told: list[str] = []
         ends = self.crew.bad_ends
         if ends and not (early and self.crew.outages):

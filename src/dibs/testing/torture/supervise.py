@@ -122,7 +122,7 @@ class Torture:
         self._verdict = Verdict()
         self._turns: Round | None = None
         self._found = Verdict()
-        """What the round under way has done."""
+        """Counters of the round under way, once its processes have ended."""
         self._doing: Doing = "starting"
         self._began = 0.0
 
@@ -254,7 +254,7 @@ class Torture:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _take_turns(self, number: int, folder: Path) -> Verdict:
-        """One round, until all of its processes have ended."""
+        """Run a round until all of its processes have ended."""
         turns = self._turns = self._round(number, self._url, self._prefix, folder)
         try:
             turns.run(self._wait)
@@ -313,7 +313,7 @@ class Torture:
         return min(self.plan.seconds, seconds * max(1.0, wanted / cycles))
 
     def _so_far(self) -> Verdict:
-        """What the round under way has done."""
+        """Counters of the round under way."""
         return self._turns.found if self._turns else self._found
 
     def _close(self) -> None:

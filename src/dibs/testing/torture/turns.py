@@ -1,4 +1,4 @@
-"""What the tasks and threads of a worker do: acquire each primitive, check, write, and record what they saw.
+"""Turns of a worker's tasks and threads: acquire each primitive, check, write, and record events.
 
 The text is the same for tasks and threads; `TortureWorld` is the difference.
 """
@@ -6,7 +6,7 @@ The text is the same for tasks and threads; `TortureWorld` is the difference.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import ModuleType
@@ -51,7 +51,7 @@ class TortureWorld:
             time.sleep(seconds)  # noqa: ASYNC251 - there is no event loop here
 
     @asynccontextmanager
-    async def block(self, manager: Any) -> AsyncIterator[Any]:
+    async def block(self, manager: Any) -> AsyncGenerator[Any]:
         """Enter `manager`, whose side is that of this world."""
         if self._awaits:
             async with manager as entered:
@@ -62,7 +62,7 @@ class TortureWorld:
 
 
 class HandHost(Protocol):
-    """What a hand uses of its worker."""
+    """The part of a worker that its hands use."""
 
     orders: Orders
     world: TortureWorld
@@ -75,7 +75,7 @@ class HandHost(Protocol):
 
 
 class Hand:
-    """One of a worker's tasks or threads. It takes one turn at a time."""
+    """A task or thread of a worker. It takes one turn at a time."""
 
     def __init__(self, worker: HandHost, number: int) -> None:
         self.draw = random.Random(worker.orders.seed * 1_000 + number)  # noqa: S311
@@ -92,7 +92,7 @@ class Hand:
         self.now = worker.recorder.now
 
     async def get(self, value: Any) -> Any:
-        """What a call of the public API has come to, in this hand's world."""
+        """Result of a call of the public API, in this hand's world."""
         return await self.world.get(value)
 
     # -- asking -------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Hand:
 
 
 class Wish(NamedTuple):
-    """What a hand wants in one turn."""
+    """The wish of a hand for a turn."""
 
     acquire: Callable[[], Any]
     units: Mapping[bytes, int]
@@ -176,7 +176,7 @@ class Wish(NamedTuple):
 
 
 class Turns:
-    """One resource of a client, and what a hand does with it."""
+    """A resource of a client, and the way in which a hand uses it."""
 
     capacity = 1
 
@@ -192,7 +192,7 @@ class Turns:
         raise NotImplementedError
 
     async def take(self, hand: Hand) -> None:
-        """One turn."""
+        """Take a turn."""
         acquire, units = self.wanted(hand)
         invoked = hand.asking(*units)
         try:
@@ -217,7 +217,7 @@ class Turns:
             hand.cut_off()
 
     def wanted(self, hand: Hand) -> Wish:
-        """What is wanted this time."""
+        """Draw a wish."""
         return Wish(self.resource.acquire, {self.key: 1})
 
     def leases(self, held: Any) -> Sequence[Any]:
@@ -225,7 +225,7 @@ class Turns:
         return (held,)
 
     async def use(self, hand: Hand, *leases: Any) -> None:
-        """What is done while it is held. Raises `LeaseLost`."""
+        """Use what is held. Raises `LeaseLost`."""
         await hand.work(*leases)
 
 
@@ -360,7 +360,7 @@ RESIGNS = 0.3
 
 
 class Candidacy:
-    """What one candidate is told of its terms is what is recorded."""
+    """Records the terms of a candidate, as its callbacks report them."""
 
     def __init__(self, hand: Hand, key: bytes) -> None:
         self.invoked = hand.asking(key)

@@ -1,4 +1,4 @@
-"""What a torture has tried and found, as data, as JSON and in plain words."""
+"""The result of a torture, as data, as JSON and in plain words."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ PAUSES = (0.5, 1.0, 3.0)
 
 
 def pause_name(ttls: float) -> str:
-    """What a pause of that length is called where faults are counted."""
+    """Name of a pause of that length in counters of faults."""
     return f"pause {ttls:g}"
 
 
@@ -113,7 +113,7 @@ class Verdict:
         return [each for each in self.violations if primitive_of(each.key) == primitive]
 
     def outcome_of(self, primitive: str) -> Outcome:
-        """As `outcome`, for one primitive; whether late writes got anywhere is a question to all."""
+        """As `outcome`, for one primitive. Late writes are judged for all together."""
         if self.broken(primitive):
             return "violation"
         return "clean" if self.done[primitive] and self.hit_by[primitive] else "inconclusive"

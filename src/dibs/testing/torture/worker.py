@@ -1,4 +1,4 @@
-"""One process of the torture: takes turns through the public API until it is told to stop, or killed.
+"""A process of the torture: takes turns through the public API until it is told to stop, or killed.
 
 `crew` starts it as `python -m dibs.testing.torture.worker`, with its orders on standard input.
 """
@@ -30,7 +30,7 @@ TOGETHER = 2
 
 
 class TortureWorker:
-    """What all hands of a process share: the history, the protected files, and whether to stop."""
+    """The process that hands share: its history, its protected files, its row on the board."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
