@@ -259,6 +259,7 @@ RULES: Mapping[str, Rule] = {
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
+        not_stdlib=names("http"),  # services are asked over the store's connections
     ),
     # a service of its own, and processes that use it as any program would
     "cli.demo.*": Rule(

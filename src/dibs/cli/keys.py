@@ -216,7 +216,7 @@ def access_by(
     leases: str | None,
     config: str | None,
 ) -> "KeyAccess":
-    """Where the keys are managed, by the options or else by the settings.
+    """Access to the keys, by the options or else by the settings.
 
     Raises `UsageError` for options that contradict each other.
     """

@@ -36,7 +36,7 @@ _OUTSIDE = (
 )
 
 
-class _Statements:
+class _SqlFence:
     """Statements for databases with `INSERT … ON CONFLICT`: SQLite, PostgreSQL."""
 
     def __init__(
@@ -54,17 +54,10 @@ class _Statements:
         self._paramstyle = paramstyle
         self._assume_transaction = assume_transaction
 
-    def _create(self) -> str:
-        return _CREATE.format(table=self.table)
-
-    def _raising(self, connection: Any) -> str:
-        return _RAISE.format(*self._marks(connection), table=self.table)
-
-    def _looking(self, connection: Any) -> str:
-        return _LOOK.format(*self._marks(connection), table=self.table)
-
-    def _marks(self, connection: Any) -> tuple[str, ...]:
-        return _MARKS[self._paramstyle or _style_of(connection)]
+    def _statements(self, connection: Any) -> tuple[str, str]:
+        """The statements that raise a token and that look at it, with the marks of the driver."""
+        marks = _MARKS[self._paramstyle or _style_of(connection)]
+        return _RAISE.format(*marks, table=self.table), _LOOK.format(*marks, table=self.table)
 
     @contextmanager
     def _explained(self) -> Generator[None]:
@@ -93,7 +86,7 @@ class _Statements:
             )
 
 
-class SqlFence(_Statements):
+class SqlFence(_SqlFence):
     """Refuses stale writes to a database, over a connection of the user's own (DB-API 2).
 
     The table (`dibs_fences`, or another one, maybe in a schema) is created on request, or by your own
@@ -106,7 +99,7 @@ class SqlFence(_Statements):
         """Create the table, if it isn't there; in the connection's transaction, if it has one."""
         cursor = connection.cursor()
         try:
-            cursor.execute(self._create())
+            cursor.execute(_CREATE.format(table=self.table))
         finally:
             cursor.close()
 
@@ -121,36 +114,38 @@ class SqlFence(_Statements):
         """
         stamp = stamp_of(by)
         self._refuse_outside(connection, stamp)
+        raising, looking = self._statements(connection)
         cursor = connection.cursor()
         try:
             for slot in stamp.slots:
                 with self._explained():
-                    cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                    cursor.execute(raising, (stamp.text, slot, stamp.token))
                 if cursor.rowcount != ONE_ROW:
-                    cursor.execute(self._looking(connection), (stamp.text, slot))
+                    cursor.execute(looking, (stamp.text, slot))
                     _check_seen(stamp, slot, cursor.fetchone())
         finally:
             cursor.close()
 
 
-class AsyncSqlFence(_Statements):
+class AsyncSqlFence(_SqlFence):
     """The same for an asyncio connection whose `cursor()` is psycopg's: `psycopg.AsyncConnection`."""
 
     async def create(self, connection: Any) -> None:
         """Create the table: see `SqlFence.create`."""
         async with connection.cursor() as cursor:
-            await cursor.execute(self._create())
+            await cursor.execute(_CREATE.format(table=self.table))
 
     async def check(self, by: Stamped, connection: Any) -> None:
         """Check the lease: see `SqlFence.check`."""
         stamp = stamp_of(by)
         self._refuse_outside(connection, stamp)
+        raising, looking = self._statements(connection)
         async with connection.cursor() as cursor:
             for slot in stamp.slots:
                 with self._explained():
-                    await cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                    await cursor.execute(raising, (stamp.text, slot, stamp.token))
                 if cursor.rowcount != ONE_ROW:
-                    await cursor.execute(self._looking(connection), (stamp.text, slot))
+                    await cursor.execute(looking, (stamp.text, slot))
                     _check_seen(stamp, slot, await cursor.fetchone())
 
 

@@ -1,4 +1,4 @@
-"""One tick of one task: claim it, then run it while the run lock is held."""
+"""A tick of a task: claim it, then run it while the run lock is held."""
 
 import asyncio
 import inspect
@@ -48,7 +48,7 @@ class Claimant:
         TaskLock("any", 1, 1, **self._about)  # an unsuitable store is refused here, and not later
 
     def run_lock(self, task: Scheduled) -> RunLock | None:
-        """What is held while a tick of the task runs; None if it runs everywhere."""
+        """The lock that is held while a tick of the task runs; None if it runs everywhere."""
         terms = task.terms
         if terms.everywhere:
             return None
@@ -133,7 +133,7 @@ async def outcome_of(
 
 
 class TaskAttempt:
-    """What one process does about one tick, until `until`."""
+    """Work of one process on one tick, until `until`."""
 
     def __init__(self, duty: Duty, tick: int, until: int) -> None:
         self._task, self._lock, self._campaign = duty.task, duty.lock, duty.campaign

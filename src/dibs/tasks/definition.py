@@ -44,7 +44,7 @@ def check_function(function: object) -> None:
 
 
 def called(function: Any) -> str:
-    """Its name in a message."""
+    """The name of a function in a message."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 

@@ -136,7 +136,7 @@ class Tasks(Registry):
         return self._session is not None and not self._session.asked.is_set()
 
     def status(self) -> dict[str, TaskStatus]:
-        """What became of each task in this process, by name."""
+        """Status of each task in this process, by name."""
         return {
             name: self._status(definition) for name, definition in list(self._definitions.items())
         }

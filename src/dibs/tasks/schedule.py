@@ -1,4 +1,4 @@
-"""When a task is due. Each such moment is a *tick*, the same for all processes.
+"""Schedules of tasks. Each moment at which one is due is a *tick*, the same for all processes.
 
 Moments are whole microseconds since 1970, by the wall clock. Cron expressions are read as Debian's cron
 reads them; the library is cronsim.

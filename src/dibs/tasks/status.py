@@ -1,4 +1,4 @@
-"""What became of a task in this process: counts, the last run, and what is reported of it."""
+"""Status of a task in this process: counts, the last run, and reports."""
 
 import inspect
 import logging

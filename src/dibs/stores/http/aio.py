@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Command, Finding, Notification, Page, Reply
+from dibs.model import Command, Finding, Page, Reply
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.http.errors import broken, unreachable
@@ -46,11 +46,12 @@ async def dial(settings: HttpSettings) -> AsyncHttpLink:
 class AsyncEventStream:
     """A connection on which notifications arrive, and whose silence is noticed."""
 
-    def __init__(self, settings: HttpSettings, hear: Callable[[list[Notification]], None]) -> None:
+    def __init__(self, settings: HttpSettings, deliver: Deliver) -> None:
+        """`deliver` also gets the error by which the stream ended, or says that it missed something."""
         self.error: DibsError | None = None
         """Why the stream ended."""
         self._settings = settings
-        self._hear = hear
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._stands: asyncio.Future[None] = self._loop.create_future()
         self._heard_at = 0.0
@@ -83,9 +84,11 @@ class AsyncEventStream:
         self.reader.feed(piece)
         if self.reader.begun and not self._stands.done():
             self._stands.set_result(None)
-        heard = self.reader.arrived()
-        if heard or self.reader.missed:
-            self._hear(heard)
+        if arrived := self.reader.arrived():
+            self._deliver(arrived)
+        if self.reader.missed:
+            self.reader.missed = False
+            self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _over(self, found: Response | Exception) -> None:
         """The stream has ended, or the answer was none."""
@@ -97,7 +100,7 @@ class AsyncEventStream:
             self.error = broken(error, self._settings)
         self._stop()
         if self._stands.done():
-            self._hear([])
+            self._deliver(self.error)
         else:
             self._stands.set_exception(self.error)
 
@@ -141,7 +144,6 @@ class AsyncHttpConnection:
         self._links = LinkPool(partial(dial, self._settings))
         self._stream: AsyncEventStream | None = None
         self._loop_end: LoopEnd | None = None
-        self._deliver: Deliver = _to_nobody
         self._reconnect = ReconnectDelay()
         self._affinity = ServerAffinity()
 
@@ -247,7 +249,6 @@ class AsyncHttpConnection:
 
     async def subscribe(self, deliver: Deliver) -> None:
         """See `AsyncConnection`. Without a stream there are no notifications, and everything else works."""
-        self._deliver = deliver
         if self._stream is not None and self._stream.error is None:
             return
         if self._stream is not None:
@@ -255,7 +256,7 @@ class AsyncHttpConnection:
             self._reconnect.failed()
         self._links.part(parting=False)
         await asyncio.sleep(self._reconnect.left)
-        stream = AsyncEventStream(self._settings, self._hear)
+        stream = AsyncEventStream(self._settings, deliver)
         try:
             await stream.begin()
         except BackendUnavailable as error:
@@ -267,17 +268,6 @@ class AsyncHttpConnection:
             self._reconnect.succeeded()
             self._stream = stream
             self.inbox = stream.reader.inbox
-
-    def _hear(self, notifications: list[Notification]) -> None:
-        """Deliver notifications; an empty list says that the stream ended or missed some."""
-        if notifications:
-            self._deliver(notifications)
-        stream = self._stream
-        if stream is not None and stream.error is not None:
-            self._deliver(stream.error)
-        elif stream is not None and stream.reader.missed:
-            stream.reader.missed = False
-            self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _part(self) -> None:
         """Close what is idle: the loop or this connection ends, and no socket may stay open."""
@@ -295,7 +285,3 @@ class AsyncHttpConnection:
         if self._stream is not None:
             self._stream.link.close_in_child()
         self._reset()
-
-
-def _to_nobody(_: object) -> None:
-    """Nobody has subscribed."""

@@ -33,7 +33,7 @@ BUFFER = 65536
 
 
 class BlockingHttpLink:
-    """One TCP connection: one request at a time. It cannot be used again after an error."""
+    """A TCP connection for one request at a time. It cannot be used again after an error."""
 
     def __init__(self, sock: socket.socket, requests: Requests, settings: HttpSettings) -> None:
         self.socket = sock

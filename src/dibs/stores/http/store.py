@@ -38,7 +38,7 @@ class HttpStore(Store):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the service said when it was last asked."""
+        """Promises of the service when it was last asked."""
         return self._capabilities
 
     def _learn(self, about: About) -> None:

@@ -1,4 +1,4 @@
-"""Where the service is and how it is reached: its URL (see `HttpStore`), its settings and its API key."""
+"""Address of the service and access to it: its URL (see `HttpStore`), its settings and its API key."""
 
 import os
 import re
@@ -39,7 +39,7 @@ type FindKey = Callable[[], ApiKey | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """What a connection needs to know."""
+    """Settings of a connection."""
 
     shown: str
     """The store's URL, without any key."""

@@ -1,4 +1,4 @@
-"""What goes over HTTP between a client and the service: commands, replies, notifications and the rest.
+"""Messages over HTTP between a client and the service: commands, replies, notifications and the rest.
 
 `POST /v1/batch` takes a `Batch` and answers a `BatchAnswer`, a reply for each command and in their
 order; both are JSON, or MessagePack where `Content-Type` and `Accept` say `application/msgpack`. Each
@@ -130,7 +130,7 @@ def to_model(struct: Any) -> Any:
 
 
 def holders_to_wire(holders: Sequence[model.Holder]) -> "tuple[Holder, ...]":
-    """Who holds, as it goes to a client."""
+    """The holders, as they go to a client."""
     return tuple(map(_TO_WIRE[model.Holder], holders))
 
 
@@ -242,7 +242,7 @@ class Promises(Struct, frozen=True):
 
 
 class About(Struct, frozen=True):
-    """What the service is, and who asks (`GET /v1/about`, for every key)."""
+    """The service, and the caller's key (`GET /v1/about`, for every key)."""
 
     server: str
     version: str
@@ -264,7 +264,7 @@ class Ttls(Struct, frozen=True):
 
 
 class Problem(Struct, omit_defaults=True, frozen=True):
-    """What went wrong, as `application/problem+json` (RFC 9457)."""
+    """A failure, as `application/problem+json` (RFC 9457)."""
 
     type: str
     title: str

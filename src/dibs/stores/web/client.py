@@ -24,7 +24,7 @@ class NotConnected(OSError):
 
 
 class WebClient:
-    """One server, for one event loop. Raises `OSError` (`NotConnected`: nothing was sent) and `NotHttp`."""
+    """A client of one server, in one loop. Raises `OSError` (`NotConnected`: nothing was sent), `NotHttp`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where an HTTP server is, and how a socket to it is set up; for both sides."""
+"""The address of an HTTP server, and sockets to it; for asyncio and threads."""
 
 import ipaddress
 import socket
@@ -14,7 +14,7 @@ IDLE = 50.0
 
 
 class WebEndpoint(Protocol):
-    """Where an HTTP server is, and how long connecting may take."""
+    """The address of an HTTP server, and how long connecting may take."""
 
     @property
     def host(self) -> str: ...

@@ -21,7 +21,7 @@ MAX_IDLE = 4
 
 
 class WebLink(BufferedLink):
-    """One TCP connection: one request at a time. It cannot be used again after an error."""
+    """A TCP connection for one request at a time. It cannot be used again after an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

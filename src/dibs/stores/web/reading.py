@@ -23,7 +23,7 @@ class Response(NamedTuple):
 
 
 class NotHttp(Exception):
-    """What came is not HTTP, or is too large."""
+    """The answer is not HTTP, or is too large."""
 
 
 class ResponseReader:
