@@ -54,7 +54,7 @@ async def test_a_walk_that_fails_is_begun_again(
             raise error
         return await scan(prefix, cursor, limit)
 
-    monkeypatch.setattr(runtime.connection, "scan", failing)
+    monkeypatch.setattr(runtime, "scan", failing)
     seen, news = activity_of(runtime), asyncio.Event()
     with caplog.at_level(logging.WARNING), seen.following(news):
         async with seen.polling():
@@ -92,7 +92,7 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
 
     monkeypatch.setattr(activity, "FOLLOWED", 0.01)
     monkeypatch.setattr(key_state, "LATE", 0.0)
-    monkeypatch.setattr(runtime.connection, "scan", forbidden)
+    monkeypatch.setattr(runtime, "scan", forbidden)
     seen, news = activity_of(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):

@@ -59,7 +59,7 @@ class Gate:
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
-        monkeypatch.setattr(runtime.connection, "scan", slow_scan)
+        monkeypatch.setattr(runtime, "scan", slow_scan)
 
     def open(self, number: int) -> None:
         def release() -> None:
