@@ -96,7 +96,14 @@ def start_caddy(
     )
     file = folder / "Caddyfile"
     file.write_text(text, "utf-8")
-    command = [caddy_program().path, "run", "--adapter", "caddyfile", "--config", file]
+    command: list[str | Path] = [
+        caddy_program().path,
+        "run",
+        "--adapter",
+        "caddyfile",
+        "--config",
+        file,
+    ]
     with (folder / "error.log").open("wb") as log:
         return subprocess.Popen(command, stderr=log, env={**os.environ, "HOME": str(folder)})
 

@@ -1,5 +1,6 @@
 """`dibs restrict …` and `dibs move`: where the locks of a directory may be, and where they are."""
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
 from dibs.cli.output import Messages, Shape, counted, emit, print_table, printable
+from dibs.config import seconds
 from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
@@ -17,6 +19,37 @@ if TYPE_CHECKING:
 
 in_base64 = click.option(
     "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
+)
+
+
+class _Deadline(click.ParamType[float | None]):
+    """A duration, or `never`."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        if value is None or isinstance(value, float):
+            return value
+        if value == "never":
+            return None
+        try:
+            found = seconds(value, "--deadline")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not 0 < found <= _LONGEST:
+            self.fail("--deadline must be more than 0 s and at most 30 days", param, ctx)
+        return found
+
+
+deadline_option = click.option(
+    "--deadline",
+    type=_Deadline(),
+    default="15m",
+    show_default=True,
+    help="Refuse new acquires at once, and revoke leases that remain after this time. "
+    "`never`: refuse and revoke nothing, and move once the directory is idle.",
 )
 
 decode = click.option(
@@ -161,6 +194,7 @@ def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> 
     "--region", multiple=True, metavar="NAMES", help="Allowed regions, such as XE, europe or DE."
 )
 @click.option("--exclude-region", multiple=True, metavar="NAMES", help="Denied regions.")
+@deadline_option
 @in_base64
 @options.server
 @options.as_json
@@ -171,17 +205,18 @@ def set_(
     exclude_provider: tuple[str, ...],
     region: tuple[str, ...],
     exclude_region: tuple[str, ...],
+    deadline: float | None,
     is_base64: bool,
     server: str | None,
     as_json: bool,
 ) -> int:
     """Restrict a directory; replaces its earlier restriction.
 
-    Repeat an option, or separate names by commas. A directory that must move does so once it is
-    idle: see `dibs move`.
+    Repeat an option, or separate names by commas. A directory that must move drains first: see
+    `dibs move`.
     """
     lists = map(_names, (region, exclude_region, provider, exclude_provider))
-    body: Shape = dict(zip(_LISTS, lists, strict=True))
+    body: Shape = {**dict(zip(_LISTS, lists, strict=True)), "deadline": deadline}
     _ask("PUT", api, directory, server, body, is_base64=is_base64)
     return _done("Set", "set_restriction", api, directory, as_json=as_json)
 
@@ -265,6 +300,9 @@ def _row(each: Shape, *, is_decoded: bool) -> tuple[str, ...]:
 
 _LOOKS_EVERY = 1.0
 
+_LONGEST = 30 * 86400.0
+"""Seconds of the longest deadline that a service accepts."""
+
 
 @click.command(
     epilog=options.examples(
@@ -273,27 +311,34 @@ _LOOKS_EVERY = 1.0
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--to", "place", metavar="PLACEMENT", help="Placement, by its name in the settings.")
+@deadline_option
 @click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask before leases would be revoked.")
 @in_base64
 @options.server
 @options.as_json
 def move(
     directory: str,
     place: str | None,
+    deadline: float | None,
     wait: bool,
+    is_sure: bool,
     is_base64: bool,
     server: str | None,
     as_json: bool,
 ) -> int:
     """Move the locks of a directory to another placement; without --to, show where it lives.
 
-    `/` is everything that has no placement of its own. The directory moves once nobody holds, or waits for,
-    any lock in it. The service stores the request, so you can stop this command before the move.
+    `/` is everything that has no placement of its own. New acquires in the directory are refused until it has
+    moved. It moves once nobody holds, or waits for, any lock in it. At the deadline, the leases that remain
+    are revoked. The service stores the request, so you can stop this command before the move.
     """
     with needing("http"):
         remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"
         if place is not None:
-            remote.ask("PUT", path, {"to": place})
+            if deadline is not None and not is_sure and not as_json and sys.stdin.isatty():
+                _confirm(directory, place, deadline, remote.ask("GET", path))
+            remote.ask("PUT", path, {"to": place, "deadline": deadline})
         seen: Shape = remote.ask("GET", path)
         messages, last = Messages(as_json), ""
         while wait and seen["to"]:
@@ -310,12 +355,29 @@ def move(
     return 0
 
 
+def _confirm(directory: str, place: str, deadline: float, seen: Shape) -> None:
+    """Ask whether to refuse new acquires and, later, revoke leases. Raises `Abort`."""
+    if not seen["keys"]:
+        return
+    are = "is" if seen["keys"] == 1 else "are"
+    click.echo(
+        f"{counted(seen['keys'], 'name')} in {directory} {are} in use. New acquires are refused until it has "
+        f"moved to {place}, and leases that remain in {deadline:.0f} s are revoked.",
+        err=True,
+    )
+    click.confirm("Move it?", abort=True, err=True)
+
+
 def _told(directory: str, seen: Shape) -> str:
     if not seen["to"]:
         return f"{directory} lives at {seen['place']}"
     told = f"{directory} moves from {seen['place']} to {seen['to']}"
-    if not seen["keys"]:
-        return told
-    are, ends = ("is", "Its lease") if seen["keys"] == 1 else ("are", "The last lease")
-    told += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
-    return f"{told}. {ends} ends in {seen['ends_in']:.0f} s unless renewed"
+    if seen["keys"]:
+        are, ends = ("is", "Its lease") if seen["keys"] == 1 else ("are", "The last lease")
+        told += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
+        told += f". {ends} ends in {seen['ends_in']:.0f} s unless renewed"
+    if seen["phase"] == "draining":
+        told += ". New acquires are refused"
+    if seen["until"]:
+        told += f", and leases that remain are revoked at {seen['until']}"
+    return told

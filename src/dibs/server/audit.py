@@ -29,6 +29,7 @@ type What = Literal[
     "restriction set",
     "restriction deleted",
     "move ordered",
+    "move deadline",
     "move finished",
     "placements changed",
     "signed in",

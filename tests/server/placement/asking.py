@@ -47,8 +47,14 @@ def released(client: httpx2.Client, name: str, lease: dict[str, Any]) -> None:
     assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
 
 
-def move(client: httpx2.Client, directory: str, to: str) -> None:
-    assert client.put(f"/v1/move/{b64(directory)}/", json={"to": to}).status_code == 200
+def move(client: httpx2.Client, directory: str, to: str, **deadline: float | None) -> None:
+    order = {"to": to} | deadline
+    assert client.put(f"/v1/move/{b64(directory)}/", json=order).status_code == 200
+
+
+def is_moving(answer: httpx2.Response) -> bool:
+    """Whether it says that its directory drains."""
+    return answer.status_code == 503 and answer.json()["type"] == "/problems/moving"
 
 
 def moved(client: httpx2.Client, directory: str, to: str) -> bool:

@@ -1,5 +1,6 @@
 """`dibs restrict` and `dibs move`, against a server."""
 
+import io
 import json
 from collections.abc import Iterator
 from uuid import uuid4
@@ -9,6 +10,7 @@ import pytest
 from dibs.cli import main
 from dibs.cli.exits import USAGE
 from dibs.server.placement.rules import PlacementSettings
+from tests.server.placement.asking import acquired, released
 from tests.server.world import World
 
 
@@ -59,6 +61,9 @@ def test_bad_input_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["restrict", "set", "locks", "shop", "--region", "XA"]) == USAGE
     assert "no placement is allowed for shop/" in capsys.readouterr().err
     assert main(["restrict", "set", "locks", "/"]) == USAGE
+    for deadline in ("0s", "soon", "31d"):
+        assert main(["move", "shop/", "--to", "there", "--deadline", deadline]) == USAGE
+        assert "--deadline" in capsys.readouterr().err
     assert main(["move", "shop/", "--to", "moon"]) == USAGE
     assert "placements: here, there" in capsys.readouterr().err
 
@@ -79,3 +84,28 @@ def test_everything_moves(world: World, capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr()
     assert told.out == "/ lives at there\n"
     assert "/ moves from here to there" in told.err
+
+
+class Terminal(io.StringIO):
+    """Somebody who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_asks_before_leases_would_be_revoked(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = acquired(world.client(), "shop/x")
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert main(["move", "shop/", "--to", "there"]) != 0
+    assert "1 name in shop/ is in use. New acquires are refused" in capsys.readouterr().err
+    assert main(["move", "shop/"]) == 0
+    assert capsys.readouterr().out == "shop/ lives at here\n"
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert main(["move", "shop/", "--to", "there"]) == 0
+    assert main(["move", "shop/", "--to", "there", "--yes", "--deadline", "never"]) == 0
+    assert "shop/ moves from here to there once it is idle" in capsys.readouterr().out
+    released(world.client(), "shop/x", held)
+    assert main(["move", "shop/", "--wait"]) == 0
+    assert capsys.readouterr().out == "shop/ lives at there\n"

@@ -1,9 +1,10 @@
-"""Directories that move between stores while they are idle."""
+"""Directories that drain, and move between stores."""
 
 import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -12,11 +13,12 @@ import httpx2
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Command
+from dibs.model import Acquire, Command, Inspect, Queued, Release, Status
 from dibs.runtime.port import TimedReply
-from dibs.server.placement import drain
+from dibs.server.placement import drain as drain_module
 from dibs.server.placement.registry import (
     ORDER,
+    Deadline,
     Home,
     MoveOrder,
     read_all,
@@ -26,7 +28,16 @@ from dibs.server.placement.registry import (
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.port import Conflict
 from tests.server.inside import placements_of, records_of, table_reader_of
-from tests.server.placement.asking import acquired, is_held, lock, move, moved, released, until
+from tests.server.placement.asking import (
+    acquired,
+    is_held,
+    is_moving,
+    lock,
+    move,
+    moved,
+    released,
+    until,
+)
 from tests.server.world import LONG, World, b64
 
 FRESH = 0.5
@@ -54,25 +65,45 @@ class Pair:
         """A place's own runtime, behind the router's back."""
         return placements_of(self.servers[server])[place]
 
+    def waiting(self, key: bytes) -> int:
+        """How many wait for a key in the old store."""
+        one = self.store(0, "one")
+        status = self.servers[0].do(lambda: one.call(Inspect(key))).reply
+        assert isinstance(status, Status)
+        return status.waiting
+
     def know(self, directory: bytes, phase: str) -> None:
         """Wait until every server has read that a directory is at that step."""
+        for number in range(len(self.servers)):
+            self.know_at(number, directory, phase)
+
+    def know_at(self, server: int, directory: bytes, phase: str) -> None:
+        """Wait until a server has read it."""
 
         def do() -> bool:
-            tables = [table_reader_of(each).table for each in self.servers]
-            homes = [each.homes.get(directory) for each in tables]
-            return all(each is not None and each.phase == phase for each in homes)
+            home = table_reader_of(self.servers[server]).table.homes.get(directory)
+            return home is not None and home.phase == phase
 
         until(do)
 
-    def freeze(self, directory: bytes, to: str) -> None:
+    def drain(
+        self,
+        directory: bytes,
+        to: str,
+        deadline: float | None = 3600.0,
+        *,
+        is_overdue: bool = False,
+    ) -> None:
         """Begin a move as a server does that crashes next."""
         world = self.servers[0]
         records = records_of(world)
 
         async def do() -> None:
             found = await read_all(records)
-            await write_record(records, ORDER, directory, MoveOrder(to), 0)
-            home = found.home_of(directory).frozen(to)
+            order = MoveOrder(to, Deadline(deadline, time.time()))
+            await write_record(records, ORDER, directory, order, 0)
+            home = found.home_of(directory).draining(to, time.time())
+            home = home.overdue() if is_overdue else home
             await write_homes(records, found, {**found.homes, directory: home})
 
         world.do(do)
@@ -94,12 +125,12 @@ def progress(client: httpx2.Client, directory: str) -> dict[str, Any]:
     return found
 
 
-def test_a_directory_in_use_stays_and_moves_once_it_is_idle(pair: Pair) -> None:
+def test_without_a_deadline_a_directory_in_use_stays_until_it_is_idle(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "d/busy")
     old = acquired(here, "d/idle")
     released(here, "d/idle", old)
-    move(here, "d", "two")
+    move(here, "d", "two", deadline=None)
     seen = progress(there, "d")
     assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("one", "two", "pending", 1)
     assert 0 < seen["ends_in"] <= 60
@@ -141,40 +172,143 @@ def test_tokens_rise_there_and_back(pair: Pair) -> None:
             until(lambda to=to: moved(there, "d", to))  # type: ignore[misc]
 
 
-def test_a_frozen_directory_says_so_and_its_holders_go_on(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "settled_after", lambda _: 3600.0)
+def test_a_directory_in_use_drains_and_its_holders_go_on(pair: Pair) -> None:
+    here, there = pair.clients
+    held, other = acquired(here, "d/x"), acquired(here, "d/y")
+    move(here, "d", "two")
+    pair.know(b"d/", "draining")
+    for client in (here, there):
+        for name in ("d/x", "d/new"):
+            answer = client.post(lock(name), params={"ttl": 60, "wait": 10})
+            assert is_moving(answer), answer.text
+            assert int(answer.headers["retry-after"]) >= 1
+        renewal = client.patch(lock("d/x"), params={"id": held["id"], "ttl": 60})
+        assert renewal.status_code == 200
+        assert client.get(lock("d/x")).status_code == 200
+        released(client, "elsewhere", acquired(client, "elsewhere"))
+    seen = progress(there, "d")
+    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("one", "two", "draining", 2)
+    left = (datetime.fromisoformat(seen["until"]) - datetime.now(UTC)).total_seconds()
+    assert 840 < left <= 900
+    released(there, "d/y", other)
+    assert is_moving(there.post(lock("d/y"), params={"ttl": 60})), "one is held still"
+    released(there, "d/x", held)
+    until(lambda: moved(here, "d", "two"))
+    for client, name in ((here, "d/x"), (there, "d/y")):
+        assert acquired(client, name)["sequencer"] > other["sequencer"]
+    assert audited(here) == ["move finished", "move ordered"]
+
+
+def audited(client: httpx2.Client) -> list[str]:
+    """What the audit log says about moves, the latest first."""
+    lines = client.get("/v1/audit").json()["entries"]
+    return [each["what"] for each in lines if each["what"].startswith("move ")]
+
+
+def test_at_the_deadline_holders_are_told_and_their_units_stay_taken(pair: Pair) -> None:
+    here, there = pair.clients
+    held = acquired(here, "d/x", ttl=8)
+    since = time.monotonic()
+    move(here, "d", "two", deadline=1)
+    query = {"id": held["id"], "ttl": 8}
+    renewed = since
+
+    def is_revoked() -> bool:
+        nonlocal renewed
+        sent = time.monotonic()
+        answer = there.patch(lock("d/x"), params=query)
+        if answer.status_code == 200:
+            renewed = sent
+            return False
+        return answer.status_code == 410 and "moves to the placement two" in answer.text
+
+    until(is_revoked)
+    assert is_moving(there.post(lock("d/x"), params={"ttl": 60})), "it is not free yet"
+    token = acquired(there, "d/x")["sequencer"]
+    assert time.monotonic() - renewed >= 8 * 0.99, "nobody held it twice"
+    assert token > held["sequencer"]
+    assert moved(here, "d", "two")
+    assert audited(here) == ["move finished", "move deadline", "move ordered"]
+
+
+def test_a_waiter_leaves_the_old_queue_at_once(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "d/x")
-    pair.freeze(b"d/", "two")
-    pair.know(b"d/", "moving")
-    answer = there.post(lock("d/y"), params={"ttl": 60})
-    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/moving")
-    assert int(answer.headers["retry-after"]) >= 1
-    assert progress(there, "d")["phase"] == "moving"
-    assert there.patch(lock("d/x"), params={"id": held["id"], "ttl": 60}).status_code == 200
-    assert there.get(lock("d/x")).status_code == 200
-    acquired(there, "elsewhere")
-    released(there, "d/x", held)
+    answers: list[httpx2.Response] = []
+    waiter = threading.Thread(
+        target=lambda: answers.append(
+            there.post(lock("d/x"), params={"ttl": 60, "wait": LONG, "id": "waits" * 5})
+        ),
+        daemon=True,
+    )
+    waiter.start()
+    until(lambda: pair.waiting(b"lock:d/x") == 1)
+    time_of_order = time.monotonic()
+    move(here, "d", "two")
+    waiter.join(LONG)
+    assert is_moving(answers[0])
+    assert time.monotonic() - time_of_order < LONG / 2
+    released(here, "d/x", held)
 
 
-@pytest.mark.parametrize("in_use", [False, True])
-def test_any_server_goes_on_after_a_crash(pair: Pair, in_use: bool) -> None:
+def test_a_waiter_that_renews_is_not_granted_while_its_directory_drains(pair: Pair) -> None:
+    """Its next renewal would look like that of a holder, also at a server without the records."""
+    here, _ = pair.clients
+    held = acquired(here, "d/x")
+    one, key, waiter = pair.store(0, "one"), b"lock:d/x", "waits" * 5
+    queued = pair.servers[0].do(lambda: one.call(Acquire(key, waiter, "me", 60.0, queue=True)))
+    assert isinstance(queued.reply, Queued)
+    move(here, "d", "two")
+    pair.know(b"d/", "draining")
+    released(here, "d/x", held)
+    answers = [here.patch(lock("d/x"), params={"id": waiter, "ttl": 60}) for _ in range(2)]
+    assert [each.status_code for each in answers] == [503, 410]
+    until(lambda: moved(here, "d", "two"))
+
+
+def test_retained_units_are_waited_for_until_the_deadline(pair: Pair) -> None:
     here, there = pair.clients
-    if in_use:
-        acquired(here, "d/x")
-    pair.freeze(b"d/", "two")
+    one, key, task = pair.store(0, "one"), b"tasklock:d/x", "task" * 6
+    commands = (Acquire(key, task, "me", 60.0), Release(key, task, retain=3600.0))
+    pair.servers[0].do(lambda: one.call_all(commands))
+    move(here, "d", "two")
+    pair.know(b"d/", "draining")
+    assert progress(there, "d")["keys"] == 1
+    move(here, "d", "two", deadline=0.1)  # instead of the first one
+    until(lambda: moved(there, "d", "two"))
+
+
+def test_an_order_to_stay_ends_the_drain(pair: Pair) -> None:
+    here, there = pair.clients
+    acquired(here, "d/x")
+    move(here, "d", "two")
+    pair.know(b"d/", "draining")
+    move(there, "d", "one")
+    pair.know(b"d/", "settled")
+    released(here, "d/y", acquired(here, "d/y"))
+    assert is_held(there, "d/x")
+
+
+@pytest.mark.parametrize("phase", ["idle", "held", "overdue", "held, without a deadline"])
+def test_any_server_goes_on_after_a_crash(pair: Pair, phase: str) -> None:
+    here, there = pair.clients
+    held = None if phase == "idle" else acquired(here, "d/x", ttl=5)
+    is_gentle = phase == "held, without a deadline"
+    pair.drain(b"d/", "two", None if is_gentle else 3600.0, is_overdue=phase == "overdue")
     pair.servers[0].close()
-    until(lambda: progress(there, "d")["phase"] != "moving")
-    assert progress(there, "d")["place"] == ("one" if in_use else "two")
+    if phase == "held":
+        assert held is not None
+        pair.know_at(1, b"d/", "draining")
+        released(there, "d/x", held)
+    until(lambda: progress(there, "d")["phase"] != "draining")
+    assert progress(there, "d")["place"] == ("one" if is_gentle else "two")
     acquired(there, "d/y")
 
 
-def test_a_frozen_directory_goes_on_where_it_is_if_the_new_store_is_away(
+def test_a_directory_that_drains_goes_on_where_it_is_if_the_new_store_is_away(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "FROZEN", 1.0)
+    monkeypatch.setattr(drain_module, "PATIENCE", 1.0)
     _, there = pair.clients
 
     async def away(*_: object) -> Any:
@@ -182,8 +316,8 @@ def test_a_frozen_directory_goes_on_where_it_is_if_the_new_store_is_away(
 
     for server in (0, 1):
         monkeypatch.setattr(pair.store(server, "two"), "call", away)
-    pair.freeze(b"d/", "two")
-    until(lambda: progress(there, "d")["phase"] != "moving")
+    pair.drain(b"d/", "two")
+    until(lambda: progress(there, "d")["phase"] != "draining")
     acquired(there, "d/x")
 
 
@@ -277,13 +411,17 @@ def test_nobody_holds_what_another_does_while_its_directory_moves_to_and_fro(pai
         assert token < later, "a token fell"
 
 
-def test_a_restriction_is_pending_until_its_directory_is_idle(pair: Pair) -> None:
+def test_a_restriction_is_pending_until_its_directory_has_drained(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "r/x")
     path = f"/v1/restrict/locks/{b64('r')}/"
-    assert here.put(path, json={"regions_allowed": ["XN"]}).status_code == 200
+    rule = {"regions_allowed": ["XN"]}
+    assert here.put(path, json={**rule, "deadline": None}).status_code == 200
     assert there.get(path).json()["state"] == "Pending"
     assert progress(here, "r")["phase"] == "pending"
+    assert here.put(path, json=rule).status_code == 200
+    pair.know(b"r/", "draining")
+    assert there.get(path).json()["details"]["regions_allowed"] == ["XN"]
     released(there, "r/x", held)
     until(lambda: bool(there.get(path).json()["state"] == "Enforced"))
     assert there.get(path).json()["placement"] == "two"
@@ -296,7 +434,7 @@ def test_what_a_rule_or_a_wish_keeps_here_is_not_carried_along(pair: Pair) -> No
     move(here, "shop", "one")
     held = {name: acquired(here, name) for name in ("eu/in/1", "shop/1")}
     assert here.put("/v1/move", json={"to": "two"}).status_code == 200
-    until(lambda: there.get("/v1/move").json() | {"keys": 0} == settled("two"))
+    until(lambda: settled("two").items() <= there.get("/v1/move").json().items())
     assert there.get(rule).json()["state"] == "Enforced"
     assert (moved(here, "eu/in", "one"), moved(here, "shop", "one")) == (True, True)
     assert moved(here, "eu", "two")
@@ -306,32 +444,30 @@ def test_what_a_rule_or_a_wish_keeps_here_is_not_carried_along(pair: Pair) -> No
 
 
 def settled(place: str) -> dict[str, Any]:
-    return {"place": place, "to": "", "phase": "settled", "keys": 0, "ends_in": 0.0}
+    return {"place": place, "to": "", "phase": "settled", "until": None}
 
 
-def test_a_rule_that_is_set_while_its_directory_is_frozen_keeps_it(
+def test_a_rule_that_is_set_while_its_directory_drains_keeps_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = [3600.0]
-    monkeypatch.setattr(drain, "settled_after", lambda _: waits[0])
+    monkeypatch.setattr(drain_module, "settled_after", lambda _: 3600.0)
     here, _ = pair.clients
-    pair.freeze(b"d/", "two")
+    pair.drain(b"d/", "two")
     rule = f"/v1/restrict/locks/{b64('d')}/"
     assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
-    assert here.get(rule).json()["state"] == "Pending"
-    waits[0] = 0.0
     until(lambda: here.get(rule).json()["state"] == "Enforced")
     assert here.get(rule).json()["placement"] == "one"
+    acquired(here, "d/x")
 
 
-async def test_a_mover_that_has_not_read_a_new_rule_begins_nothing(pair: Pair) -> None:
+async def test_a_step_that_does_not_know_a_new_rule_is_not_taken(pair: Pair) -> None:
     here, _ = pair.clients
     records = records_of(pair.servers[0])
     found = await read_all(records)
     rule = f"/v1/restrict/locks/{b64('d')}/"
     assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
     with pytest.raises(Conflict):
-        await write_homes(records, found, {b"d/": Home("one").frozen("two")})
+        await write_homes(records, found, {b"d/": Home("one").draining("two", 0.0)})
 
 
 def test_a_server_that_cant_read_the_records_grants_nothing_and_renews(pair: Pair) -> None:

@@ -167,16 +167,17 @@ def test_a_list_needs_only_the_places_of_what_is_in_it(
 
 
 def test_the_floor_rises_with_every_move() -> None:
-    home = Home("one", floor=5).frozen("two")
-    assert (home.place, home.phase, home.thawed().phase) == ("one", "moving", "settled")
-    assert home.thawed() != Home("one", floor=5), "who was answered before it was frozen can tell"
-    after = home.moved(100)
-    assert (after.place, after.phase, after.floor) == ("two", "settled", 100 + SLACK)
+    home = Home("one", floor=5).draining("two", 7.0)
+    stays = home.overdue().staying()
+    assert (home.place, home.phase, stays.phase) == ("one", "draining", "settled")
+    assert stays != Home("one", floor=5), "who was answered before it drained can tell"
+    after = home.overdue().moved(100)
+    assert after == Home("two", 1, 100 + SLACK)
 
 
 def test_no_floor_leaves_no_tokens_above_it() -> None:
     assert HIGHEST == INTEGER_LIMIT - 2**40
-    home = Home("one").frozen("two")
+    home = Home("one").draining("two", 0.0)
     assert home.moved(HIGHEST - SLACK).floor == HIGHEST
     with pytest.raises(Corrupt, match="too few"):
         home.moved(HIGHEST - SLACK + 1)

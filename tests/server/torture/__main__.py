@@ -4,6 +4,8 @@ A Redis or a PostgreSQL of its own, two `dibs serve` over it, a failing way to e
 both; clients with the library and without, which are killed and paused too. What everybody saw in a run that
 broke a promise stays in the folder that it names; `--folder` keeps what servers wrote. `--bug` plants one.
 
+`--store "two redis"`: everything moves to and fro between two stores meanwhile.
+
 A call has a sixth of the ttl: on a machine that is busy with other things try `--ttl 3`.
 """
 
@@ -25,7 +27,7 @@ TOLD_EVERY = 15.0
 def main() -> int:
     """The exit code: 0 if everything was tried and no promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.server.torture", description=__doc__)
-    parser.add_argument("--store", choices=("redis", "postgres"), default="redis")
+    parser.add_argument("--store", choices=("redis", "postgres", "two redis"), default="redis")
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--processes", type=int, default=8)
@@ -90,6 +92,8 @@ def told(torture: ServiceTorture) -> str:
     faults = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
     lines = [f"Servers and the ways to them: {counts.total():,} faults: {faults}"]
     lines.append(f"In line: {torture.judged_by.turns:,} turns looked at, in the order of arrival")
+    if torture.moves:
+        lines.append(f"Moves between two stores: {torture.moves.finished:,}")
     if torture.storm.trouble:
         lines.append(f"  ! the storm broke off: {torture.storm.trouble}")
     return "\n".join(lines)

@@ -23,13 +23,16 @@ class ServiceJudge(Judge):
         super().__init__(plan)
         self.turns = 0
         self._longest = longest
+        self.in_order = True
+        """Places in line stand. While directories move they do not: who waits queues in the new store."""
 
     def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
         verdict = super().judge(folder, lapses)
         events = read(*folder.glob("history-*.jsonl"))
         verdict.violations += _not_released(events)
         verdict.violations += self._kept_waiting(verdict)
-        verdict.violations += self._out_of_turn(events)
+        if self.in_order:
+            verdict.violations += self._out_of_turn(events)
         return verdict
 
     def _kept_waiting(self, verdict: Verdict) -> Iterator[Violation]:

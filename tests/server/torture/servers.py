@@ -14,7 +14,12 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores.http.processes import DibsServer
 
-type StoreName = Literal["redis", "postgres"]
+type StoreName = Literal["redis", "postgres", "two redis"]
+"""With two of them, everything moves to and fro between them: see `moves`."""
+
+PLACES = ("one", "two")
+"""The placements of a service with two stores."""
+
 BROKEN = Path(__file__).with_name("broken.py")
 """Starts a server with a bug."""
 
@@ -42,9 +47,13 @@ def running(
 ) -> Generator[Site]:
     """Start all of it, and end all of it."""
     with ExitStack() as stack:
-        url = _begun(stack, folder, store)
+        placements: tuple[str | Path, ...] = ()
+        if store == "two redis":
+            url, placements = "", ("--config", _placements(stack, folder))
+        else:
+            url = _begun(stack, folder, store)
         certificate = self_signed(folder / "tls" / "server.pem") if tls else None
-        options = () if certificate is None else _encrypted(certificate)
+        options = (*placements, *(() if certificate is None else _encrypted(certificate)))
         program = (BROKEN, bug) if bug else ("-m", "dibs")
         servers: list[DibsServer] = []
         for _ in range(2):
@@ -59,6 +68,17 @@ def running(
 
 def _encrypted(certificate: Path) -> tuple[str | Path, ...]:
     return "--tls-cert", certificate, "--tls-key", key_of(certificate)
+
+
+def _placements(stack: ExitStack, folder: Path) -> Path:
+    """The settings of a service over two Redis, with its records in SQLite."""
+    lines = [f"records = 'sqlite:///{folder / 'records.db'}'", "placement_fresh = 0.5"]
+    for name in PLACES:
+        url = stack.enter_context(RedisServer(folder / name)).url
+        lines += ["[[placement]]", f"name = '{name}'", f"url = '{url}'"]
+    settings = folder / "dibs.toml"
+    settings.write_text("\n".join(lines))
+    return settings
 
 
 def _begun(stack: ExitStack, folder: Path, store: StoreName) -> str:

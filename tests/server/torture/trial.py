@@ -1,7 +1,7 @@
 """The torture of `dibs.testing`, with servers and ways that are struck as well, and raw clients."""
 
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import inf
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.rounds import Round, Wait
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.judging import ServiceJudge
+from tests.server.torture.moves import Moves
 from tests.server.torture.servers import Site, StoreName, running
 from tests.server.torture.storm import Storm
 
@@ -39,6 +40,7 @@ class ServiceRound(Round):
     """Servers and ways are struck for as long as clients are, or alone."""
 
     storm: Storm
+    moves: Moves | None = None
     spared = False
     """No client is killed or paused: so whoever waits is there, and only servers may keep it waiting."""
 
@@ -49,7 +51,8 @@ class ServiceRound(Round):
         return not self.spared and super()._strike(glances)
 
     def _storm(self, until: float, wait: Wait) -> None:
-        with self.storm.raging(self.crew.recorder):
+        recorder, moves = self.crew.recorder, self.moves
+        with self.storm.raging(recorder), moves.going_on(recorder) if moves else nullcontext():
             super()._storm(until, wait)
 
 
@@ -65,6 +68,7 @@ class ServiceTorture(Torture):
         spared: bool = False,
         kinds: Collection[str] = (),
         bug: str = "",
+        moves: bool = False,
         progress: Callable[[TortureProgress], object] = lambda progress: None,
     ) -> None:
         super().__init__(site.url, plan, progress=progress)
@@ -73,6 +77,8 @@ class ServiceTorture(Torture):
         self._bug = bug if bug and BUGS[bug].where == "client" else ""
         at_hand = spared and kinds and not set(kinds) - ALWAYS_ONE
         self.judged_by = ServiceJudge(plan, plan.ttl + SOON if at_hand else inf)
+        self.moves = Moves(site) if moves else None
+        self.judged_by.in_order = not moves
 
     def _judge(self) -> Judge:
         return self.judged_by
@@ -81,7 +87,7 @@ class ServiceTorture(Torture):
         crew = ServiceCrew(url, prefix, self.plan, folder)
         crew.raw, crew.bug = self._raw, self._bug
         turns = ServiceRound(crew, self.plan, folder, number, self._enough)
-        turns.storm, turns.spared = self.storm, self._spared
+        turns.storm, turns.moves, turns.spared = self.storm, self.moves, self._spared
         return turns
 
 
@@ -102,5 +108,11 @@ def tortured(
     of_server = bug if bug and BUGS[bug].where == "server" else ""
     with running(folder, store, plan.seed, tls=tls, bug=of_server) as site:
         yield ServiceTorture(
-            site, plan, raw=raw, spared=spared, kinds=kinds, bug=bug, progress=progress
+            *(site, plan),
+            raw=raw,
+            spared=spared,
+            kinds=kinds,
+            bug=bug,
+            moves=store == "two redis",
+            progress=progress,
         )

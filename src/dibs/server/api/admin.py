@@ -15,6 +15,7 @@ from dibs.server.audit import Audit, AuditPage
 from dibs.server.auth.api_key import KeyList, KeyMade, KeyShown, NewKey, key_shown
 from dibs.server.auth.keys import KeyAdmin, KeyRefused, KeyService, UnknownKey
 from dibs.server.auth.policy import Scope
+from dibs.server.placement.registry import DEADLINE
 from dibs.server.placement.restrictions import (
     PlacementAdmin,
     PlacementRefused,
@@ -136,6 +137,9 @@ class KeyRoutes:
 API = "Locks"
 """What can be restricted, in Seaplane's terms: locks, and nothing else."""
 
+MAX_DEADLINE = 30 * 86400.0
+"""The longest time, in seconds, that a directory can drain."""
+
 MAX_RESTRICTIONS = 100
 """Restrictions on a page."""
 
@@ -168,10 +172,23 @@ class RestrictionPage(Struct, frozen=True):
     next_key: str | None
 
 
+type Drain = Annotated[float, Meta(gt=0, le=MAX_DEADLINE)]
+"""Seconds that a directory refuses new acquires before the leases that remain in it are revoked."""
+
+
+class RuleAndDeadline(Rule, frozen=True, forbid_unknown_fields=True):
+    """A restriction, and the deadline of the moves that it forces."""
+
+    deadline: Drain | None = DEADLINE
+    """Null: directories move when they are idle, and nothing is refused or revoked."""
+
+
 class Destination(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a directory moves."""
+    """Where a directory moves, and by when."""
 
     to: Annotated[str, Meta(min_length=1, max_length=256)]
+    deadline: Drain | None = DEADLINE
+    """Null: the directory moves when it is idle, and nothing is refused or revoked."""
 
 
 class PlacementShown(Struct, frozen=True):
@@ -221,18 +238,22 @@ class PlacementRoutes:
         on_path(Scope.ADMIN),
         summary="Restrict a directory to regions and providers",
         query=Nothing,
-        body=Rule,
+        body=RuleAndDeadline,
         max_body=MAX_BODY,
         answers={200: Done},
         problems=(409, 413),
     )
-    async def restrict(self, caller: Caller, word: str, directory: bytes, body: Rule) -> Response:
-        """Set a restriction."""
+    async def restrict(
+        self, caller: Caller, word: str, directory: bytes, body: RuleAndDeadline
+    ) -> Response:
+        """Set a restriction. Directories that must move because of it drain."""
         _check_api(word)
         try:
             with _refusals():
                 async with self._changing.turn(caller.principal.key_id):
-                    await self._placements.restrict(caller.principal, directory, body)
+                    await self._placements.restrict(
+                        caller.principal, directory, body, body.deadline
+                    )
         except ValueError as error:
             raise ApiProblem("malformed", str(error)) from None
         return done_response(caller.headers, "Ok")
@@ -322,9 +343,9 @@ class PlacementRoutes:
         problems=(409, 413),
     )
     async def move(self, caller: Caller, directory: bytes, body: Destination) -> Response:
-        """Have a directory move. What is held goes on, and no lock is ever held twice."""
+        """Have a directory move. Its holders go on until the deadline, and no lock is ever held twice."""
         with _refusals():
-            await self._placements.move(caller.principal, directory, body.to)
+            await self._placements.move(caller.principal, directory, body.to, body.deadline)
         return json_response(Done())
 
     @route(

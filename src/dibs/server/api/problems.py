@@ -72,7 +72,7 @@ _KINDS: dict[str, tuple[int, str, str]] = {
     "moving": (
         503,
         "Directory is moving",
-        "Its locks are moving to another store. Try again after Retry-After.",
+        "Its locks are moving to another store. Holders go on. Acquire again after Retry-After.",
     ),
     "unavailable": (
         503,

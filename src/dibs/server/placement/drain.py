@@ -1,15 +1,18 @@
-"""Moves directories while they are idle.
+"""Drains directories that should live in another store, and moves them.
 
-A directory that should live elsewhere is *frozen*: new acquires are answered 503. Once every server knows of
-that, or grants nothing because it cannot read the records, the old store is asked once more. If nobody holds
-or waits there, the directory lives at the new place from then on; else it stays and is tried again later.
+A directory that should live elsewhere *drains*: new acquires in it are answered 503, and its holders go on.
+Once every server knows of that, or grants nothing because it cannot read the records, and nobody holds or
+waits in the old store, the directory lives in the new one. At the deadline of the move, the holders that
+remain are revoked: their units stay taken until their ttl ends. Without a deadline, a directory drains only
+while it looks idle, and stays where it is if it is not.
 
 Every server runs this. Each step is a compare-and-set on the list of placements, so two servers take no step
 twice, and after a crash any server goes on from the record.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from itertools import batched
 from math import inf
 
 from msgspec import structs
@@ -17,7 +20,7 @@ from msgspec import structs
 from dibs.core.names import KINDS, WAIT
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.locks.requests import new_id
-from dibs.model import Acquire, Granted, Inspect, Release
+from dibs.model import Acquire, Granted, Inspect, Release, Revoke, Status
 from dibs.server.audit import Audit
 from dibs.server.background import LogOnce, repeat
 from dibs.server.placement.markers import Markers
@@ -38,10 +41,10 @@ SCANNED = 200
 """Keys that are read at a time."""
 
 REST = 10.0
-"""Seconds before a directory is frozen again that turned out to be in use."""
+"""Seconds before a directory drains again that had to stay."""
 
-FROZEN = 30.0
-"""Seconds that a directory stays frozen at most while a store it needs does not answer."""
+PATIENCE = 30.0
+"""Seconds that a directory goes on to drain while a store it needs does not answer."""
 
 
 class Drainer:
@@ -54,10 +57,12 @@ class Drainer:
         self._complaints = LogOnce()
         self._several_since = inf
         """Since when it has known that there are several placements, and that others may not."""
-        self._frozen_since: dict[tuple[bytes, int], float] = {}
-        """By directory and epoch."""
+        self._seen_since: dict[tuple[bytes, int], float] = {}
+        """When it first saw that a directory drains, by directory and epoch."""
+        self._failing_since: dict[bytes, float] = {}
+        """Since when a store that a directory's move needs has not answered."""
         self._rests: dict[bytes, float] = {}
-        """When a directory that was in use may be frozen again."""
+        """When a directory that had to stay can drain again."""
 
     async def run(self) -> None:
         """For ever."""
@@ -77,7 +82,7 @@ class Drainer:
             try:
                 home = found.homes.get(directory)
                 if home is not None and home.to:
-                    await self._finish(found, directory, home)
+                    await self._continue(found, directory, home)
                 else:
                     await self._begin(found, directory)
                 self._complaints.clear(about)
@@ -107,7 +112,7 @@ class Drainer:
         return True
 
     async def _begin(self, found: DirectoryRecords, directory: bytes) -> None:
-        """Freeze a directory that should live elsewhere, if it looks idle."""
+        """Drain a directory that should live elsewhere."""
         home, here = found.home_of(directory), self._router.named
         to = found.wanted(directory, here)
         if home.to or to == home.place or to not in here or home.place not in here:
@@ -116,41 +121,85 @@ class Drainer:
             return
         stay = dict.fromkeys(found.staying(directory, to, here), home)
         homes = {**found.homes, **stay, directory: home}
-        keys, _ = await self.in_use(homes, directory, home, 1)
-        if keys:
-            return
+        if found.deadline_of(directory, to).seconds is None:
+            keys, _ = await self.in_use(homes, directory, home, 1)
+            if keys:
+                return
+        await self._check_answers(home.place)
         await self._check_answers(to)
-        await write_homes(self._records, found, {**homes, directory: home.frozen(to)})
+        homes[directory] = home.draining(to, self._wall())
+        await write_homes(self._records, found, homes)
 
-    async def _finish(self, found: DirectoryRecords, directory: bytes, home: Home) -> None:
-        """Have a frozen directory live at the new place if it is idle, else stay."""
+    async def _continue(self, found: DirectoryRecords, directory: bytes, home: Home) -> None:
+        """Take the next step of a directory that drains."""
         now = self._router.now()
-        frozen = now - self._frozen_since.setdefault((directory, home.epoch), now)
-        if frozen < settled_after(found.listing.fresh):
-            return
         try:
-            after = await self._arrived(found, directory, home)
+            after = await self._next_home(found, directory, home)
         except (DibsError, Unsatisfiable):
-            if frozen < FROZEN:
+            if now - self._failing_since.setdefault(directory, now) < PATIENCE:
                 raise
-            after = home.thawed()
+            after = home.staying()
+        self._failing_since.pop(directory, None)
+        if after == home:
+            return
         homes = {**found.homes, directory: after}
-        await write_homes(self._records, found, homes, "" if directory else after.place)
-        self._frozen_since.pop((directory, home.epoch), None)
+        default = "" if directory or after.to else after.place
+        await write_homes(self._records, found, homes, default)
+        if after.is_overdue:
+            await self._audit.write(SERVICE, "move deadline", directory, {"to": after.to})
+            return
+        self._seen_since.pop((directory, home.epoch), None)
         if after.place == home.place:
             self._rests[directory] = now + REST
             return
         detail = {"from": home.place, "to": after.place}
         await self._audit.write(SERVICE, "move finished", directory, detail)
 
-    async def _arrived(self, found: DirectoryRecords, directory: bytes, home: Home) -> Home:
-        """Its home after the move, or where it is if it may not move. Raises `DibsError`."""
+    async def _next_home(self, found: DirectoryRecords, directory: bytes, home: Home) -> Home:
+        """The home after the next step; the same while it waits. Raises `DibsError`, `Unsatisfiable`."""
+        here = self._router.named
+        if found.wanted(directory, {*here, home.to}) != home.to:
+            return home.staying()
+        if home.place not in here or home.to not in here:
+            return home  # a server that can reach both stores goes on
+        now = self._router.now()
+        seen_for = now - self._seen_since.setdefault((directory, home.epoch), now)
         for place in (home.place, home.to):
             await self._check_answers(place)
-        keys, _ = await self.in_use(found.homes, directory, home, 1)
-        if keys or found.wanted(directory, self._router.named) != home.to:
-            return home.thawed()
-        return home.moved(await self._token_at(home))
+        if seen_for < settled_after(found.listing.fresh):
+            return home
+        deadline = found.deadline_of(directory, home.to)
+        if home.is_overdue:
+            keys = await self._revoke_holders(found, directory, home)
+        else:
+            keys, _ = await self.in_use(found.homes, directory, home, 1)
+        if not keys:
+            return home.moved(await self._token_at(home))
+        if home.is_overdue:
+            return home
+        if deadline.seconds is None:
+            return home.staying()
+        return home.overdue() if self._wall() >= deadline.after(home.since) else home
+
+    async def _revoke_holders(self, found: DirectoryRecords, directory: bytes, home: Home) -> int:
+        """Revoke the leases in a directory; return how many of its names have any, revoked or not.
+
+        Waiters do not count, as no server acknowledges what they are granted. Nor do retained units, which
+        nobody holds. Raises `BackendUnavailable`.
+        """
+        keys, revokes = 0, list[Revoke]()
+        why = f"its directory moves to the placement {home.to}"
+        async for status in self._keys_of(found.homes, directory, home):
+            states = {each.state for each in status.holders}
+            has_more = status.holding > len(status.holders)
+            if has_more or states - {"retained"}:
+                keys += 1
+            if has_more or states & {"held", "unclaimed"}:
+                revokes.append(Revoke(status.key, None, why))
+        store = await self._router.to(home.place)
+        for some in batched(revokes, SCANNED):
+            await store.call_all(some)  # what fails is revoked by the next look
+        return keys
 
     async def _check_answers(self, place: str) -> None:
         """Raises `BackendUnavailable` if that store does not answer."""
@@ -163,31 +212,42 @@ class Drainer:
 
         And in how many seconds the last of these leases ends. Raises `BackendUnavailable`.
         """
-        runtime = await self._router.to(home.place)
-        homes = {**homes, directory: home}
         keys, ends_in = 0, 0.0
+        async for status in self._keys_of(homes, directory, home):
+            keys += 1
+            ends_in = max([ends_in, *(each.expires_in for each in status.holders)])
+            if keys == most:
+                break
+        return keys, ends_in
+
+    async def _keys_of(
+        self, homes: Mapping[bytes, Home], directory: bytes, home: Home
+    ) -> AsyncIterator[Status]:
+        """The keys in use that live in a directory. Raises `BackendUnavailable`."""
+        store = await self._router.to(home.place)
+        homes = {**homes, directory: home}
         for kind in sorted(KINDS):
             cursor: bytes | None = None
             while True:
-                page = await runtime.page(kind.encode() + b":" + directory, cursor, SCANNED)
+                page = await store.page(kind.encode() + b":" + directory, cursor, SCANNED)
                 for status in page.items:
                     if lives_in(homes, status.name) == directory:
-                        keys += 1
-                        ends_in = max([ends_in, *(each.expires_in for each in status.holders)])
-                        if keys == most:
-                            return keys, ends_in
+                        yield status
                 cursor = page.cursor
                 if cursor is None:
                     break
-        return keys, ends_in
 
     async def _token_at(self, home: Home) -> int:
-        """A token of the old place's clock: those of its names are at most `SLACK` ahead of it."""
-        runtime = await self._router.to(home.place)
+        """A token of the old store's clock: those of its names are at most `SLACK` ahead of it."""
+        store = await self._router.to(home.place)
         key, probe_id = WAIT + new_id().encode(), new_id()
         wish = Acquire(key, probe_id, "the service", 1.0, floor=home.floor)
-        reply = (await runtime.call(wish)).reply
-        await runtime.call(Release(key, probe_id))
+        reply = (await store.call(wish)).reply
+        await store.call(Release(key, probe_id))
         if not isinstance(reply, Granted):
             raise BackendUnavailable(f"the store at {home.place} gave no token")
         return reply.token
+
+    def _wall(self) -> float:
+        """Seconds since 1970. Deadlines go by it, and nothing that exclusion depends on."""
+        return self._router.stamp() / 1e6

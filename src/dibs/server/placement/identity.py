@@ -29,13 +29,8 @@ def store_address(url: str, machine: str = "") -> str:
 
     Raises `NotConfigured` for a malformed URL, and for one of PostgreSQL with `service=`.
     """
-    address, is_local = _address_of(url)
-    return f"{address} on {machine}" if machine and is_local else address
-
-
-def is_local(url: str) -> bool:
-    """Whether the same URL leads to another store on another machine."""
-    return _address_of(url)[1]
+    address, is_here = _address_of(url)
+    return f"{address} on {machine}" if machine and is_here else address
 
 
 def is_found_with(records: str, url: str) -> bool:
@@ -82,7 +77,7 @@ def _redis(url: str) -> tuple[str, bool]:
 
 
 def _postgresql(url: str, rest: str) -> tuple[str, bool]:
-    """By libpq's own reading of the URL, with its variables for what the URL omits."""
+    """Parsed by libpq itself, with its environment variables for what the URL omits."""
     with needing_extras("postgresql"):
         from dibs.stores.postgres.url import Address
     target = Address(f"postgresql://{rest}").target

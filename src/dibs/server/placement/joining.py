@@ -181,7 +181,7 @@ async def join(
 
 
 def _used_places(listing: PlacementList) -> dict[str, str]:
-    """What lives at each placement, or moves from or to it."""
+    """A directory that lives at each placement, or moves from or to it."""
     used: dict[str, str] = {}
     for directory, home in sorted(listing.homes_by_directory().items(), reverse=True):
         for place in filter(None, (home.place, home.to)):

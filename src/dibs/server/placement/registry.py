@@ -2,15 +2,16 @@
 
 A directory's *home* is the placement where it lives, and the steps of its move:
 
-    settled at A → moving from A to B → settled at B, or at A again
+    settled at A → draining from A to B → settled at B, or at A again
 
 The list contains all homes, so each step is one compare-and-set on that record. While a directory is
-`moving` it still lives at the old placement, and nothing new is granted in it.
+`draining` it still lives at the old placement, and nothing new is granted in it.
 """
 
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -22,12 +23,16 @@ from dibs.server.placement.rules import (
     Place,
     Rule,
     Unsatisfiable,
+    around,
     chosen_place,
     lives_in,
     nearest,
 )
 from dibs.server.records.port import Conflict, Record, Records
 from dibs.stores.http.names import decoded, encoded
+
+DEADLINE = 900.0
+"""Seconds that a directory drains before the leases that remain in it are revoked, unless set otherwise."""
 
 RULE, ORDER, LIST = "restriction", "move", "placements"
 """Kinds of records."""
@@ -59,7 +64,7 @@ def directory_of(name: str) -> bytes:
 
 
 class Home(Struct, frozen=True, omit_defaults=True):
-    """Where the names of a directory live, except in directories within it that have a home."""
+    """The placement of a directory's names, except in directories within it that have a home."""
 
     place: str
     epoch: int = 0
@@ -68,19 +73,27 @@ class Home(Struct, frozen=True, omit_defaults=True):
     """An earlier placement may have given tokens up to this one."""
     to: str = ""
     """Where it moves to; empty while it is settled."""
+    since: float = 0.0
+    """When it began to drain, in seconds since 1970."""
+    is_overdue: bool = False
+    """Its deadline has passed: the leases that remain are revoked."""
 
     @property
-    def phase(self) -> Literal["settled", "moving"]:
+    def phase(self) -> Literal["settled", "draining"]:
         """The current step."""
-        return "moving" if self.to else "settled"
+        return "draining" if self.to else "settled"
 
-    def frozen(self, to: str) -> "Home":
+    def draining(self, to: str, since: float) -> "Home":
         """Begin to move: grant nothing new until it has moved, or stays."""
-        return Home(self.place, self.epoch + 1, self.floor, to)
+        return Home(self.place, self.epoch + 1, self.floor, to, since)
 
-    def thawed(self) -> "Home":
+    def overdue(self) -> "Home":
+        """Begin to revoke the leases that remain."""
+        return structs.replace(self, is_overdue=True)
+
+    def staying(self) -> "Home":
         """Stay at the old placement."""
-        return structs.replace(self, to="")
+        return Home(self.place, self.epoch, self.floor)
 
     def moved(self, last_token: int) -> "Home":
         """Live at the new placement. Raises `Corrupt` if too few tokens are left above `last_token`."""
@@ -92,10 +105,34 @@ class Home(Struct, frozen=True, omit_defaults=True):
         return Home(self.to, self.epoch, floor)
 
 
+class Deadline(Struct, frozen=True):
+    """How long a directory that must move waits for its leases."""
+
+    seconds: float | None = DEADLINE
+    """After so many seconds of draining, the leases that remain are revoked.
+
+    None: the directory never drains. It moves when nobody holds, or waits for, any lock in it.
+    """
+    set_at: float = 0.0
+    """When an administrator set it, in seconds since 1970. A drain that had begun has that much longer."""
+
+    def after(self, since: float) -> float:
+        """The end of a drain that began at `since`, in seconds since 1970; infinite for None."""
+        return inf if self.seconds is None else max(since, self.set_at) + self.seconds
+
+
+class RecordedRule(Struct, frozen=True):
+    """A restriction on a directory."""
+
+    rule: Rule
+    deadline: Deadline = Deadline()
+
+
 class MoveOrder(Struct, frozen=True):
-    """Where an administrator has ordered a directory to live."""
+    """An administrator's order that a directory lives at a placement."""
 
     place: str
+    deadline: Deadline = Deadline()
 
 
 class RecordedPlacement(Struct, frozen=True, omit_defaults=True):
@@ -161,6 +198,8 @@ class DirectoryRecords:
     version: int
     """The version of the list."""
     versions: dict[tuple[str, bytes], int]
+    deadlines: dict[tuple[str, bytes], Deadline]
+    """By kind of record and directory."""
 
     @property
     def directories(self) -> set[bytes]:
@@ -176,7 +215,7 @@ class DirectoryRecords:
         return nearest(self.homes, directory) or Home(self.listing.default)
 
     def wanted(self, directory: bytes, here: Container[str]) -> str:
-        """Where a directory should live: where it does, or at one of the placements in `here`.
+        """The placement of a directory as it should be: the current one, or one of those in `here`.
 
         Raises `Unsatisfiable`.
         """
@@ -185,6 +224,19 @@ class DirectoryRecords:
         if now_at not in here:
             places.append(self.place(now_at))
         return chosen_place(self.rules, self.orders, directory, now_at, places)
+
+    def deadline_of(self, directory: bytes, to: str) -> Deadline:
+        """The deadline of a directory's move: the order's, else the strictest of the rules that force it."""
+        ordered_by = next((each for each in around(directory) if each in self.orders), None)
+        if ordered_by is not None and self.orders[ordered_by] == to:
+            return self.deadlines[ORDER, ordered_by]
+        place = self.place(self.home_of(directory).place)
+        forced_by = [
+            self.deadlines[RULE, each]
+            for each in around(directory)
+            if each in self.rules and self.rules[each].objection(place)
+        ]
+        return min(forced_by, key=lambda each: each.seconds or inf, default=Deadline())
 
     def staying(self, directory: bytes, to: str, here: Container[str]) -> list[bytes]:
         """Directories that live in a directory's home, and should not move with it."""
@@ -208,16 +260,18 @@ class DirectoryRecords:
 async def read_all(records: Records) -> DirectoryRecords:
     """Read everything about directories. Raises `BackendUnavailable`, `Corrupt`."""
     listing, version = await read_existing_list(records)
-    rules = await records.all(RULE)
-    orders = await records.all(ORDER)
-    return DirectoryRecords(
-        {directory_of(each.name): _value(each, Rule) for each in rules},
-        {directory_of(each.name): _value(each, MoveOrder).place for each in orders},
-        listing.homes_by_directory(),
-        listing,
-        version,
-        {(each.kind, directory_of(each.name)): each.version for each in (*rules, *orders)},
-    )
+    found = DirectoryRecords({}, {}, listing.homes_by_directory(), listing, version, {}, {})
+    for record in await records.all(RULE):
+        rule, directory = _value(record, RecordedRule), directory_of(record.name)
+        found.rules[directory] = rule.rule
+        found.deadlines[RULE, directory] = rule.deadline
+        found.versions[RULE, directory] = record.version
+    for record in await records.all(ORDER):
+        order, directory = _value(record, MoveOrder), directory_of(record.name)
+        found.orders[directory] = order.place
+        found.deadlines[ORDER, directory] = order.deadline
+        found.versions[ORDER, directory] = record.version
+    return found
 
 
 async def read_list(records: Records) -> tuple[PlacementList | None, int]:

@@ -1,20 +1,25 @@
-"""What administrators say of where directories live, and what they are told."""
+"""Restrictions and orders that administrators give, and how far they are carried out."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from math import inf
 from typing import Literal
 
 from msgspec import Struct
 
+from dibs.errors import DibsError
 from dibs.server.audit import Audit
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.placement.drain import Drainer
 from dibs.server.placement.registry import (
     ORDER,
     RULE,
+    Deadline,
     DirectoryRecords,
     MoveOrder,
+    RecordedRule,
     outdate,
     read_all,
     record_name,
@@ -62,17 +67,20 @@ class Restriction(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """Where a directory lives, and what its move waits for."""
+    """A directory's placement, and how far its move is."""
 
     place: str
     to: str
     """Empty where it moves nowhere."""
-    phase: Literal["settled", "pending", "moving"]
-    """Pending until nobody holds, or waits for, any name in it."""
+    phase: Literal["settled", "pending", "draining"]
+    """While it drains, new acquires are refused. Pending: it does not drain yet, or has no deadline and waits
+    until nobody holds, or waits for, any name in it."""
     keys: int
     """Names in use, counted up to 1,000."""
     ends_in: float
     """Seconds until the last of these leases ends unless renewed."""
+    until: str | None = None
+    """The deadline of a directory that drains: when the leases that remain are revoked."""
 
 
 class PlacementAdmin:
@@ -96,12 +104,12 @@ class PlacementAdmin:
     # -- restrictions -------------------------------------------------------------------------------
 
     async def restrictions(self) -> Sequence[Restriction]:
-        """All of them, in the order of their directories."""
+        """All restrictions, in the order of their directories."""
         found = await read_all(self._records)
         return [self._restricted(found, each) for each in sorted(found.rules)]
 
     async def restriction(self, directory: bytes) -> Restriction:
-        """One. Raises `PlacementRefused`."""
+        """The restriction on a directory. Raises `PlacementRefused`."""
         found = await read_all(self._records)
         if directory not in found.rules:
             raise PlacementRefused(
@@ -109,8 +117,13 @@ class PlacementAdmin:
             )
         return self._restricted(found, directory)
 
-    async def restrict(self, who: Principal, directory: bytes, rule: Rule) -> None:
-        """Set one. Raises `ValueError`, `Unsatisfiable`, `Conflict`, `PlacementRefused`."""
+    async def restrict(
+        self, who: Principal, directory: bytes, rule: Rule, deadline: float | None
+    ) -> None:
+        """Set a restriction. `deadline` is that of the moves which it forces, in seconds: see `Deadline`.
+
+        Raises `ValueError`, `Unsatisfiable`, `Conflict`, `PlacementRefused`.
+        """
         async with self._changing:
             rule = rule.normalized(self.places)
             found = await read_all(self._records)
@@ -122,14 +135,18 @@ class PlacementAdmin:
                         "limit", f"there are {theirs} restrictions in your directories"
                     )
             self._check(found, directory, rules)
-            if found.rules.get(directory) != rule:
-                await self._audit.write(who, "restriction set", directory, {"rule": rule})
+            if found.rules.get(directory) != rule or self._has_changed(
+                found, RULE, directory, deadline
+            ):
+                detail = {"rule": rule, "deadline": deadline}
+                await self._audit.write(who, "restriction set", directory, detail)
                 version = found.versions.get((RULE, directory), 0)
-                await write_record(self._records, RULE, directory, rule, version)
+                record = RecordedRule(rule, self._deadline(deadline))
+                await write_record(self._records, RULE, directory, record, version)
             await outdate(self._records)
 
     async def unrestrict(self, who: Principal, directory: bytes) -> None:
-        """Delete one; what lives somewhere stays there. Raises `PlacementRefused`, `Conflict`."""
+        """Delete a restriction. Directories stay where they are. Raises `PlacementRefused`, `Conflict`."""
         async with self._changing:
             found = await read_all(self._records)
             version = found.versions.get((RULE, directory))
@@ -143,7 +160,7 @@ class PlacementAdmin:
     def _check(
         self, found: DirectoryRecords, directory: bytes, rules: Mapping[bytes, Rule]
     ) -> None:
-        """Raises `Unsatisfiable` where it, or a directory within it, could live nowhere."""
+        """Raises `Unsatisfiable` if the directory, or one within it, could live nowhere."""
         within = {each for each in found.directories if each.startswith(directory)}
         for each in sorted({directory, *within}):
             allowed_places(rules, each, self.places)
@@ -163,8 +180,8 @@ class PlacementAdmin:
 
     # -- moves --------------------------------------------------------------------------------------
 
-    async def move(self, who: Principal, directory: bytes, to: str) -> None:
-        """Have a directory live at a placement.
+    async def move(self, who: Principal, directory: bytes, to: str, deadline: float | None) -> None:
+        """Have a directory live at a placement. `deadline`: in seconds, see `Deadline`.
 
         Raises `PlacementRefused`, `Unsatisfiable`, `Conflict`.
         """
@@ -177,30 +194,58 @@ class PlacementAdmin:
             told = next(objections(found.rules, directory, place), None)
             if told is not None:
                 raise Unsatisfiable(f"cannot move {directory_shown(directory)} there: {told}")
-            if found.orders.get(directory) != to:
-                await self._audit.write(who, "move ordered", directory, {"to": to})
+            if found.orders.get(directory) != to or self._has_changed(
+                found, ORDER, directory, deadline
+            ):
+                detail = {"to": to, "deadline": deadline}
+                await self._audit.write(who, "move ordered", directory, detail)
                 version = found.versions.get((ORDER, directory), 0)
-                await write_record(self._records, ORDER, directory, MoveOrder(to), version)
+                record = MoveOrder(to, self._deadline(deadline))
+                await write_record(self._records, ORDER, directory, record, version)
             await outdate(self._records)
 
+    def _deadline(self, seconds: float | None) -> Deadline:
+        """A deadline that is set now."""
+        return Deadline(seconds, self._router.stamp() / 1e6)
+
+    def _has_changed(
+        self, found: DirectoryRecords, kind: str, directory: bytes, seconds: float | None
+    ) -> bool:
+        return found.deadlines[kind, directory].seconds != seconds
+
     async def progress(self, directory: bytes) -> Progress:
-        """Where it lives, and how far its move is. Raises `BackendUnavailable`."""
+        """A directory's placement, and how far its move is. Raises `BackendUnavailable`."""
         found = await read_all(self._records)
         home = found.home_of(directory)
         to = home.to or self._ahead(found, directory)
-        if not to:
-            return Progress(home.place, "", "settled", 0, 0.0)
-        keys, ends_in = await self._drainer.in_use(found.homes, directory, home, COUNTED)
-        return Progress(home.place, to, "moving" if home.to else "pending", keys, round(ends_in, 3))
+        keys, ends_in = 0, 0.0
+        try:
+            keys, ends_in = await self._drainer.in_use(found.homes, directory, home, COUNTED)
+        except DibsError:
+            if to:
+                raise
+        phase: Literal["settled", "pending", "draining"] = "pending" if to else "settled"
+        until = inf
+        if home.to:
+            phase = "draining"
+            until = found.deadline_of(directory, to).after(home.since)
+        return Progress(home.place, to, phase, keys, round(ends_in, 3), _time_of_day(until))
 
     def _ahead(self, found: DirectoryRecords, directory: bytes) -> str:
-        """Where it is to move, though it does not yet; empty where it may stay."""
+        """The destination of a move that has not begun; empty if there is none."""
         place = found.home_of(directory).place
         try:
             to = found.wanted(directory, self._router.named)
         except Unsatisfiable:
             return ""
         return to if to != place else ""
+
+
+def _time_of_day(at: float) -> str | None:
+    """Seconds since 1970 as RFC 3339 writes them; None if infinite."""
+    if at == inf:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 @asynccontextmanager

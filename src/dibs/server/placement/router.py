@@ -12,21 +12,7 @@ from dataclasses import replace
 from functools import reduce
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import (
-    Acquire,
-    Capabilities,
-    Command,
-    Gone,
-    Granted,
-    Lost,
-    Notification,
-    Page,
-    Renew,
-    Reply,
-    Revoked,
-    Status,
-    Unknown,
-)
+from dibs.model import Acquire, Capabilities, Command, Notification, Page, Release, Renew, Reply
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.notifications import NotificationRouter, Receiver
 from dibs.runtime.port import CallResult, TimedReply
@@ -38,7 +24,7 @@ from dibs.server.placement.registry import (
     read_existing_list,
 )
 from dibs.server.placement.rules import Place
-from dibs.server.placement.table import RoutingTable, TableReader
+from dibs.server.placement.table import RoutingTable, TableReader, is_denial, is_grant
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 
@@ -53,13 +39,19 @@ _STALE = (
 )
 
 
-class Moving(BackendUnavailable):
-    """The key's directory moves to another store at this moment."""
+_UNCONFIRMED = (
+    "this directory began to move to another store while the command was under way: send it again, with the "
+    "same id, if you brought one"
+)
+
+
+class Moving(DibsError):
+    """The key's directory is moving to another store, and nothing new is granted in it. Nothing was sent."""
 
     def __init__(self) -> None:
         super().__init__(
-            "this directory is moving to another store, which takes some seconds: send it again, "
-            "with the same id, if you brought one"
+            "this directory is moving to another store, and its locks can be acquired once it has moved: "
+            "acquire again after Retry-After, with the same id, if you brought one"
         )
 
 
@@ -132,6 +124,8 @@ class StoreRouter:
                     f"the placement {each.name} ({each.stores[-1]})",
                     "it is not in this server's settings: what lives there can't be reached from here",
                 )
+        if any(each.to for each in self.table.homes.values()):
+            self.recheck()  # who waits in a directory that drains leaves its old queue
 
     @property
     def table(self) -> RoutingTable:
@@ -145,7 +139,7 @@ class StoreRouter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What all stores promise."""
+        """The promises that all stores give."""
         return reduce(_both, (each.capabilities for each in self._by_address.values()))
 
     @property
@@ -196,17 +190,30 @@ class StoreRouter:
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
-        reader, sent, resent = self.reader, self.now(), False
-        for attempt in range(AGAIN):
+        return await self._call(command, wait)
+
+    async def _call(
+        self, command: Command, wait: float | None, sent_before: TimedReply | None = None
+    ) -> TimedReply:
+        """`sent_before`: the answer of a store where the key does not live any more."""
+        reader, before = self.reader, sent_before
+        for _ in range(AGAIN):
             if type(command) is Acquire and not reader.is_fresh:
                 await self._refresh()
-            home, mark = self._home_for(command), reader.mark
+            try:
+                home, mark = self._home_for(command), reader.mark
+            except Moving:
+                if before is None:
+                    raise
+                break
             store = await self.to(home.place)
             answer = await store.call(fitted(store, command, home.floor), wait)
-            resent = resent or answer.resent
-            if await self._stands(command, answer.reply, home, mark):
-                return TimedReply(answer.reply, sent, resent) if attempt else answer
-        raise Moving
+            if before is not None:
+                answer = TimedReply(answer.reply, before.sent, answer.resent or before.resent)
+            if await self._stands(store, command, answer.reply, home, mark):
+                return answer
+            before = answer
+        raise BackendUnavailable(_UNCONFIRMED)
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None
@@ -256,11 +263,8 @@ class StoreRouter:
             if type(answer) is not TimedReply:
                 continue
             try:
-                if not await self._stands(command, answer.reply, home, mark):
-                    again = await self.call(command, wait)
-                    results[number] = TimedReply(
-                        again.reply, again.sent, again.resent or answer.resent
-                    )
+                if not await self._stands(store, command, answer.reply, home, mark):
+                    results[number] = await self._call(command, wait, answer)
             except DibsError as error:
                 results[number] = error
 
@@ -270,7 +274,10 @@ class StoreRouter:
             await self.reader.read_since(self.reader.mark)
 
     def _home_for(self, command: Command) -> Home:
-        """Where a command goes. Raises `BackendUnavailable` for an acquire that cannot be granted."""
+        """The home of a command's key.
+
+        Raises `Moving` and `BackendUnavailable` for an acquire that cannot be granted.
+        """
         home = self.table.home_of(command.key)
         if type(command) is Acquire:
             if not self.reader.is_fresh:
@@ -279,21 +286,28 @@ class StoreRouter:
                 raise Moving
         return home
 
-    async def _stands(self, command: Command, reply: Reply, home: Home, mark: int) -> bool:
-        """Whether a reply is true, wherever its key lives by now. If not, the command is sent again.
+    async def _stands(
+        self, store: AsyncRuntime, command: Command, reply: Reply, home: Home, mark: int
+    ) -> bool:
+        """Whether a store's reply is true, wherever its key lives by now. If not, the command is sent again.
 
         `mark`: the reader's when the command left. Raises `BackendUnavailable`.
         """
-        is_denied = is_denial(reply)
-        if not is_denied and not is_grant(command, reply):
+        if is_grant(command, reply):
+            if self.reader.is_fresh and not home.to and self.table.home_of(command.key) == home:
+                return True
+            if type(command) is Renew:
+                await _give_back(store, command)
+                raise BackendUnavailable(_UNCONFIRMED)
+            return False
+        if not is_denial(reply):
             return True
-        if is_denied and (home.to or not self.reader.is_fresh):
+        if home.to or not self.reader.is_fresh:
             try:
                 await self.reader.read_since(mark)
             except DibsError as error:
                 raise BackendUnavailable(_STALE) from error
-            return self.table.home_of(command.key) == home
-        return self.reader.is_fresh and not home.to and self.table.home_of(command.key) == home
+        return self.table.home_of(command.key) == home
 
     def abandon(
         self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None
@@ -344,22 +358,12 @@ class StoreRouter:
         )
 
 
-def is_grant(command: Command, reply: Reply) -> bool:
-    """Whether by this reply somebody holds what they did not hold before."""
-    return type(reply) is Granted and isinstance(command, Acquire | Renew)
-
-
-def is_denial(reply: Reply) -> bool:
-    """Whether it says that nothing is there, while something can be in another store."""
-    match reply:
-        case Lost() | Unknown() | Gone():
-            return True
-        case Status(holders=holders):
-            return not holders
-        case Revoked(count=count):
-            return not count
-        case _:
-            return False
+async def _give_back(store: AsyncRuntime, command: Renew) -> None:
+    """Release a grant that is not acknowledged: its next renewal would look like that of a holder."""
+    try:
+        await store.call(Release(command.key, command.id))
+    except DibsError:
+        store.keeper.abandon(command.key, command.id, 0.0)
 
 
 def fitted(store: AsyncRuntime, command: Command, floor: int) -> Command:
@@ -395,7 +399,7 @@ _WIDTH = {"process": 0, "host": 1, "cluster": 2}
 
 
 def _both(one: Capabilities, other: Capabilities) -> Capabilities:
-    """What both promise."""
+    """The promises that both give."""
     return Capabilities(
         one.scope if _WIDTH[one.scope] <= _WIDTH[other.scope] else other.scope,
         one.clock and other.clock,

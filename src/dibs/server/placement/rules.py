@@ -113,7 +113,7 @@ class PlacementSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is allowed and what is denied. An empty list of allowed values allows everything."""
+    """Regions and providers that are allowed or denied. An empty list of allowed values allows everything."""
 
     regions_allowed: tuple[str, ...] = ()
     regions_denied: tuple[str, ...] = ()
@@ -211,7 +211,7 @@ def objections(rules: Mapping[bytes, Rule], directory: bytes, place: Place) -> I
 def allowed_places(
     rules: Mapping[bytes, Rule], directory: bytes, places: Sequence[Place]
 ) -> list[Place]:
-    """Where a directory may live, in the order of the list. Raises `Unsatisfiable`."""
+    """The placements that a directory may use, in the order of the list. Raises `Unsatisfiable`."""
     found = [each for each in places if next(objections(rules, directory, each), None) is None]
     if not found:
         reasons = [text for each in places for text in objections(rules, directory, each)]
@@ -228,7 +228,7 @@ def chosen_place(
     now_at: str,
     places: Sequence[Place],
 ) -> str:
-    """Where a directory should live: where it was ordered to, else where it is, else the first allowed.
+    """The placement that a directory should have: the ordered one, else the current one, else the first.
 
     Raises `Unsatisfiable`.
     """

@@ -1,4 +1,4 @@
-"""Where directories live, as one reading of the records shows it, and how long that is relied on.
+"""The table of where directories live, as read from the records, and how long it is relied on.
 
 With several placements, a server acknowledges a grant only while its reading is younger than `fresh`,
 counted from when the reading was *sent*, and only if the directory has not moved meanwhile. So once
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
+from dibs.model import Acquire, Command, Gone, Granted, Lost, Renew, Reply, Revoked, Status, Unknown
 from dibs.runtime.aio import AsyncRuntime
 from dibs.server.background import repeat
 from dibs.server.placement.markers import Markers
@@ -50,7 +51,7 @@ class RoutingTable:
         object.__setattr__(self, "is_lone", self.listing.is_lone)
 
     def home_of(self, key: bytes) -> Home:
-        """Where a key lives."""
+        """The home of a key."""
         homes = self.homes
         if not homes:
             return self.default
@@ -70,6 +71,24 @@ class RoutingTable:
     def aged(self, read_at: float) -> "RoutingTable":
         """The same, as read at another time."""
         return RoutingTable(self.listing, self.version, read_at)
+
+
+def is_grant(command: Command, reply: Reply) -> bool:
+    """Whether by this reply somebody holds what they did not hold before."""
+    return type(reply) is Granted and isinstance(command, Acquire | Renew)
+
+
+def is_denial(reply: Reply) -> bool:
+    """Whether it says that nothing is there, while something can be in another store."""
+    match reply:
+        case Lost() | Unknown() | Gone():
+            return True
+        case Status(holders=holders):
+            return not holders
+        case Revoked(count=count):
+            return not count
+        case _:
+            return False
 
 
 class TableReader:
