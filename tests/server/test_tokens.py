@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from dibs.server.api.problems import ApiProblem
 from dibs.server.auth import credentials
 from dibs.server.auth.credentials import TOKEN_LEEWAY as LEEWAY
 from dibs.server.auth.credentials import TOKEN_LIFETIME as LIFETIME
 from dibs.server.auth.credentials import ServiceSecret, Signatures, Tokens
 from dibs.server.auth.keys import KeyService, Unauthenticated
 from dibs.server.auth.policy import Principal, Scope
+from dibs.server.auth.sessions import LINK_LIFETIME, MOST_ENDED, Sessions
 from dibs.server.records import records_for
 from dibs.testing import ManualClock
 
@@ -150,3 +152,34 @@ def test_what_is_signed_for_one_purpose_is_invalid_for_another() -> None:
     assert one.read(one.sign("x"), str) == "x"
     assert one.read(other.sign("x"), str) is None
     assert one.read("\ud800.x", str) is None
+
+
+async def test_a_link_expires_and_stays_used_up() -> None:
+    clock, records = ManualClock(), records_for("memory://links")
+    keys = KeyService(records, clock)
+    await keys.cache.load()
+    who, _ = await keys.create("me", {Scope.ADMIN}, [])
+    sessions = Sessions(keys, records)
+
+    async def refused(link: str) -> bool:
+        try:
+            await sessions.by_link(link)
+        except ApiProblem as problem:
+            return problem.status == 401
+        return False
+
+    used, late = sessions.link_for(who.key_id), sessions.link_for(who.key_id)
+    _, link = await sessions.by_link(used)
+    await sessions.use_up(link)
+    assert await refused(used)
+    for _ in range(MOST_ENDED + 1):  # more sign-outs than are remembered
+        await sessions.end(sessions._begin(who).session)
+    assert await refused(used)
+    clock.advance(LINK_LIFETIME - 1)
+    await keys.cache.refresh()
+    assert not await refused(late)
+    clock.advance(1)
+    await keys.cache.refresh()
+    assert await refused(late)
+    assert await refused("\ud800")
+    await keys.cache.close()

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from dibs.errors import BackendUnavailable, NotConfigured
-from dibs.server.api.problems import ApiProblem
-from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import Scope
-from dibs.server.auth.sessions import LINK_LIFETIME, MOST_ENDED, Sessions
 from dibs.server.limits import Limits
-from dibs.server.records import records_for
-from dibs.testing import ManualClock
 from tests.server.inside import audit_of, keys_of
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import LONG, World
@@ -149,34 +144,3 @@ def test_of_two_servers_at_once_one_signs_in(
         signed_in = answer.status_code == 200
         assert profile.client.get("/ui/session").is_success == signed_in
         profile.client.close()
-
-
-async def test_a_link_expires_and_stays_used_up() -> None:
-    clock, records = ManualClock(), records_for("memory://links")
-    keys = KeyService(records, clock)
-    await keys.cache.load()
-    who, _ = await keys.create("me", {Scope.ADMIN}, [])
-    sessions = Sessions(keys, records)
-
-    async def refused(link: str) -> bool:
-        try:
-            await sessions.by_link(link)
-        except ApiProblem as problem:
-            return problem.status == 401
-        return False
-
-    used, late = sessions.link_for(who.key_id), sessions.link_for(who.key_id)
-    _, link = await sessions.by_link(used)
-    await sessions.use_up(link)
-    assert await refused(used)
-    for _ in range(MOST_ENDED + 1):  # more sign-outs than are remembered
-        await sessions.end(sessions._begin(who).session)
-    assert await refused(used)
-    clock.advance(LINK_LIFETIME - 1)
-    await keys.cache.refresh()
-    assert not await refused(late)
-    clock.advance(1)
-    await keys.cache.refresh()
-    assert await refused(late)
-    assert await refused("\ud800")
-    await keys.cache.close()
