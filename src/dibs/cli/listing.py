@@ -108,11 +108,10 @@ def listing(
     With PREFIX, only names that begin with it.
     """
     prefix = bytes_of(prefix, is_base64)
-    if watch and (locks or how["as_json"] or not sys.stdout.isatty()):
-        other = "--locks or --json" if sys.stdout.isatty() else "no terminal"
-        raise click.UsageError(
-            f"--watch is for a terminal, and not with {other}: use `dibs events`"
-        )
+    if watch and (locks or how["as_json"]):
+        raise click.UsageError("--watch shows a table: leave out --locks and --json")
+    if watch and not sys.stdout.isatty():
+        raise click.UsageError("--watch needs a terminal; in a pipe use `dibs events`")
     if locks:
         _list_locks(prefix, kind, url, **how)
         return 0
