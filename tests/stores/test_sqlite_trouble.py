@@ -30,7 +30,7 @@ from dibs.model import (
     Renewed,
 )
 from dibs.stores.registry import store_for
-from dibs.stores.sqlite import SqliteStore, file
+from dibs.stores.sqlite import SqliteStore, file, maintenance
 from dibs.stores.sqlite.file import StoreFile
 from tests.connections import connection_to
 from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
@@ -268,7 +268,10 @@ def test_no_format_at_all(path: Path) -> None:
         "UPDATE lease_keys SET owner = CAST(x'ff' AS TEXT) WHERE key = CAST('lock:1' AS BLOB)",
     ],
 )
-def test_a_bad_key_costs_nobody_else_a_lease(path: Path, damage: str) -> None:
+def test_a_bad_key_costs_nobody_else_a_lease(
+    path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "AT_CLOSE", 1.0)  # which looks at that key as well
     backend = blocking(path)
     run(backend.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(3)]))
     tamper(path, damage)

@@ -78,7 +78,8 @@ def _keys_to_sweep(connection: Connection) -> Iterator[list[bytes]]:
         rows = connection.retry(lambda: connection.read(_KEYS_BEHIND, file.swept_to, CHUNK))
         now = file.clock.now()
         idle = [key for key, is_idle, _ in rows if is_idle]
-        keys = [key for key, _, due in rows if due <= now] + (idle if len(idle) >= SPARED else [])
+        keys = [key for key, _, due in rows if isinstance(due, int | float) and due <= now]
+        keys += idle if len(idle) >= SPARED else []
         if keys:
             yield keys
         if len(rows) < CHUNK:
