@@ -101,7 +101,6 @@ RULES: Mapping[str, Rule] = {
     "stores.temporal.protocol.*": Rule(
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
     ),
-    "stores.temporal.unheeded": Rule(),
     "stores.temporal": Rule(),
     "stores.temporal.*": Rule(
         BELOW

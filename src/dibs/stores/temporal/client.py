@@ -37,7 +37,6 @@ from dibs.stores.loop_thread import keep_for_ever
 from dibs.stores.port import MAX_BATCH, time_limit
 from dibs.stores.temporal import errors
 from dibs.stores.temporal.protocol import ids, wire
-from dibs.stores.temporal.unheeded import unheeded
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget
 
 if TYPE_CHECKING:
@@ -324,11 +323,11 @@ class BrokerClient:
         """Make the call. If none was answered lately, soon look once whether a worker serves the queue."""
         left = max(until - time.monotonic(), 0.01)
         sending = self._update(key, commands, update_id, timedelta(seconds=left))
-        sent = unheeded(asyncio.ensure_future(_cancelled_as_usual(sending)))
+        sent = _without_warning(asyncio.ensure_future(_cancelled_as_usual(sending)))
         try:
             await asyncio.wait((sent,), timeout=min(DOUBT, left / 2))
             if not sent.done() and time.monotonic() > self._answered_at + SERVED:
-                looking = unheeded(asyncio.ensure_future(self.silence(key, timeout)))
+                looking = _without_warning(asyncio.ensure_future(self.silence(key, timeout)))
                 await asyncio.wait((sent, looking), timeout=left / 2, return_when="FIRST_COMPLETED")
                 if looking.done() and isinstance(looking.result(), _Unserved):
                     raise looking.result()
@@ -438,6 +437,12 @@ async def _cancelled_as_usual[T](call: Coroutine[Any, Any, T]) -> T:
         if isinstance(error.__cause__, asyncio.CancelledError):
             raise error.__cause__ from None
         raise
+
+
+def _without_warning[F: asyncio.Future[Any]](future: F) -> F:
+    """The future. If it fails when nobody awaits it any more, its loop logs no warning."""
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return future
 
 
 class _Unserved(BackendUnavailable):
