@@ -10,8 +10,8 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from dibs.core.codec import decode_notification
 from dibs.core.timing import MAX_CLAIM_TIMEOUT
-from dibs.model import Granted, Inspect, Queued, Refused, Release, Released, Revoke
-from dibs.stores.temporal.protocol.wire import BrokerCall, Waited, read_call
+from dibs.model import Granted, Queued, Refused, Release, Released, Revoke
+from dibs.stores.temporal.protocol.wire import BLOCKED, BrokerCall, Waited, read_call
 from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
@@ -245,7 +245,7 @@ async def test_a_client_that_waits_learns_of_its_grant_and_nothing_twice(
         again = asyncio.create_task(here.wait("me", found.upto))
         await here.ask(Release(here.key, "b"))
         last = await again
-        assert (last.notifications, last.full) == ([], True)
+        assert (last.notifications, last.ahead) == ([], None)
 
 
 async def test_what_came_before_it_waits_is_kept_for_it(temporal_server: TemporalServer) -> None:
@@ -272,17 +272,16 @@ async def test_those_in_front_wait_and_the_others_are_sent_off(
     """A server has ten updates of a run in flight: calls get through, and the next one comes to the front."""
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a"))
-        many = DibsBroker.BLOCKED + 5
+        many = BLOCKED + 5
         for number in range(many):
             await here.ask(here.acquire(f"w{number}", inbox=f"i{number}"))
         waits = [asyncio.create_task(here.wait(f"i{number}")) for number in range(many)]
-        for wait in waits[DibsBroker.BLOCKED :]:
-            assert (await wait).full
-        assert not any(wait.done() for wait in waits[: DibsBroker.BLOCKED])
+        assert [(await wait).ahead for wait in waits[BLOCKED:]] == [1, 2, 3, 4, 5]
+        assert not any(wait.done() for wait in waits[:BLOCKED])
         async with asyncio.timeout(5):  # it would take many seconds with ten that block
             await here.ask(Release(here.key, "w4"))
-            assert (await waits[4]).full
-            next_one = asyncio.create_task(here.wait(f"i{DibsBroker.BLOCKED}"))
+            assert (await waits[4]).ahead is None
+            next_one = asyncio.create_task(here.wait(f"i{BLOCKED}"))
             await here.ask(Release(here.key, "a"))
         assert events_of(await waits[0]) == ["granted"]
         await here.ask(Revoke(here.key, None, "the end", now=True))
@@ -300,7 +299,7 @@ async def test_of_one_inbox_only_the_last_wait_blocks(temporal_server: TemporalS
         left = asyncio.create_task(here.wait("me"))
         await until_accepted(here, 3)
         last = asyncio.create_task(here.wait("me"))
-        assert not (await left).full
+        assert (await left).ahead == 0
         await here.ask(Release(here.key, "a"))
         assert events_of(await last) == ["granted"]
 
@@ -317,8 +316,12 @@ async def test_those_who_wait_go_on_when_it_continues_as_new(
 ) -> None:
     async with serving(temporal_server.address, HastyBroker, Waiter) as here:
         await here.ask(here.acquire("a", ttl=600.0))
-        for number in range(5):
-            await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
+
+        async def beat() -> None:  # who does not is passed over
+            for number in range(5):
+                await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
+
+        await beat()
         granted: list[int] = []
 
         async def wait(number: int) -> None:
@@ -330,11 +333,11 @@ async def test_those_who_wait_go_on_when_it_continues_as_new(
                     granted.append(number)
                     await here.ask(Release(here.key, f"w{number}"))
                     return
-                assert not found.full
+                assert found.ahead is not None
 
         waits = [asyncio.create_task(wait(number)) for number in range(5)]
         while len(await here.chain()) < 3:
-            await here.ask(Inspect(here.key))
+            await beat()
         assert not granted
         await here.ask(Release(here.key, "a"))
         await asyncio.gather(*waits)

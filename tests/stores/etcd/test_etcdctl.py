@@ -103,7 +103,7 @@ def test_who_waits_is_served_after_a_compaction(own_server: EtcdServer) -> None:
             lease.renew()
             compact(own_server)
         own_server.ctl("defrag")
-        assert watchers(own_server) == 1
+        wait_until(lambda: watchers(own_server) == 1, "the watch is there again, once")
         assert not got.is_set()
         lease.release()
         assert got.wait(5)

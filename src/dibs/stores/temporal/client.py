@@ -63,10 +63,15 @@ SERVED = 10.0
 """Seconds after an answer in which we do not ask that: a server that is busy should not have more to do."""
 
 FULL_PAUSE = 0.2
-"""Seconds before a call is made again that found ten under way: the server drops its work on those then."""
+"""Seconds before a call is made again that found ten under way. The server drops its work on those then, so
+the pause doubles each time, also for what is called next.
+"""
+
+MAX_FULL_PAUSE = 5.0
+"""Seconds of the longest pause of a waiter, whom nobody waits for. Others have `MAX_PAUSE`."""
 
 MAX_PAUSE = 1.0
-"""Seconds of the longest pause before a call is made again for which the server had no room."""
+"""Seconds of the longest pause before a call is made again that might succeed soon."""
 
 FORKED = (
     "temporal:// was used before this process was forked, and its connection does not work in the child: "
@@ -114,7 +119,7 @@ class TemporalConnection:
         if hasattr(service, "DnsLoadBalancingConfig"):  # it came later than what we need
             options["dns_load_balancing_config"] = None
         options["retry_config"] = service.RetryConfig(
-            initial_interval_millis=50, max_elapsed_time_millis=2000, max_retries=2
+            initial_interval_millis=50, max_elapsed_time_millis=2000, max_retries=1
         )
         return await connect(self.target, CONNECT_TIMEOUT, runtime=_threads.runtime(), **options)
 
@@ -202,6 +207,8 @@ class BrokerClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._answered_at = -SERVED
         """When the last answer came."""
+        self._crowded: dict[bytes, float] = {}
+        """Seconds to pause for keys whose brokers had no room lately."""
 
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
         """Return a reply for each command. Raises only what has befallen all of them."""
@@ -228,11 +235,36 @@ class BrokerClient:
 
     async def wait(self, key: bytes, inbox: str, after: int) -> wire.Waited:
         """Wait at a key's broker for an inbox's notifications. Raises Temporal's own errors."""
+        from temporalio.service import RPCError
+
         client = await self._connection.client()
         broker = client.get_workflow_handle(ids.broker_id(key))
-        return await _cancelled_as_usual(
-            broker.execute_update(ids.WAIT, args=[inbox, after], result_type=wire.Waited)
-        )
+        await self._give_way(key, MAX_FULL_PAUSE)
+        try:
+            found: wire.Waited = await _cancelled_as_usual(
+                broker.execute_update(ids.WAIT, args=[inbox, after], result_type=wire.Waited)
+            )
+        except RPCError as error:
+            if errors.is_full(error):
+                self._was_full(key)
+            raise
+        self._had_room(key)
+        return found
+
+    async def _give_way(self, key: bytes, longest: float) -> None:
+        """Pause before a call if the broker had no room lately: others may be about to leave."""
+        pause = min(self._crowded.get(key, 0.0), longest)
+        if pause:
+            await asyncio.sleep(pause * random.random())  # noqa: S311 -- no secret
+
+    def _was_full(self, key: bytes) -> None:
+        pause = 2 * self._crowded.get(key, FULL_PAUSE / 2)
+        self._crowded[key] = min(pause, MAX_FULL_PAUSE)
+
+    def _had_room(self, key: bytes) -> None:
+        pause = self._crowded.pop(key, 0.0) / 2
+        if pause > FULL_PAUSE / 4:
+            self._crowded[key] = pause
 
     def _send(self, key: bytes, commands: Sequence[Command]) -> _Replies:
         """The replies, by a call of its own or with what gathers behind the one that is under way."""
@@ -294,16 +326,23 @@ class BrokerClient:
         from temporalio.service import RPCError
 
         # whoever gives the call up gets the reason before
-        timeout = 0.9 * min(time_limit(command, TIMEOUT) for command in commands)
+        timeout = 0.9 * max(time_limit(command, TIMEOUT) for command in commands)
         until = time.monotonic() + timeout
         update_id, pause = str(uuid.uuid4()), 0.02
+        longest = MAX_PAUSE
+        if all(isinstance(command, Acquire) and command.queue for command in commands):
+            longest = min(MAX_FULL_PAUSE, timeout / 4)
+            await self._give_way(key, longest)
         while True:
             try:
-                return await self._try(key, commands, update_id, until, timeout)
+                replies = await self._try(key, commands, update_id, until, timeout)
+                self._had_room(key)
+                return replies
             except RPCError as error:
                 failure, is_passing = self._connection.explain(error), errors.is_passing(error)
                 if errors.is_full(error):
-                    pause = max(pause, FULL_PAUSE)
+                    self._was_full(key)
+                    pause = min(self._crowded[key], longest)
                 failure.__cause__ = error
             except WorkflowUpdateFailedError as error:
                 failure = errors.failed(error.cause, self._connection.target)
@@ -314,7 +353,7 @@ class BrokerClient:
                 raise await self.silence(key, timeout) from error
             if not is_passing or time.monotonic() + pause > until:
                 raise failure
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
+            await asyncio.sleep(pause * random.random())  # noqa: S311 -- no secret
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _try(

@@ -41,6 +41,7 @@ from dibs.stores.temporal.client import BrokerClient, TemporalConnection, poller
 from dibs.stores.temporal.errors import is_passing
 from dibs.stores.temporal.protocol import ids, wire
 from dibs.stores.temporal.protocol.queues import serve, task_queue, unserved
+from dibs.stores.temporal.protocol.wire import BLOCKED
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget, read_url
 
 if TYPE_CHECKING:
@@ -51,14 +52,20 @@ log = logging.getLogger("dibs")
 STARTS = 3.0
 """Seconds that connecting, and the start of a broker, can take on a busy machine."""
 
-FAR_BACK = 10
-"""Waiters this far back in the queue do not ask the broker for notifications yet. Five can block there."""
+LEAST_TURN = 0.04
+"""Seconds that a holder takes at least, as far as those expect who are not among the first of the queue."""
+
+LONGEST_WAY_BACK = 5.0
+"""Seconds after which they ask again at the latest."""
 
 JUST_NOW = 0.1
 """Seconds. A key that was asked for so lately may not have been when its broker answered that we are done."""
 
 FRESH = 30.0
 """Seconds for which later pages use what the first one found, and by which the server's index can lag."""
+
+MOST_FAILURES = 5
+"""In a row, after which those who wait are told that they may have missed something."""
 
 CHUNK = 64
 """Keys that are inspected at a time."""
@@ -158,36 +165,39 @@ class Inbox:
         self._asked: dict[bytes, float] = {}
         """When each of these keys was last asked for."""
 
-    def wait_at(self, key: bytes) -> None:
+    def wait_at(self, key: bytes, position: int) -> None:
         """Have the key's broker asked for notifications, until it has none for this inbox any more."""
         self._asked[key] = time.monotonic()
         if key not in self._waits:
             with suppress(RuntimeError):  # its loop is closed, and whoever listened has gone
-                self._loop.call_soon_threadsafe(self._begin, key)
+                self._loop.call_soon_threadsafe(self._begin, key, position)
 
-    def _begin(self, key: bytes) -> None:
+    def _begin(self, key: bytes, position: int) -> None:
         if self.name and key not in self._waits:
-            self._waits[key] = task = self._loop.create_task(self._wait(key))
+            self._waits[key] = task = self._loop.create_task(self._wait(key, position))
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
 
-    async def _wait(self, key: bytes) -> None:
+    async def _wait(self, key: bytes, position: int) -> None:
         me, after, failures = asyncio.current_task(), 0, 0
+        await asyncio.sleep(_way_to_the_front(position - BLOCKED + 1, 0.0))
         while self._waits.get(key) is me:
             try:
                 found = await self._calls.wait(key, self.name, after)
                 news = [decode_notification(each, key, self.name) for each in found.notifications]
             except Exception as error:  # noqa: BLE001 -- a converter's too: nobody else would see it
                 failures += 1
-                if failures > 2 or not _is_passing(error):
+                if failures > MOST_FAILURES or not _is_passing(error):
                     self._fail(key, error)
                     return
                 await asyncio.sleep(0.05)  # the broker's run has just ended
                 continue
             if self._waits.get(key) is me and news:
                 self._deliver(news)
-            if found.full and time.monotonic() - self._asked[key] > JUST_NOW:
-                break
             after, failures = found.upto, 0
+            if found.ahead is not None:
+                await asyncio.sleep(_way_to_the_front(found.ahead, found.turn))
+            elif time.monotonic() - self._asked[key] > JUST_NOW:
+                break
         if self._waits.get(key) is me:
             del self._waits[key], self._asked[key]
 
@@ -210,6 +220,11 @@ class Inbox:
         """Likewise, for good."""
         self.name = ""
         self.cancel()
+
+
+def _way_to_the_front(ahead: int, turn: float) -> float:
+    """Seconds after which it is time to ask again: half of what those may take who must leave before."""
+    return min(max(ahead, 0) * max(turn, LEAST_TURN) / 2, LONGEST_WAY_BACK)
 
 
 def _is_passing(error: Exception) -> bool:
@@ -272,7 +287,7 @@ class AsyncTemporalConnection:
             if isinstance(command, Acquire | Renew) and _is_to_wait(command, reply):
                 inbox = self._inboxes.get(command.inbox)
                 if inbox is not None:
-                    inbox.wait_at(command.key)
+                    inbox.wait_at(command.key, reply.position if isinstance(reply, Queued) else 0)
         return replies
 
     async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
@@ -303,12 +318,12 @@ class AsyncTemporalConnection:
 
 
 def _is_to_wait(command: Acquire | Renew, reply: Reply) -> bool:
-    """A waiter near the front waits for its grant, and a holder for its revocation.
+    """A waiter waits for its grant, and a holder for its revocation.
 
     A holder that was ready to queue begins with its first renewal: most release before.
     """
     if isinstance(reply, Queued):
-        return reply.position < FAR_BACK
+        return True
     if isinstance(command, Renew):
         return isinstance(reply, Renewed | Lost)
     return isinstance(reply, Granted) and not command.queue

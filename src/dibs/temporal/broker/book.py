@@ -137,6 +137,17 @@ class BrokerBook:
                     break
         return set(found)
 
+    def ahead(self, inbox: str, most: int) -> int | None:
+        """How many must leave before an inbox is in `front`; None if that has no use for it."""
+        if inbox in self.front(most):
+            return 0
+        before: set[str] = set()
+        for place in self.book.queue():
+            if place.inbox == inbox:
+                return max(len(before) + 1 - most, 1)
+            before.add(place.inbox)
+        return None
+
     # -- workflows ----------------------------------------------------------------------------------
 
     def _stands_without_heartbeats(self, entry_id: str) -> None:

@@ -26,6 +26,7 @@ from dibs.model import Acquire, Command, Failed, Granted, Notification, Refused,
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
 from dibs.stores.temporal.protocol.wire import (
+    BLOCKED,
     FORMAT,
     BrokerAnswer,
     BrokerCall,
@@ -61,8 +62,6 @@ class DibsBroker:
     """Seconds without a holder, a waiter or a call, after which the broker ends."""
     PORTION = 200
     """Calls applied in one workflow task. A worker takes a task of two seconds for one that hangs."""
-    BLOCKED = 5
-    """Clients that wait at a time. A server has ten updates of a run in flight, and keeps others off."""
 
     @workflow.init
     def __init__(self, given: BrokerInput) -> None:
@@ -82,8 +81,13 @@ class DibsBroker:
         self._waits: dict[str, int] = {}
         """The number of the last `wait` of each inbox: only that one blocks."""
         self._number: int = state.get("number", 0)
+        self._turn: float = state.get("turn", 0.0)
+        """Seconds between the last grants."""
+        self._granted_at: float = state.get("granted_at", workflow.time())
+        self._token = 0
+        """The newest of the book as of `_granted_at`."""
         self._book = BrokerBook(bytes_of(given.key), state.get("book"))
-        self._front = self._book.front(self.BLOCKED)
+        self._front = self._book.front(BLOCKED)
         self._outbox = Outbox(given.key, self._landed, state.get("outbox"))
         self._notifications = KeptNotifications(state.get("notifications"))
         self._watch = OwnerWatch(self._closed, state.get("watch", 0.0))
@@ -164,7 +168,7 @@ class DibsBroker:
         """Block until an inbox has a notification newer than number `after`.
 
         Returns early before the run ends, and if `BLOCKED` other inboxes are in front: those of the first
-        waiters, and then of holders. So calls always get through.
+        waiters, and then of holders. So calls always get through. It tells then when to come back.
         """
         self._calls += 1
         mine = self._waits[inbox] = self._calls
@@ -183,10 +187,10 @@ class DibsBroker:
             del self._waits[inbox]
         found = self._notifications.since(inbox, after)
         upto = max(after, self._notifications.latest(inbox))
-        full = inbox not in self._front
-        if full:
+        ahead = self._book.ahead(inbox, BLOCKED)
+        if ahead is None:
             self._notifications.forget(inbox)
-        return Waited(upto, found, full)
+        return Waited(upto, found, ahead, max(self._turn, workflow.time() - self._granted_at))
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
@@ -281,12 +285,20 @@ class DibsBroker:
         self._let_time_act()
         runs = self._book.fast_owners() if self._book.book.waiting else []
         self._watch.work(runs, self._book.head_owner(), workflow.time())
-        self._front = self._book.front(self.BLOCKED)
+        self._note_turn()
+        self._front = self._book.front(BLOCKED)
         # before it leaves, calls are applied and answers sent, until all fits into a message for the next run
         self._leaving = not self._gathered and self._is_outgrown() and self._outbox.size() < CARRIED
         if not self._leaving:
             self._outbox.send()
         workflow.set_current_details(details(self._book.key, self._book.book))
+
+    def _note_turn(self) -> None:
+        """How long one has waited lately for the next, so that those far back know when to ask."""
+        token, now = self._book.book.last, workflow.time()
+        if token != self._token:
+            self._turn = (self._turn + now - self._granted_at) / 2
+            self._token, self._granted_at = token, now
 
     def _let_time_act(self) -> None:
         self._notify(self._book.settle(*self._time()))
@@ -372,6 +384,8 @@ class DibsBroker:
             "outbox": self._outbox.dump(),
             "notifications": self._notifications.dump(),
             "number": self._number,
+            "turn": self._turn,
+            "granted_at": self._granted_at,
             "watch": self._watch.dump(),
             "now": self._now,
             "cancelled": self._cancelled,

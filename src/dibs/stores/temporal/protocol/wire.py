@@ -32,6 +32,11 @@ def too_new(what: str, given: int, whose: str, known: int) -> str | None:
     return f"{what} is of format {given}, and {whose} knows {known}: update that first"
 
 
+BLOCKED = 5
+"""Plain clients that wait for notifications at a time. A server has ten updates of a run in flight, and drops
+its work on them when it is asked for more.
+"""
+
 FORMAT = 1
 """Format of what is sent to and by brokers, and of what they carry over to their next run."""
 
@@ -73,8 +78,10 @@ class Waited:
     upto: int
     """The number of the newest notification: the next wait is for what comes after it."""
     notifications: list[Packed] = field(default_factory=list[Packed])
-    full: bool = False
-    """The client cannot wait here now: others are in front, or nothing of it is there any more."""
+    ahead: int | None = 0
+    """How many must leave before the client can wait here; None if nothing of it is in the queue any more."""
+    turn: float = 0.0
+    """Seconds that a holder took lately, or has taken so far."""
 
 
 @dataclass
