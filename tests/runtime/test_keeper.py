@@ -20,7 +20,7 @@ from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
 from dibs.sync import Client, Lease
 from dibs.testing import ManualClock
-from tests.runtime.stores import TappedStore
+from tests.runtime.stores import TappedBlockingConnection, TappedStore
 
 TTL = 30.0
 
@@ -76,6 +76,50 @@ def test_a_lease_with_a_short_ttl_leaves_the_others_their_time(site: Site) -> No
     assert all(max(each) < 2 * min(each) for each in ttls if each)
     for lease in leases:
         lease.release()
+
+
+def limits_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """The ttl and the time limit of each renewal from now on."""
+    found: list[tuple[float, float]] = []
+    apply = TappedBlockingConnection.apply
+
+    def note(self: Any, commands: Sequence[Command], timeout: float) -> Any:
+        found.extend((each.ttl, timeout) for each in commands if isinstance(each, Renew))
+        return apply(self, commands, timeout)
+
+    monkeypatch.setattr(TappedBlockingConnection, "apply", note)
+    return found
+
+
+def test_a_renewal_leaves_time_to_those_with_shorter_ttls(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others can be at a placement that answers, while that of this one hangs."""
+    limits = limits_of(site, monkeypatch)
+    short, long = (site.client.lock(f"{ttl}", ttl=ttl).acquire() for ttl in (6.0, 60.0))
+    site.clock.advance(60)
+    assert all(limit == 1.0 for ttl, limit in limits if ttl == 6.0)
+    assert all(0.5 < limit <= 6.0 / 4 for ttl, limit in limits if ttl == 60.0)
+    short.release()
+    limits.clear()
+    site.clock.advance(60)
+    assert {limit for _, limit in limits} == {10.0}, "alone it has its whole limit"
+    long.release()
+
+
+def test_those_that_are_not_renewed_shorten_no_renewal(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limits_of(site, monkeypatch)
+    long = site.client.lock("long", ttl=60.0).acquire()
+    ended = []
+    for number in range(10):
+        ended.append(site.client.lock(f"{number}", ttl=6.0, auto_renew=False).acquire())
+        site.clock.advance(6)
+    assert len(ended) == 10
+    assert limits
+    assert {limit for _, limit in limits} == {10.0}
+    long.release()
 
 
 @pytest.mark.parametrize("count", [1, 20])

@@ -435,6 +435,11 @@ class LeaseBase:
             or self._suspected_at is not None
         )
 
+    @property
+    def _renew_by(self) -> float:
+        """When a renewal comes too late; infinite if no other is wanted before its end."""
+        return self._deadline if self._wants_renewal and self._renew_at <= self._deadline else inf
+
     def _check(self, now: float) -> Care:
         """Lose it if its time is over, else return what it needs."""
         stopped = not self._alive or (self._depth is not None and not len(self._depth))

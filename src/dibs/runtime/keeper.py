@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -20,7 +20,7 @@ from weakref import WeakSet
 from dibs.clock import Clock, SystemClock, alarms_of
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Failed, Notification, Release, Reply, Resize
+from dibs.model import Command, Failed, Notification, Release, Reply
 from dibs.process import Gate, on_fork
 from dibs.runtime.calls import Outcome, apply_in_halves
 from dibs.runtime.notifications import NotificationRouter
@@ -94,6 +94,10 @@ class StoreKeeper:
         self._connection: BlockingConnection | None = None
         self._closing = False
         self._pause = 0.0
+        self._ends: Mapping[int, float] = {}
+        """The earliest deadline by magnitude of the ttl."""
+        self._seek_at = -inf
+        """When to find them anew."""
         self._complained = False
         self._responded: Gate | None = None
         """Opened by the keeper thread to show that it does not hang."""
@@ -352,12 +356,30 @@ class StoreKeeper:
                 gate.open()
 
     def _time_limit(self, commands: Sequence[Command]) -> float:
-        """Seconds for a batch: what has no ttl takes a quarter of the time left to renewals behind it."""
-        spare: float | None = None
-        if any(isinstance(command, Release | Resize) for command in commands):
-            ends = min((lease._deadline for lease in self.leases()), default=inf)
-            spare = (ends - self._clock.now()) / 4
-        return min(time_limit(command, self._call_timeout, spare) for command in commands)
+        """Seconds for a batch: at most a quarter of the time left to leases with shorter ttls.
+
+        They can be at another placement of the same service, and a placement that hangs must not cost them
+        their renewals. A batch with the shortest ttls has its whole limit.
+        """
+        size = min(_magnitude(command) for command in commands)
+        ends = min((end for other, end in self._earliest().items() if other < size), default=inf)
+        spare = ends - self._clock.now()
+        return min(time_limit(command, self._call_timeout, spare / 4) for command in commands)
+
+    def _earliest(self) -> Mapping[int, float]:
+        """The earliest deadline of the leases with ttls of each magnitude that are to be renewed.
+
+        It is used for 20 times as long as it took to find, so very many leases cost little. Deadlines that
+        are renewed meanwhile are later than it says.
+        """
+        now = self._clock.now()
+        if now >= self._seek_at:
+            found: dict[int, float] = {}
+            for lease in self.leases():
+                size = _size(lease.ttl)
+                found[size] = min(found.get(size, inf), lease._renew_by)
+            self._ends, self._seek_at = found, now + 20 * (self._clock.now() - now)
+        return self._ends
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
         """Complain where the store has answered nothing. That it can't do something is an answer."""
@@ -411,8 +433,13 @@ class StoreKeeper:
 
 
 def _magnitude(command: Command) -> int:
-    """The same for all ttls between two powers of two; more for what has none."""
-    return frexp(getattr(command, "ttl", NO_TTL))[1]
+    """That of its ttl; more for what has none."""
+    return _size(getattr(command, "ttl", NO_TTL))
+
+
+def _size(ttl: float) -> int:
+    """The same for all ttls between two powers of two."""
+    return frexp(ttl)[1]
 
 
 def _answer(outcome: Outcome, sent: float) -> TimedReply | DibsError:

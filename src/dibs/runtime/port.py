@@ -81,6 +81,14 @@ class Watched(Protocol):
     _bucket: Any
     """Where the keeper's timetable has it."""
 
+    @property
+    def ttl(self) -> float:
+        """Seconds for which the store keeps it without a renewal."""
+
+    @property
+    def _renew_by(self) -> float:
+        """When a renewal comes too late; infinite if no other is wanted before its end."""
+
     def _check(self, now: float) -> Care:
         """Lose it if its time is over, else tell what it needs."""
 

@@ -8,6 +8,7 @@ counted from when the reading was *sent*, and only if the directory has not move
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
 from dibs.model import Acquire, Command, Gone, Granted, Lost, Renew, Reply, Revoked, Status, Unknown
@@ -89,6 +90,15 @@ def is_denial(reply: Reply) -> bool:
             return not count
         case _:
             return False
+
+
+def _when_tokens_rise(lost: RoutingTable) -> str:
+    """When stores give higher tokens than before, without the floors that moves had set."""
+    floor = max((home.floor for home in lost.homes.values()), default=0)
+    if not floor:
+        return ""
+    at = datetime.fromtimestamp(floor / 1e6 + 60, UTC).isoformat(timespec="seconds")
+    return f", and not before {at[:-6]}Z, as fencing tokens would fall"
 
 
 class TableReader:
@@ -176,6 +186,7 @@ class TableReader:
             raise Corrupt(
                 "the records have lost information about where directories live. Nothing is granted, as a "
                 "lock may be held in another store. Restart all servers once all leases so far have expired"
+                f"{_when_tokens_rise(before)}"
             )
         self.table = RoutingTable(listing, version, sent)
         if listing != before.listing:
