@@ -31,6 +31,9 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """,
 ]
 
+WITHOUT_CHILDREN = [*PYTHON, NOHUP[-1].replace("SIGHUP", "SIGCHLD")]
+"""Daemons often ignore SIGCHLD, and what they start does too: the kernel then keeps no exit code."""
+
 FORWARDED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]
 
 
@@ -130,3 +133,28 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     assert line(run) == "ready"
     run.send_signal(signal.SIGHUP)
     assert end(run)[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("x", "--", "true"), 0),
+        (("x", "--", "sh", "-c", "exit 3"), 3),
+        (("x", "--", "no-such-command"), 127),
+        (("-n", "held", "--", "true"), 75),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_an_exit_code_is_known_where_sigchld_is_ignored(
+    cli: Cli, words: tuple[str, ...], code: int
+) -> None:
+    cli.hold("held", stdin=subprocess.PIPE)
+    done = subprocess.run(
+        [*WITHOUT_CHILDREN, *DIBS, "run", *words],
+        env=cli.environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert (done.returncode, "unexpected" in done.stderr) == (code, False)

@@ -1,18 +1,22 @@
 """The warden by itself: no store, no lease, a parent that dies or falls silent."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from tests.cli.processes import LONG, alive, line
 from tests.servers.waiting import wait_until
 
 PARENT = """
-import os, sys, time
+import os, signal, sys, time
 from dibs.cli.warden import Warden, now
 from dibs.cli.supervisor import Child
 warden = Warden.start()
@@ -25,8 +29,15 @@ for order in sys.stdin:
     word, *numbers = order.split()
     if word == "tell":
         warden.tell(*(now() + float(number) for number in numbers))
+    elif word == "outdated":
+        for _ in range(int(numbers[0])):
+            warden.tell(now() - 2, now() - 1)
+    elif word == "unwaited":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     elif word == "dismiss":
         warden.dismiss()
+    elif word == "code":
+        print(child.change().code)
     print("done", flush=True)
 """
 
@@ -93,6 +104,29 @@ def test_a_newer_word_moves_the_deadline() -> None:
         assert time.monotonic() - told > 0.95
 
 
+@pytest.mark.parametrize("words", [300, 5000], ids=["a read", "a pipe"])
+def test_a_warden_that_was_stopped_acts_on_the_newest_word_only(words: int) -> None:
+    """`kill -STOP` to the command's group stops its warden too, while the lease is renewed."""
+    with parent("60", "61", *STUBBORN) as process:
+        warden, child = int(line(process)), int(line(process))
+        os.kill(warden, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(warden), "the warden's stop")
+        order(process, f"outdated {words}")
+        assert line(process) == "done"
+        order(process, "tell 60 61")
+        assert line(process) == "done"
+        os.kill(warden, signal.SIGCONT)
+        begun = time.monotonic()
+        order(process, "tell 0.5 60")
+        assert line(process) == "done"
+        wait_until(lambda: not alive(child) or has_output(process), "TERM or KILL")
+        assert alive(child), "it was killed at once"
+        assert line(process) == "asked"
+        assert time.monotonic() - begun > 0.45
+        assert alive(child)
+        os.killpg(warden, signal.SIGKILL)
+
+
 def test_words_count_only_until_the_first_end() -> None:
     """A lease that was lost stays lost."""
     with parent("0.2", "1", *STUBBORN) as process:
@@ -111,6 +145,20 @@ def test_a_dismissed_warden_leaves_the_command_alone() -> None:
         assert not alive(warden)
         assert alive(child)
         subprocess.run(["kill", "-KILL", str(child)], check=True)
+
+
+def test_processes_that_cannot_be_waited_for_have_ended() -> None:
+    """If SIGCHLD is ignored, the kernel keeps no exit codes."""
+    with parent("60", "61", *POLITE) as process:
+        _, child = int(line(process)), int(line(process))
+        order(process, "unwaited")
+        assert line(process) == "done"
+        os.kill(child, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{child}").exists(), "the command's end")
+        order(process, "code")
+        assert (line(process), line(process)) == ("255", "done")
+        order(process, "dismiss")
+        assert line(process) == "done"
 
 
 def test_terminal_signals_do_not_move_it() -> None:
@@ -134,6 +182,16 @@ def test_it_holds_none_of_the_streams_open() -> None:
         assert p.stdout.read() == ""  # comes at once, and not after the grace
         assert alive(warden)
         os.killpg(warden, signal.SIGKILL)  # not kill(1): some take -123 for -1, which is everybody
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def has_output(process: "subprocess.Popen[str]") -> bool:
+    """Whether it has written to its stdout."""
+    return bool(select.select([process.stdout], [], [], 0)[0])
 
 
 def _quiet(pid: int) -> bool:

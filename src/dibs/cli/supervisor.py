@@ -68,7 +68,11 @@ class Child:
         """Return how it ended or stopped since the last call. Never waits."""
         if self.exited:
             return None
-        pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+        except ChildProcessError:  # it is gone, and its code with it
+            self.exited = ChildExited(255)
+            return self.exited
         if pid == 0:
             return None
         if os.WIFSTOPPED(status):

@@ -1,19 +1,24 @@
 """The warden: a small process that ends the command when `dibs run` no longer can.
 
-It is forked before anything else happens, so it shares no thread, lock or connection with us. It
-leads the process group that the command is put into: so the group exists before the command does,
-and its number can't be given to another while either of us lives.
+`dibs run` forks it before anything else happens, so they share no thread, lock or connection. The warden
+leads the command's process group. So the group exists before the command does, and no other group gets its
+number while either of them lives.
 
-We tell it, over a pipe, until when the lease stands. When that time passes without a newer word
-(`dibs run` is stopped or starved), or when the pipe closes (it was killed), the warden ends
-the group: TERM, a grace, KILL. A good-bye is a KILL to the warden itself.
+`dibs run` writes the lease's deadline into memory that both share. The warden ends the group, with TERM, a
+grace period and KILL, in two cases:
+
+* the deadline passes, because `dibs run` is stopped or starved;
+* a pipe from `dibs run` closes, because it was killed.
+
+`dibs run` ends the warden with KILL.
 """
 
+import mmap
 import os
 import select
 import signal
-import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,7 +66,6 @@ POLITE = 10.0
 _NAP = 1.0
 """The longest sleep: a timeout doesn't count while the machine is suspended, and the lease does."""
 _GLANCE = 0.02
-_WORD = struct.Struct("=dd")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -70,35 +74,53 @@ def now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-class Warden:
-    """Our end: the group it leads, and the pipe to it."""
+def _shared_times() -> "memoryview[float]":
+    """The times of TERM and KILL, in memory that this process shares with the next ones that it forks.
 
-    def __init__(self, pid: int, pipe: int) -> None:
+    In a pipe, old times would wait in front of the newest for a reader that was stopped. Each of the two is
+    written and read as a whole.
+    """
+    times = memoryview(mmap.mmap(-1, 16)).cast("d")
+    times[0] = times[1] = float("inf")
+    return times
+
+
+class Warden:
+    """The warden as `dibs run` sees it: its group, the times, and a pipe that wakes it."""
+
+    def __init__(self, pid: int, pipe: int, times: "memoryview[float]") -> None:
         self.group = pid
         self._pipe = pipe
+        self._times = times
 
     @classmethod
     def start(cls) -> "Warden":
-        """Fork it. To be called while this process has one thread only."""
+        """Fork it. Call this while the process has one thread only.
+
+        From now on SIGCHLD is not ignored, or the kernel would keep no exit codes.
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        times = _shared_times()
         reader, writer = (_above_standard(end) for end in os.pipe())
         os.set_blocking(writer, False)
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                _serve(reader)
+                _serve(reader, times)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         os.close(reader)
         os.setpgid(pid, pid)  # the warden does the same: the first call makes the group
-        return cls(pid, writer)
+        return cls(pid, writer, times)
 
     def tell(self, term_at: float, kill_at: float) -> bool:
-        """Send the times of TERM and KILL to the warden. False if it is gone."""
+        """Set the times of TERM and KILL, and wake the warden. False if it is gone."""
+        self._times[1], self._times[0] = kill_at, term_at
         try:
-            os.write(self._pipe, _WORD.pack(term_at, kill_at))
+            os.write(self._pipe, b"\0")
         except BlockingIOError:
-            pass  # it is stopped, and finds older words when it runs on
+            pass  # it is stopped, and reads the times when it runs on
         except BrokenPipeError:
             return False
         return True
@@ -106,7 +128,8 @@ class Warden:
     def dismiss(self) -> None:
         """End the warden, and only it."""
         os.kill(self.group, signal.SIGKILL)
-        os.waitpid(self.group, 0)
+        with suppress(ChildProcessError):  # it is gone
+            os.waitpid(self.group, 0)
         os.close(self._pipe)
 
 
@@ -124,10 +147,10 @@ def _above_standard(descriptor: int) -> int:
 # ---- in the warden's process --------------------------------------------------------------------
 
 
-def _serve(pipe: int) -> NoReturn:
+def _serve(pipe: int, times: "memoryview[float]") -> NoReturn:
     try:
         _settle(pipe)
-        _Watch(pipe).run()
+        _Watch(pipe, times).run()
     finally:
         os._exit(0)
 
@@ -162,32 +185,37 @@ def _close(descriptor: int) -> None:
 
 
 class _Watch:
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, pipe: int, times: "memoryview[float]") -> None:
         self._pipe = pipe
-        self._term_at = float("inf")
-        self._kill_at = float("inf")
+        self._times = times
+        self._term_at = self._kill_at = float("inf")
         self._ending = False
 
     def run(self) -> None:
-        while self._listen():
-            if now() >= self._kill_at:
+        while self._is_connected():
+            at = now()  # before the times are read: this process may be stopped at any point
+            self._read_times()
+            if at >= self._kill_at:
                 signal_group(os.getpid(), signal.SIGKILL)
-            if now() >= self._term_at:
+            if at >= self._term_at:
                 self._end()
+        self._read_times()
         self._orphaned()
 
-    def _listen(self) -> bool:
-        """Read the newest deadlines; False once `dibs run` is gone."""
+    def _is_connected(self) -> bool:
+        """Sleep until the next time, or until woken. False once `dibs run` is gone."""
         pause = min(_NAP, max(0.0, min(self._term_at, self._kill_at) - now()))
         if not select.select([self._pipe], [], [], pause)[0]:
             return True
-        words = os.read(self._pipe, 4096)
-        if words and not self._ending:
-            self._term_at, self._kill_at = _WORD.unpack(words[-_WORD.size :])
-        return bool(words)
+        return bool(os.read(self._pipe, 4096))
+
+    def _read_times(self) -> None:
+        """A lost lease stays lost: after TERM, newer times do not count."""
+        if not self._ending:
+            self._term_at, self._kill_at = self._times
 
     def _end(self) -> None:
-        """Ask once; from here on no newer word counts, for a lost lease stays lost."""
+        """Send TERM, once."""
         if not self._ending:
             self._ending = True
             self._term_at = float("inf")
