@@ -153,10 +153,13 @@ class FairPermit(Permit):
         self._update()
 
     def _update(self) -> None:
+        self._follow_lease()
+        self._bell.ring()
+
+    def _follow_lease(self) -> None:
         self._deadline = min(self._lease.deadline, self._until)
         if self._lease.ending is not None:
             self._lose(self._lease.ending.reason, self._lease.ending.detail)
-        self._bell.ring()
 
     # -- keeping it ---------------------------------------------------------------------------------
 
@@ -177,7 +180,10 @@ class FairPermit(Permit):
 
     async def _watch(self) -> None:
         """Renew in time, and report a loss at the deadline at the latest."""
-        while not self.lost:
+        while True:
+            self._follow_lease()  # a reminder of the acquire may be answered only now
+            if self.lost:
+                break
             if self._has_no_broker():
                 return self._lose("closed", "its broker is gone")
             now = workflow.time()
