@@ -16,9 +16,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from dibs.core.codec import decode_reply, encode
 from dibs.model import Acquire, Command, Reply, Status
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import (
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import (
     BrokerAnswer,
     BrokerCall,
     BrokerInput,
@@ -26,6 +25,7 @@ from dibs.stores.temporal.protocol.wire import (
     text_of,
     unpack_command,
 )
+from dibs.temporal.broker.owners import inbox_of
 from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, Waiter

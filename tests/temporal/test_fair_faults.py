@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.model import Acquire, Granted, Queued, Revoke
-from dibs.temporal.broker.watch import OwnerWatch
+from dibs.temporal.broker.owners import OwnerWatch
 from dibs.temporal.fair import acquire as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer

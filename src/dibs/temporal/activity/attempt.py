@@ -43,7 +43,7 @@ BEAT = 5.0
 """Seconds between the heartbeats of a wait, even without a heartbeat timeout: so it can be cancelled."""
 
 LOOK = 0.2
-"""Seconds between looks whether a waiting plain function is cancelled: Temporal tells only tasks."""
+"""Seconds between checks whether a waiting plain function is cancelled: Temporal only cancels tasks."""
 
 AT_LEAST = 0.05
 """Seconds that each attempt waits, so that it gets a position in the queue."""
@@ -207,7 +207,7 @@ class LockAttempt:
         return 0 < self._max_attempts <= self._info.attempt
 
     def _waited(self) -> float:
-        """Seconds since the start of the first of the attempts that have only waited."""
+        """Seconds since the first of the attempts that have only waited started."""
         before = self._info.started_time.timestamp() - self._position.since
         return max(before, 0.0) + asyncio.get_running_loop().time() - self._begun
 

@@ -97,7 +97,7 @@ class LockName:
 
 def _value(field: str, arguments: Mapping[str, Any]) -> object:
     head, *rest = field.split(".")
-    value = arguments[head]
+    value: Any = arguments[head]
     for part in rest:
         try:
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
@@ -226,16 +226,16 @@ def _guarded(function: Callable[..., Any], need: LockNeed) -> Callable[..., Any]
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> Any:
+        async def run_in_task(*args: Any, **kwargs: Any) -> Any:
             _check(need, args, kwargs)
             return await function(*args, **kwargs)
 
-    else:
+        return run_in_task
 
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            _check(need, args, kwargs)
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _check(need, args, kwargs)
+        return function(*args, **kwargs)
 
     return run
 

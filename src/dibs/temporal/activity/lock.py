@@ -21,19 +21,6 @@ _current: "ContextVar[ActivityLock]" = ContextVar("dibs_activity_lock")
 class ActivityLock:
     """One slot of a lock, held while an activity runs."""
 
-    __slots__ = (
-        "_has_ended",
-        "_lease",
-        "_lock_name",
-        "_silent",
-        "activity",
-        "name",
-        "owner",
-        "slot",
-        "token",
-        "waited",
-    )
-
     def __init__(
         self,
         lease: "Lease",
@@ -109,12 +96,9 @@ class ActivityLock:
 class LockOfOtherProcess(ActivityLock):
     """In a process pool: the lease is in the worker's process, which reports a loss by cancellation."""
 
-    __slots__ = ()
-
     def __init__(self, original: ActivityLock) -> None:
-        self._has_ended = False
-        for each in ("_lock_name", "activity", "name", "owner", "slot", "token", "waited"):
-            setattr(self, each, getattr(original, each))
+        known = vars(original).items()
+        vars(self).update({name: value for name, value in known if name != "_lease"})
 
     @property
     def remaining(self) -> float:

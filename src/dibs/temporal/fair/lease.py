@@ -34,19 +34,6 @@ REPLACED = Ending("expired", "its broker was ended, and another lease has its pl
 class BrokeredLease:
     """A lease from its first call to its end."""
 
-    __slots__ = (
-        "_queued",
-        "deadline",
-        "ending",
-        "fingerprint",
-        "id",
-        "refusal",
-        "renew_at",
-        "slots",
-        "token",
-        "ttl",
-    )
-
     def __init__(self, lease_id: str, ttl: float) -> None:
         self.id = lease_id
         self.fingerprint = fingerprint(lease_id)
