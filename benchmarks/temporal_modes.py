@@ -47,7 +47,7 @@ from benchmarks.temporal_flows import (
     Timed,
 )
 from benchmarks.temporal_world import World, world
-from dibs.stores.temporal.protocol.ids import broker_id, permit_workflow_id
+from dibs.stores.temporal.ids import broker_id, permit_workflow_id
 from dibs.temporal.slots.acquire import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 

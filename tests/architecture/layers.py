@@ -46,8 +46,8 @@ SERVICE = BELOW | names(
 )
 HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
-    "config core.* locks.messages stores.temporal.protocol.*"
-    " temporal.errors temporal.options temporal.permit temporal.sdk"
+    "config core.* locks.messages stores.temporal.ids stores.temporal.wire"
+    " temporal.alarm temporal.errors temporal.options temporal.permit temporal.sdk"
 )
 """What workflow code of Temporal's users relies on, however a permit is granted."""
 
@@ -97,15 +97,12 @@ RULES: Mapping[str, Rule] = {
     "stores.sqlite.*": Rule(
         BELOW | names("stores.aio stores.waker stores.port stores.redact"), siblings=True
     ),
-    # what is said, between workflows and clients: the same on both sides, so it does nothing
-    "stores.temporal.protocol.*": Rule(
-        BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
-    ),
+    # names and messages that workflows and clients share: workflow code imports them, so they do no I/O
+    "stores.temporal.ids": Rule(BASE, not_stdlib=IMPURE - {"os"}, no_async=True),
+    "stores.temporal.wire": Rule(BASE | names("core.*"), not_stdlib=IMPURE, no_async=True),
     "stores.temporal": Rule(),
     "stores.temporal.*": Rule(
-        BELOW
-        | names("stores.aio stores.port stores.loop_thread stores.temporal.protocol.*")
-        | names("stores.temporal"),
+        BELOW | names("stores.aio stores.port stores.loop_thread stores.temporal"),
         siblings=True,
         theirs=names("temporalio"),
     ),
@@ -136,22 +133,25 @@ RULES: Mapping[str, Rule] = {
     "temporal": Rule(
         names("errors lazy temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.errors temporal.options temporal.permit temporal.slots.*")
-        | names("temporal.activity.* temporal.worker.* stores.temporal.protocol.*")
+        | names("temporal.activity.* temporal.worker.* stores.temporal.ids")
     ),
     "temporal.sdk": Rule(theirs=names("temporalio")),
     "temporal.errors": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
+    "temporal.alarm": Rule(theirs=names("temporalio"), not_stdlib=IN_WORKFLOWS),
     "temporal.options": flows(),
     "temporal.permit": flows(),
     # the workflow of a key's broker: no clock, no thread, no I/O but by Temporal
     "temporal.broker.*": Rule(
-        BASE | names("core.* stores.snapshot stores.temporal.protocol.*"),
+        BASE
+        | names("core.* stores.snapshot stores.temporal.ids stores.temporal.wire temporal.alarm"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
     ),
     # a query is asked at any time, and the workflow's own time stands still between its tasks
     "temporal.broker.workflow": Rule(
-        BASE | names("core.* stores.temporal.protocol.* temporal.broker.*"),
+        BASE
+        | names("core.* stores.temporal.ids stores.temporal.wire temporal.alarm temporal.broker.*"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS - {"time"},
@@ -173,13 +173,13 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal.worker.*": Rule(
         BASE
-        | names("config stores.temporal.protocol.* stores.temporal.client stores.temporal.errors")
+        | names("config stores.temporal.ids stores.temporal.client stores.temporal.errors")
         | names("stores.temporal.url temporal.broker.* temporal.sdk temporal.slots.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "temporal.plugin": Rule(
-        BASE | names("config stores.temporal.protocol.* temporal.activity.* temporal.worker.*"),
+        BASE | names("config stores.temporal.ids temporal.activity.* temporal.worker.*"),
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names

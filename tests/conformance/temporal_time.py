@@ -2,8 +2,8 @@
 
 from temporalio import workflow
 
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import BrokerInput
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BrokerInput
 from dibs.temporal.broker.workflow import DibsBroker
 from dibs.testing import ManualClock
 

@@ -7,8 +7,8 @@ from temporalio import workflow
 
 from dibs.core.codec import decode_notification, decode_reply, encode
 from dibs.model import Acquire, Notification, Release, Reply
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import BrokerCall, BrokerInput, News
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BrokerCall, BrokerInput, News
 from dibs.temporal.broker.workflow import DibsBroker
 
 

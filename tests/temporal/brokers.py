@@ -16,15 +16,16 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from dibs.core.codec import decode_reply, encode
 from dibs.model import Acquire, Command, Reply, Status
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import (
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import (
     BrokerAnswer,
     BrokerCall,
     BrokerInput,
     Waited,
     text_of,
+    unpack_command,
 )
+from dibs.temporal.broker.owners import inbox_of
 from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, Waiter
@@ -127,6 +128,15 @@ class Brokered:
             found.append(await self.events(handle))
             end = found[-1][-1].workflow_execution_continued_as_new_event_attributes
             run_id = end.new_execution_run_id
+        return found
+
+    async def commands(self) -> list[Command]:
+        """What this broker's newest run was asked by signals, in order."""
+        found: list[Command] = []
+        for event in await self.events():
+            for payload in event.workflow_execution_signaled_event_attributes.input.payloads:
+                call = json.loads(payload.data)
+                found += [unpack_command(packed, self.key) for packed in call["commands"]]
         return found
 
     async def asked(self) -> list[str]:

@@ -11,7 +11,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from dibs.core.codec import decode_notification
 from dibs.core.timing import MAX_CLAIM_TIMEOUT
 from dibs.model import Granted, Queued, Refused, Release, Released, Revoke
-from dibs.stores.temporal.protocol.wire import BLOCKED, BrokerCall, Waited, read_call
+from dibs.stores.temporal.wire import BLOCKED, BrokerCall, Waited, read_call
 from dibs.temporal.broker.workflow import DibsBroker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (

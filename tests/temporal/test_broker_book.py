@@ -25,9 +25,9 @@ from dibs.model import (
     Renew,
     Reply,
 )
-from dibs.stores.temporal.protocol.owners import inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import AGES, TEXTS, unpack_command
+from dibs.stores.temporal.wire import AGES, TEXTS, unpack_command
 from dibs.temporal.broker.book import QUEUE_LIMIT, ROOM, BrokerBook, in_brief
+from dibs.temporal.broker.owners import inbox_of, owner_of
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP
 

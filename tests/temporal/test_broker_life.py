@@ -26,19 +26,19 @@ from dibs.model import (
     Renewed,
     Status,
 )
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import (
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import (
     FORMAT,
     BrokerCall,
     BrokerInput,
     bytes_of,
     text_of,
 )
-from dibs.temporal.broker import watch as broker_watch
+from dibs.temporal.broker import owners
 from dibs.temporal.broker.book import BrokerBook
-from dibs.temporal.broker.watch import WAITS, OwnerWatch
+from dibs.temporal.broker.owners import WAITS, OwnerWatch
 from dibs.temporal.broker.workflow import DibsBroker
-from dibs.temporal.fair.line import Broker
+from dibs.temporal.fair.calls import Broker, BrokerCalls, PendingCall
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK, HastyBroker, Waiter, serving
@@ -347,7 +347,7 @@ async def test_a_broker_goes_on_where_nobody_can_tell(
 ) -> None:
     """No worker has the activity: it is asked again, and all else is served."""
     monkeypatch.setattr(OwnerWatch, "EVERY", 0.1)
-    monkeypatch.setattr(broker_watch, "_PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(owners, "_PATIENCE", timedelta(seconds=0.2))
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a", ttl=600.0))
         waiter = await here.waiter("w")
@@ -390,8 +390,9 @@ class Starter:
 
     @workflow.run
     async def run(self, key: str) -> bool:
-        broker = Broker(key.encode(), workflow.info().task_queue)
-        return await broker.deliver(BrokerCall([]), lambda: True, lambda: None)
+        call = PendingCall(Broker(key.encode(), workflow.info().task_queue), [], starts=True)
+        await BrokerCalls.of_this_run().send(call).wait_over()
+        return call.delivered
 
 
 async def test_one_that_a_workflow_starts_can_be_listed(temporal_server: TemporalServer) -> None:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 import pytest
 from temporalio import workflow
 
-from dibs.stores.temporal.protocol.owners import inbox_of
-from dibs.stores.temporal.protocol.wire import BrokerAnswer, News
+from dibs.stores.temporal.wire import BrokerAnswer, News
 from dibs.temporal.broker import outbox as broker_outbox
 from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, KeptNotifications, Outbox
+from dibs.temporal.broker.owners import inbox_of
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
 LONG = "n" * 1_000

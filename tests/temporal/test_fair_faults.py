@@ -1,6 +1,7 @@
 """Permits of a broker where things go wrong: a holder ends, a waiter, the worker, or the broker itself."""
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,11 +9,12 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from dibs.model import Revoke
-from dibs.temporal.broker.watch import OwnerWatch
+from dibs.model import Acquire, Granted, Queued, Revoke
+from dibs.temporal.broker.owners import OwnerWatch
 from dibs.temporal.fair import acquire as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
+from tests.temporal.brokers import inbox_of
 from tests.temporal.fair_flows import FLOWS, Held, Holding, Relay, Siblings, TwoSemaphores, TwoTasks
 from tests.temporal.fair_world import WORKFLOWS, Handle, World, fair_world
 from tests.temporal.workers import (
@@ -161,6 +163,26 @@ async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters
         await world.until_holding(waiter)
         await waiter.signal(Holding.leave)
         await waiter.result()
+
+
+async def test_a_permit_that_the_next_broker_has_only_queued_is_lost_at_once(
+    temporal_server: TemporalServer,
+) -> None:
+    """A reminder of its acquire was under way when the broker was terminated."""
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding(acquire={"ttl": 6})
+        reminder = (await world.broker.commands())[0]
+        assert isinstance(reminder, Acquire)
+        await world.broker.handle.terminate()
+        other = await world.broker.ask(world.broker.acquire("another holder"))
+        assert isinstance(other, Granted)
+        inbox = inbox_of(holder.id, holder.first_execution_run_id or "")
+        again = await world.broker.ask(replace(reminder, inbox=inbox))
+        assert isinstance(again, Queued)
+        failure = await failure_of(holder)
+        assert failure.type == "LeaseLost"
+        assert "its broker was ended, and another lease has its place" in failure.message
+        await world.until_waiting(0)
 
 
 async def test_a_broker_that_nobody_serves_is_told_of(

@@ -78,6 +78,26 @@ def test_the_first_reason_of_a_loss_counts() -> None:
     assert lease.lost(101.0)
 
 
+@pytest.mark.parametrize("reply", [Queued(0, 1.0, now=0.0), Granted(8, (), 10.0)])
+def test_a_lease_that_its_broker_no_longer_holds_is_lost_at_once(reply: Queued | Granted) -> None:
+    """Its broker was ended, and a reminder that was under way has queued the id at the next one."""
+    lease = BrokeredLease("id", 10.0)
+    lease.take_reply(Granted(7, (), 10.0), 100.0)
+    deadline = lease.deadline
+    lease.take_reply(reply, 101.0)
+    assert lease.ending is not None
+    assert lease.ending.reason == "expired"
+    assert lease.lost(101.0)
+    assert (lease.token, lease.deadline) == (7, deadline)
+
+
+def test_the_same_grant_again_confirms_a_lease() -> None:
+    lease = BrokeredLease("id", 10.0)
+    lease.take_reply(Granted(7, (), 10.0), 100.0)
+    lease.take_reply(Granted(7, (), 10.0), 101.0)
+    assert lease.deadline == 101.0 + trusted(10.0)
+
+
 def test_what_ends_the_wait() -> None:
     for reply in (Refused("held"), Gone()):
         lease = BrokeredLease("id", 10.0)

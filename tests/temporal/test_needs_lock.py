@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from uuid import uuid4
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowHistory
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
@@ -464,6 +466,67 @@ async def test_11_a_running_workflow_does_not_notice_that_it_is_installed(
                 workflow_runner=UnsandboxedWorkflowRunner(),
             )
             await replayer.replay_workflow(history)
+
+
+@activity.defn
+@needs_lock("load-{tenant}")
+async def load(tenant: str, others: list[str]) -> list[str]:
+    return [tenant, *(await load(others[0], others[1:]) if others else ())]
+
+
+@needs_lock("load-{tenant}")
+@activity.defn
+def load_in_thread(tenant: str, others: list[str]) -> list[str]:
+    return [tenant, *(load_in_thread(others[0], others[1:]) if others else ())]
+
+
+@pytest.mark.parametrize("name", ["load", "load_in_thread"])
+async def test_a_nested_call_runs_only_under_its_own_lock(
+    name: str, temporal_server: TemporalServer
+) -> None:
+    async with working(
+        temporal_server.address, [load, load_in_thread], interceptors=[locks()]
+    ) as world:
+        assert await world.run(Step(name, ["acme", ["acme"]])) == [["acme", "acme"]]
+        (failure,) = await world.run(Step(name, ["acme", ["other"]]))
+        assert failure.startswith("LockNotHeld: ")
+        assert "needs the lock 'load-other', and this activity holds 'load-acme'" in failure
+
+
+@dataclass
+class LeftBehind:
+    """A task that an activity starts and does not await."""
+
+    may_go_on: asyncio.Event
+    task: asyncio.Task[str]
+
+
+left_behind: dict[str, LeftBehind] = {}
+
+
+@activity.defn
+@needs_lock("behind-{name}")
+async def leave_behind(name: str, nested: bool = False) -> str:
+    may_go_on = asyncio.Event()
+
+    async def later() -> str:
+        await may_go_on.wait()
+        return await leave_behind(name, nested=True)
+
+    if not nested:
+        left_behind[name] = LeftBehind(may_go_on, asyncio.create_task(later()))
+    return name
+
+
+async def test_what_an_activity_leaves_behind_does_not_run_after_the_release(
+    temporal_server: TemporalServer,
+) -> None:
+    name = f"{uuid4()}"
+    async with working(temporal_server.address, [leave_behind], interceptors=[locks()]) as world:
+        assert await world.run(Step("leave_behind", [name])) == [name]
+        left_behind[name].may_go_on.set()
+        with pytest.raises(ApplicationError, match="was called after its activity had ended"):
+            await left_behind[name].task
 
 
 async def test_12_work_that_waits_for_a_worker_holds_nothing(

@@ -213,7 +213,7 @@ def test_4_it_is_short_and_renewed_or_one_for_the_whole_time() -> None:
     client = dibs.connect("memory://")
     about = info(schedule_to_close_timeout=3600)
     renewed, short, whole_time = (
-        semaphore_for(need, (), each, "", client)
+        semaphore_for(need, "x", each, "", client)
         for need, each in [
             (need_of(needs_lock("x")(work)), about),
             (need_of(needs_lock("x")(work)), info(start_to_close_timeout=5)),

@@ -8,7 +8,7 @@ import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from dibs.temporal.slots.workflow import (
     FORMAT,
     Adoption,

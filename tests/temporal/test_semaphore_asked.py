@@ -12,7 +12,7 @@ from dibs.errors import InvalidName
 from dibs.temporal import Lock, Semaphore
 from dibs.temporal.errors import Misused
 from dibs.temporal.fair.acquire import unanswered
-from dibs.temporal.fair.line import Broker
+from dibs.temporal.fair.calls import Broker
 from dibs.temporal.options import AcquireOptions
 
 pytestmark = pytest.mark.once

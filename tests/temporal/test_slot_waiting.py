@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from dibs.temporal.slots.acquire import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from dibs.temporal.slots.workflow import PermitSlotInput, PermitSlotWorkflow
 from tests.servers.binaries import temporal_program

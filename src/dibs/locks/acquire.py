@@ -135,8 +135,10 @@ class WaitChecks:
 class AcquireAttempt:
     """An attempt to acquire one key. Setting `stop` ends its waits with `AttemptStopped`.
 
-    With `keep_id` the id belongs to the caller, who gives it up: the attempt never releases it, and fails
-    if it has ended. `before_wait` is called once, if the first answer was no grant.
+    It begins with `lease_id`, else with a new id. If the store has ended an id because nobody claimed its
+    grant, it goes on with what `next_id` returns. With `keep_id` the id belongs to the caller, who gives it
+    up: the attempt never releases it, and fails if it has ended. `before_wait` is called once, if the first
+    answer was no grant.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class AcquireAttempt:
         lease_id: str | None = None,
         stop: StopSignal | None = None,
         *,
+        next_id: Callable[[], str] = new_id,
         keep_id: bool = False,
         before_wait: Callable[[], None] | None = None,
     ) -> None:
@@ -157,6 +160,7 @@ class AcquireAttempt:
         self._on_wait = on_wait
         self._id = lease_id or new_id()
         self._stop = stop
+        self._next_id = next_id
         self._keep_id = keep_id
         self._before_wait = before_wait
         self._doubtful = False
@@ -178,6 +182,10 @@ class AcquireAttempt:
     def is_doubtful(self) -> bool:
         """Whether a copy of its Acquire can still be under way, or a grant to it may have ended unseen."""
         return self._doubtful or self._in_flight
+
+    def keep_position(self) -> None:
+        """Before a cancellation: leave the id in the queue, or holding what was just granted to it."""
+        self._over = True
 
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: no limit; 0: one try, which raises when refused)."""
@@ -293,7 +301,7 @@ class AcquireAttempt:
     def _begin_anew(self) -> None:
         """The id has ended: its grant was not claimed while this process was paused. Take another."""
         self._rt.notifications.forget(self._request.key, fingerprint(self._id))
-        self._id = new_id()
+        self._id = self._next_id()
         self._doubtful = False
         self._sent = None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dibs.errors import LeaseLost as LeaseLost
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
-    from dibs.stores.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
+    from dibs.stores.temporal.ids import permit_workflow_id as permit_workflow_id
     from dibs.temporal.activity.decorator import needs_lock as needs_lock
     from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
     from dibs.temporal.activity.lock import ActivityLock as ActivityLock
@@ -59,7 +59,7 @@ else:
                 "Reentrant",
             ),
             "dibs.temporal.activity.lock": ("ActivityLock", "current_lock"),
-            "dibs.stores.temporal.protocol.ids": ("permit_workflow_id",),
+            "dibs.stores.temporal.ids": ("permit_workflow_id",),
             "dibs.temporal.options": ("DEFAULT_BACKOFF", "DEFAULT_LEASE", "MAX_BACKOFF"),
             "dibs.temporal.errors": ("Misused",),
             "dibs.temporal.activity.interceptor": ("LockInterceptor",),

@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from dibs.config import UNSET, Duration, Unset, check_priority, optional_seconds, safe_ttl, seconds
 from dibs.errors import UnsafeTiming
-from dibs.stores.temporal.protocol import queues
+from dibs.stores.temporal import ids
 from dibs.temporal.errors import Misused, checked
 
 DEFAULT_LEASE = timedelta(minutes=10)
@@ -43,7 +43,7 @@ def named_queue(explicit: str | None = None) -> str | None:
     does not compare the queue of a child's start. Raises `ValueError` for an empty name.
     """
     with workflow.unsafe.sandbox_unrestricted() if workflow.in_workflow() else nullcontext():
-        return queues.named_queue(explicit)
+        return ids.named_queue(explicit)
 
 
 type OnHolderClose = Literal["fast", "safe"]

@@ -13,7 +13,7 @@ from temporalio.exceptions import is_cancelled_exception
 
 from dibs.config import Duration, seconds
 from dibs.locks.messages import format_duration
-from dibs.stores.temporal.protocol.wire import too_new
+from dibs.stores.temporal.wire import too_new
 from dibs.temporal.errors import Misused, NotHolding, PermitLost
 
 

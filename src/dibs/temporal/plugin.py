@@ -1,7 +1,8 @@
 """The plugin that sets up a client and its workers: `Client.connect(…, plugins=[DibsPlugin()])`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, override
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -11,84 +12,61 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
 from dibs.config import Duration
 from dibs.errors import DibsError
-from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.ids import task_queue as queue_of
 from dibs.temporal.activity.decorator import LockBackend, refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows, with_permits
 from dibs.temporal.worker.worker import TemporalWorker, end_quietly, passing_ours
 
 
-class ServedBeside:
+class _SharedWorker:
+    """The worker of one queue that several blocks use. The lock is held while it starts or stops."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.lock = asyncio.Lock()
+        self._worker: TemporalWorker | None = None
+
+    async def start(self, client: Client, queue: str) -> None:
+        """Wait until it is ready. Raises why it cannot be."""
+        async with self.lock:
+            if self._worker is not None:
+                return
+            try:
+                worker = TemporalWorker(client, task_queue=queue)
+            except RuntimeError as error:
+                if "multiple workers" in str(error):
+                    return
+                raise
+            await worker.__aenter__()
+            self._worker = worker
+
+    async def leave(self) -> None:
+        """One user less. The last one lets the worker drain."""
+        self.users -= 1
+        async with self.lock:
+            if not self.users and self._worker is not None:
+                worker, self._worker = self._worker, None
+                await worker.__aexit__(None, None, None)
+
+
+_shared: "WeakKeyDictionary[Client, dict[str, _SharedWorker]]" = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def served_beside(client: Client, queue: str) -> AsyncGenerator[None]:
     """A block in which this process serves permits and brokers.
 
     Temporal allows one worker per queue and client. So the first block starts it, all wait until it is
     ready, and the last one stops it. A worker that somebody else has started serves as well.
     """
-
-    def __init__(self, client: Client, queue: str) -> None:
-        self._client = client
-        self._queue = queue
-
-    async def __aenter__(self) -> None:
-        running = _running.setdefault(self._client, {})
-        self._shared = running.setdefault(self._queue, _SharedWorker())
-        self._shared.users += 1
-        try:
-            async with self._shared.lock:
-                await self._shared.start(self._client, self._queue)
-        except BaseException:
-            await self._leave()
-            raise
-
-    async def __aexit__(self, *about: object) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        """A cancellation meanwhile does not keep the worker from draining."""
-        self._shared.users -= 1
-        leaving = asyncio.create_task(self._stop_if_unused())
-        await asyncio.shield(leaving)
-
-    async def _stop_if_unused(self) -> None:
-        async with self._shared.lock:
-            if self._shared.users:
-                return
-            try:
-                await self._shared.stop()
-            finally:
-                if not self._shared.users:
-                    _running[self._client].pop(self._queue, None)
-
-
-class _SharedWorker:
-    """The worker of several blocks. The lock is held while it starts or stops."""
-
-    def __init__(self) -> None:
-        self.users = 0
-        self.lock = asyncio.Lock()
-        self.worker: TemporalWorker | None = None
-
-    async def start(self, client: Client, queue: str) -> None:
-        """Wait until it is ready. Raises why it cannot be."""
-        if self.worker is not None:
-            return
-        try:
-            worker = TemporalWorker(client, task_queue=queue)
-        except RuntimeError as error:
-            if "multiple workers" in str(error):
-                return
-            raise
-        await worker.__aenter__()
-        self.worker = worker
-
-    async def stop(self) -> None:
-        """Let it drain."""
-        worker, self.worker = self.worker, None
-        if worker is not None:
-            await worker.__aexit__(None, None, None)
-
-
-_running: "WeakKeyDictionary[Client, dict[str, _SharedWorker]]" = WeakKeyDictionary()
+    shared = _shared.setdefault(client, {}).setdefault(queue, _SharedWorker())
+    shared.users += 1
+    try:
+        await shared.start(client, queue)
+        yield
+    finally:
+        await asyncio.shield(asyncio.create_task(shared.leave()))  # a cancellation lets it drain
 
 
 class DibsPlugin(SimplePlugin):
@@ -164,7 +142,7 @@ class DibsPlugin(SimplePlugin):
         if not serves or worker in _served_beside:
             return await next(worker)
         _served_beside.add(worker)
-        async with ServedBeside(worker.client, self.task_queue):
+        async with served_beside(worker.client, self.task_queue):
             await next(worker)
 
 

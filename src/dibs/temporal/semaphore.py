@@ -9,8 +9,7 @@ from temporalio import workflow
 
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
-from dibs.stores.temporal.protocol.ids import permit_workflow_id
-from dibs.stores.temporal.protocol.wire import MOST_SLOTS
+from dibs.stores.temporal.ids import permit_workflow_id
 from dibs.temporal.errors import AcquireTimedOut, Misused, checked
 from dibs.temporal.fair.acquire import acquire_fair, reattach_fair
 from dibs.temporal.options import (
@@ -24,6 +23,9 @@ from dibs.temporal.options import (
 from dibs.temporal.permit import Handoff, Permit, PermitBlock
 from dibs.temporal.slots.acquire import acquire_slot
 from dibs.temporal.slots.permit import reattach_slot
+
+MOST_SLOTS = 1_000
+"""Slots of a pool in slot mode, at most. Each is a workflow ID."""
 
 
 class Semaphore:

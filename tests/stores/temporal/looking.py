@@ -9,8 +9,8 @@ from uuid import uuid4
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import BrokerInput, text_of
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BrokerInput, text_of
 
 
 class Looker:

@@ -12,9 +12,9 @@ from temporalio.worker import Worker
 import dibs
 from dibs.errors import BackendUnavailable
 from dibs.stores.temporal import client as temporal_client
+from dibs.stores.temporal import ids, wire
 from dibs.stores.temporal import store as temporal_store
-from dibs.stores.temporal.protocol import ids, wire
-from dibs.stores.temporal.protocol.ids import broker_id
+from dibs.stores.temporal.ids import broker_id
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.stores.temporal.looking import Looker, new_key

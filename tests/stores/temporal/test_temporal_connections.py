@@ -25,8 +25,8 @@ from dibs.model import (
 )
 from dibs.stores.registry import store_for
 from dibs.stores.temporal import store as temporal_store
-from dibs.stores.temporal.protocol import wire
-from dibs.stores.temporal.protocol.ids import broker_id
+from dibs.stores.temporal import wire
+from dibs.stores.temporal.ids import broker_id
 from tests.stores.redis.both_worlds import Side, acquire, granted, release
 from tests.stores.temporal.looking import Looker, new_key
 

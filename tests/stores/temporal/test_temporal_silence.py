@@ -18,8 +18,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 import dibs.sync
 from dibs.errors import BackendUnavailable
 from dibs.stores.registry import store_for, store_of
+from dibs.stores.temporal import ids, wire
 from dibs.stores.temporal.client import pollers
-from dibs.stores.temporal.protocol import ids, wire
 from tests.cli.processes import Cli, end
 from tests.connections import connection_to
 from tests.servers.temporal import TemporalServer

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.errors import NotConfigured
 from dibs.stores.registry import store_for
-from dibs.stores.temporal.protocol.ids import QUEUE
+from dibs.stores.temporal.ids import QUEUE
 from dibs.stores.temporal.url import read_url
 
 SECRET = "s3cr3t-k3y"

@@ -18,7 +18,7 @@ from temporalio.client import (
 
 from dibs.core.codec import decode_reply
 from dibs.model import Status
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
 from tests.temporal.torture.pace import found, steady

@@ -9,7 +9,7 @@ from contextlib import suppress
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from dibs.temporal.slots.workflow import PermitSlotInput
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import Plan

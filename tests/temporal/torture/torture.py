@@ -10,7 +10,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from dibs.testing.history import read
 from tests.servers.temporal import TemporalServer
 from tests.temporal.torture.crew import Crews, Queues

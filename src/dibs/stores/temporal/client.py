@@ -35,8 +35,7 @@ from dibs.model import Acquire, Command, Failed, Release, Reply
 from dibs.process import FreshLock, on_fork
 from dibs.stores.loop_thread import keep_for_ever
 from dibs.stores.port import MAX_BATCH, time_limit
-from dibs.stores.temporal import errors
-from dibs.stores.temporal.protocol import ids, wire
+from dibs.stores.temporal import errors, ids, wire
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
+from dibs.stores.temporal.ids import serve_hint, terminate_hint, unserved_message
 from dibs.stores.temporal.url import TemporalTarget
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ REACHABLE = "check that the server runs, and the host, port and firewall"
 
 
 def unreachable(error: Exception, target: TemporalTarget) -> DibsError:
-    """No connection could be made; what trying again can't mend is `NotConfigured`."""
+    """The error for a failed connection: `NotConfigured` if trying again cannot help."""
     whole = str(error).lower()
     kind: type[DibsError] = BackendUnavailable
     hint = REACHABLE
@@ -32,7 +32,7 @@ def unreachable(error: Exception, target: TemporalTarget) -> DibsError:
 
 
 def explain(error: "RPCError", target: TemporalTarget) -> DibsError:
-    """The error that callers see, in the stead of the server's own."""
+    """Convert an error of Temporal's client to one of Dibs."""
     from temporalio.service import RPCStatusCode as Code
 
     said = f"({_plain(error.message)})"
@@ -61,7 +61,7 @@ def explain(error: "RPCError", target: TemporalTarget) -> DibsError:
 
 
 def explain_text(error: Exception, target: TemporalTarget) -> DibsError | None:
-    """Likewise of an error whose status the SDK's core tells in a text; None if it tells none."""
+    """The same for an error whose text contains the status. None if it contains none."""
     from temporalio.service import RPCError, RPCStatusCode
 
     said = str(error)
@@ -80,14 +80,14 @@ _STATUSES = {
 
 
 def is_no_namespace(error: "RPCError") -> bool:
-    """What was not found is the namespace, rather than a workflow in it."""
+    """Whether the namespace does not exist, rather than a workflow in it."""
     from temporalio.service import RPCStatusCode
 
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 
 
 def is_passing(error: "RPCError") -> bool:
-    """Worth another try at once: too many calls, or a run that has just ended."""
+    """Whether another try at once can help: after too many calls, or when a run has just ended."""
     from temporalio.service import RPCStatusCode as Code
 
     if error.status is Code.NOT_FOUND:
@@ -98,51 +98,51 @@ def is_passing(error: "RPCError") -> bool:
 
 
 def is_full(error: "RPCError") -> bool:
-    """The server takes no more calls for now."""
+    """Whether the server takes no more calls for now."""
     from temporalio.service import RPCStatusCode
 
     return error.status is RPCStatusCode.RESOURCE_EXHAUSTED
 
 
 def failed(cause: BaseException, target: TemporalTarget) -> DibsError:
-    """A broker refused a call, or ended before it could answer."""
+    """The error for a call that a broker refused, or did not answer before its end."""
     if getattr(cause, "type", "") == "IncompatibleVersion":
         return IncompatibleVersion(f"{target}: {cause}")
     return BackendUnavailable(f"{target}: the broker could not answer ({_plain(str(cause))})")
 
 
 def unserved_by(target: TemporalTarget, queue: str, ours: str, broker: str) -> BackendUnavailable:
-    """No worker serves the broker's queue. It may be another than ours, where another client started it."""
+    """The error if no worker serves the broker's queue: `ours`, or that of the client that started it."""
     if queue == ours:
         return BackendUnavailable(
-            f"{unserved(queue, f' in {target}, so nothing can be granted')}: {serve(queue)}; or name "
-            "another queue with ?task_queue= or TEMPORAL_TASK_QUEUE"
+            f"{unserved_message(queue, f' in {target}, so nothing can be granted')}: {serve_hint(queue)}; "
+            "or name another queue with ?task_queue= or TEMPORAL_TASK_QUEUE"
         )
     return BackendUnavailable(
-        f"{unserved(queue, f', on which the broker {broker} in {target} is')}: {serve(queue)}; or, if "
-        f"nobody holds anything there, {terminate(broker)}, so that it is started anew"
+        f"{unserved_message(queue, f', on which the broker {broker} in {target} is')}: {serve_hint(queue)}; "
+        f"or, if nobody holds anything there, {terminate_hint(broker)}, so that it is started anew"
     )
 
 
 def unanswered(
     target: TemporalTarget, queue: str, seconds: float, heard: float | None
 ) -> BackendUnavailable:
-    """No answer came. `heard`: seconds since a worker polled; None if the server itself is silent."""
+    """The error without an answer. `heard`: seconds since a worker polled; None if the server is silent."""
     told = f"{target} did not answer within {seconds:.3g} s: "
     if heard is None:
         return BackendUnavailable(told + REACHABLE)
     return BackendUnavailable(
         f"{told}is the worker of the task queue {queue!r} well, last heard of {heard:.0f} s ago? "
-        f"If it has died, {serve(queue)}"
+        f"If it has died, {serve_hint(queue)}"
     )
 
 
 _INMOST = re.compile(r'.*(?:message|error): (?:"(?P<text>[^"]+)"|(?P<name>\w+\(\w+\)))')
-"""The last that a chain of errors says, as Rust writes it."""
+"""Innermost message of a chain of errors, as Rust writes it."""
 
 
 def _plain(said: str) -> str:
-    """One line, without the wrappings of the layers below."""
+    """The message in one line, without the prefixes of the layers below."""
     line = re.sub(r"\s+", " ", said).strip()
     line = re.sub(r"^Failed client connect: (Server connection error: )?", "", line)
     inmost = _INMOST.match(line) if line.startswith("tonic::") else None

@@ -37,12 +37,12 @@ from dibs.stores.aio import submit_in_task
 from dibs.stores.loop_thread import BlockingLoopConnection, LoopThread, keep_for_ever
 from dibs.stores.port import BlockingConnection, Deliver, Done, GiveUp, Store
 from dibs.stores.temporal import client as calls
+from dibs.stores.temporal import ids, wire
 from dibs.stores.temporal.client import BrokerClient, TemporalConnection, pollers, rest_at_exit
 from dibs.stores.temporal.errors import is_passing
-from dibs.stores.temporal.protocol import ids, wire
-from dibs.stores.temporal.protocol.queues import serve, task_queue, unserved
-from dibs.stores.temporal.protocol.wire import BLOCKED
+from dibs.stores.temporal.ids import serve_hint, task_queue, unserved_message
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget, read_url
+from dibs.stores.temporal.wire import BLOCKED
 
 if TYPE_CHECKING:
     from temporalio.client import WorkflowExecution
@@ -430,8 +430,8 @@ async def examine(connection: TemporalConnection, brokers: BrokerClient) -> list
 async def _worker(brokers: BrokerClient, queue: str, polled: list[float]) -> Finding:
     """That a worker was heard of does not prove that it lives, so a broker is asked."""
     if not polled:
-        told = unserved(queue, ", so nothing can be granted")
-        return Finding("worker", "problem", told, serve(queue))
+        told = unserved_message(queue, ", so nothing can be granted")
+        return Finding("worker", "problem", told, serve_hint(queue))
     ages = sorted(max(time.time() - each, 0.0) for each in polled)
     alive = [ago for ago in ages if ago < ALIVE]
     workers = "a worker serves" if len(alive) < 2 else f"{len(alive)} workers serve"
@@ -442,7 +442,7 @@ async def _worker(brokers: BrokerClient, queue: str, polled: list[float]) -> Fin
             await brokers.apply([Release(key, secrets.token_urlsafe(18), tombstone=1.0)])
     except (TimeoutError, DibsError):
         told += f", but none has answered within {PROBE_TIMEOUT:.0f} s: they may have died since"
-        return Finding("worker", "problem", told, serve(queue))
+        return Finding("worker", "problem", told, serve_hint(queue))
     if not alive:
         told += ": it answers, so this machine's clock seems to be ahead of the server's"
         return Finding("worker", "warning", told, "have this machine's clock set by NTP")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 from dibs.errors import NotConfigured
-from dibs.stores.temporal.protocol.queues import task_queue
+from dibs.stores.temporal.ids import task_queue
 
 if TYPE_CHECKING:
     from temporalio.client import Client

@@ -16,6 +16,7 @@ from temporalio.exceptions import CancelledError as ActivityCancelled
 from temporalio.worker import ExecuteActivityInput
 
 import dibs
+from dibs.core.names import shown
 from dibs.errors import DibsError, LeaseLost
 from dibs.temporal.activity import errors
 from dibs.temporal.activity.decorator import LockBackend, LockNeed
@@ -30,7 +31,6 @@ from dibs.temporal.activity.semaphore import (
     ActivitySemaphore,
     LockStores,
     QueuePosition,
-    name_shown,
     owner_of,
     semaphore_for,
     times_of,
@@ -43,7 +43,7 @@ BEAT = 5.0
 """Seconds between the heartbeats of a wait, even without a heartbeat timeout: so it can be cancelled."""
 
 LOOK = 0.2
-"""Seconds between looks whether a waiting plain function is cancelled: Temporal tells only tasks."""
+"""Seconds between checks whether a waiting plain function is cancelled: Temporal only cancels tasks."""
 
 AT_LEAST = 0.05
 """Seconds that each attempt waits, so that it gets a position in the queue."""
@@ -81,7 +81,7 @@ class LockTerms:
 class LockAttempt:
     """One attempt, from its beginning in a worker's slot.
 
-    `own` is the server's information about it, `info` the same without what attempts leave to each other.
+    `own`: the server's info. `info`: the same without our heartbeat detail.
     """
 
     def __init__(self, terms: LockTerms, own: Info, info: Info, heartbeats: HeartbeatClock) -> None:
@@ -102,13 +102,9 @@ class LockAttempt:
         self._is_sync = asked.executor is not None
         terms = self._terms
         try:
-            function = asked.fn
-            this = getattr(function, "__self__", None)
-            if not hasattr(function, "__qualname__"):
-                this = function  # an object with __call__
-            arguments = tuple(asked.args) if this is None else (this, *asked.args)
+            lock_name = self._need.name_for(asked.fn, asked.args)
             store = terms.stores.client(terms.backend)
-            semaphore = semaphore_for(self._need, arguments, self._info, terms.application, store)
+            semaphore = semaphore_for(self._need, lock_name, self._info, terms.application, store)
             semaphore.position = self._position
             lease = (await self._lease(semaphore)).adopt()
         except LeaseLost as error:
@@ -118,7 +114,8 @@ class LockAttempt:
         lock = ActivityLock(
             lease,
             activity=self._need.activity,
-            name=name_shown(semaphore),
+            lock_name=lock_name,
+            name=_name_shown(semaphore),
             owner=owner_of(self._info, terms.application),
             waited=asyncio.get_running_loop().time() - self._begun,
         )
@@ -152,7 +149,7 @@ class LockAttempt:
         if not self._info.is_local:
             left = self._position.left_to(self._info.attempt + 1)
             activity.heartbeat(*self._info.heartbeat_details, left)
-        raise errors.waiting(name_shown(semaphore), self._waited())
+        raise errors.waiting(_name_shown(semaphore), self._waited())
 
     async def _until_done(
         self, acquiring: asyncio.Task[dibs.Lease], shutdown: asyncio.Task[None], bound: float
@@ -210,7 +207,7 @@ class LockAttempt:
         return 0 < self._max_attempts <= self._info.attempt
 
     def _waited(self) -> float:
-        """Seconds since the start of the first of the attempts that have only waited."""
+        """Seconds since the first of the attempts that have only waited started."""
         before = self._info.started_time.timestamp() - self._position.since
         return max(before, 0.0) + asyncio.get_running_loop().time() - self._begun
 
@@ -273,6 +270,12 @@ class LockAttempt:
         if not self._is_sync:
             with suppress(RuntimeError):  # the body has just ended
                 alarm.reschedule(0.0)
+
+
+def _name_shown(semaphore: ActivitySemaphore) -> str:
+    """Its name, for people."""
+    name = semaphore.name
+    return shown(name.encode() if isinstance(name, str) else name)
 
 
 async def _acquired(semaphore: ActivitySemaphore, wait: float | None) -> dibs.Lease:

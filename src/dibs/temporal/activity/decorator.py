@@ -5,7 +5,7 @@ Nothing here does I/O, since workflows import the modules of their activities in
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,10 @@ from temporalio import workflow
 from dibs import NameTemplate
 from dibs.client import default_is_named
 from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
-from dibs.core.names import key_of
 from dibs.errors import InvalidName, NotConfigured
 from dibs.stores.registry import check_scheme
 from dibs.temporal.activity.errors import no_activity, not_installed
-from dibs.temporal.activity.lock import held_for
+from dibs.temporal.activity.lock import lock_of, refuse_without
 from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
 
 if TYPE_CHECKING:
@@ -85,12 +84,12 @@ class LockName:
                     f"(it has: {names}; a field of one is written {{parameter.field}})"
                 )
 
-    def of(self, arguments: tuple[Any, ...]) -> str | bytes:
+    def of(self, arguments: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> str | bytes:
         """The name for these arguments, with `self` if the activity is a method.
 
         Raises `TypeError` for a value that makes no name, or an argument without such a field.
         """
-        bound = self._signature.bind(*arguments)
+        bound = self._signature.bind(*arguments, **(named or {}))
         bound.apply_defaults()
         values = {each: _value(each, bound.arguments) for each in self._template.fields}
         return self._template.filled(values)
@@ -98,27 +97,13 @@ class LockName:
 
 def _value(field: str, arguments: Mapping[str, Any]) -> object:
     head, *rest = field.split(".")
-    value = arguments[head]
+    value: Any = arguments[head]
     for part in rest:
         try:
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         except (AttributeError, KeyError):
             raise TypeError(f"{head} is a {type(value).__name__}, which has no {part}") from None
     return value
-
-
-def full_name(application: str, name: str | bytes) -> str | bytes:
-    """The name with the application in front, so that applications do not share locks.
-
-    Raises `InvalidName` if it is too long.
-    """
-    full: str | bytes = name
-    if application:
-        full = (
-            f"{application}:{name}" if isinstance(name, str) else application.encode() + b":" + name
-        )
-    key_of("semaphore", full)
-    return full
 
 
 NEED = "__dibs_needs_lock__"
@@ -141,6 +126,13 @@ class LockNeed:
     wait_in_slot: float | Unset | None
     priority: int
     application: str | None
+
+    def name_for(self, function: Any, arguments: Sequence[Any]) -> str | bytes:
+        """The name for a call by Temporal. Raises `TypeError` as `LockName.of` does."""
+        this = getattr(function, "__self__", None)
+        if not hasattr(function, "__qualname__"):
+            this = function  # an object with __call__
+        return self.name.of(tuple(arguments) if this is None else (this, *arguments))
 
 
 def needs_lock[F: Callable[..., Any]](
@@ -165,7 +157,8 @@ def needs_lock[F: Callable[..., Any]](
     `"report:{day}"` takes the activity's parameter `day`, `"{order.tenant}"` a field of one. `capacity` is
     1 unless it is given. `max_locks` and `lock_name` are other words for both; with `lock_name` alone,
     or with nothing, there are 5 slots, and the name is the function's. `backend` is a store's URL, a
-    client or the name of a store (None: the interceptor's, then the default store).
+    client or the name of a store (None: the interceptor's, then the default store). The function may call
+    itself only with arguments that make the same name.
 
     Contention: waits in turn, by `priority`, for at most `wait` seconds (None: as long as the activity's
     timeouts allow). Then it fails with `AcquireTimeout`, without a retry. An attempt that has waited for
@@ -226,27 +219,33 @@ def refuse_locked_workflows(workflows: Iterable[type]) -> None:
 
 
 def _guarded(function: Callable[..., Any], need: LockNeed) -> Callable[..., Any]:
-    """The function, which refuses to run unless its caller holds the lock for it."""
+    """The function, which refuses to run unless its caller holds the lock for it.
+
+    It may call itself as long as its arguments name the same lock.
+    """
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            _check(need)
+        async def run_in_task(*args: Any, **kwargs: Any) -> Any:
+            _check(need, args, kwargs)
             return await function(*args, **kwargs)
 
-    else:
+        return run_in_task
 
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            _check(need)
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _check(need, args, kwargs)
+        return function(*args, **kwargs)
 
     return run
 
 
-def _check(need: LockNeed) -> None:
-    if not held_for(need.activity):
+def _check(need: LockNeed, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Raises `ApplicationError` unless the lock is held that these arguments name."""
+    lock = lock_of(need.activity)
+    if lock is None:
         raise no_activity(need.activity) if workflow.in_workflow() else not_installed(need.activity)
+    refuse_without(lock, need.name.of(arguments, named))
 
 
 def _checked_name(

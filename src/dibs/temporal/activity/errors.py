@@ -16,6 +16,7 @@ from dibs.errors import (
 )
 
 NOT_INSTALLED = "LockNotInstalled"
+NOT_HELD = "LockNotHeld"
 WAITING = "WaitingForLock"
 
 AWAY = timedelta(seconds=1)
@@ -41,6 +42,26 @@ def no_activity(function: str) -> ApplicationError:
         f"needs_lock is for activities, and {function} runs in a workflow: there write `async with "
         "dibs.temporal.Semaphore(...).acquire():` around what needs the lock",
         type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
+def called_too_late(activity: str) -> ApplicationError:
+    """A task or thread that the activity has left behind calls it again."""
+    return ApplicationError(
+        f"{activity} was called after its activity had ended and released the lock: "
+        "an activity has to await the tasks that it starts",
+        type=NOT_HELD,
+        non_retryable=True,
+    )
+
+
+def other_lock(activity: str, *, held: str | bytes, needed: str | bytes) -> ApplicationError:
+    """The activity calls itself with arguments that make another name."""
+    return ApplicationError(
+        f"{activity} needs the lock {needed!r}, and this activity holds {held!r}: run it as "
+        f"another activity, or call {activity.rpartition('.')[2]}.__wrapped__, which takes no lock",
+        type=NOT_HELD,
         non_retryable=True,
     )
 

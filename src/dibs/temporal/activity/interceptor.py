@@ -16,6 +16,7 @@ from temporalio.worker import (
 )
 
 from dibs.config import Duration, Unset, optional_seconds
+from dibs.errors import DibsError
 from dibs.temporal.activity.attempt import HeartbeatClock, LockAttempt, LockTerms
 from dibs.temporal.activity.decorator import (
     LockBackend,
@@ -24,7 +25,7 @@ from dibs.temporal.activity.decorator import (
     need_of,
     refuse_nowhere,
 )
-from dibs.temporal.activity.lock import held_for
+from dibs.temporal.activity.lock import is_held_for
 from dibs.temporal.activity.semaphore import LockStores, without_position
 
 WAIT_IN_SLOT = 5.0
@@ -110,13 +111,24 @@ class _Inbound(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
         need = need_of(input.fn)
-        if need is None or held_for(need.activity):  # another interceptor like this has it
+        if need is None or _is_held(need, input):  # another interceptor like this has it
             return await super().execute_activity(input)
         outbound = self._outbound
         attempt = LockAttempt(
             self._locks.terms(need), outbound.own_info, outbound.info(), outbound.heartbeats
         )
         return await attempt.run(input, super().execute_activity)
+
+
+def _is_held(need: LockNeed, asked: ExecuteActivityInput) -> bool:
+    try:
+        return is_held_for(need.activity, need.name_for(asked.fn, asked.args))
+    except (
+        DibsError,
+        TypeError,
+        ValueError,
+    ):  # arguments that make no name: the attempt reports it
+        return False
 
 
 class _Outbound(ActivityOutboundInterceptor):

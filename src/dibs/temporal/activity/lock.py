@@ -6,9 +6,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from temporalio import activity
+from temporalio.exceptions import CancelledError
 
 from dibs.config import Duration
 from dibs.errors import DibsError, LeaseLost, NotHeld
+from dibs.temporal.activity.errors import called_too_late, lost, other_lock
 
 if TYPE_CHECKING:
     from dibs import Lease
@@ -19,14 +21,23 @@ _current: "ContextVar[ActivityLock]" = ContextVar("dibs_activity_lock")
 class ActivityLock:
     """One slot of a lock, held while an activity runs."""
 
-    __slots__ = ("_lease", "_silent", "activity", "name", "owner", "slot", "token", "waited")
-
     def __init__(
-        self, lease: "Lease", *, activity: str, name: str, owner: str, waited: float
+        self,
+        lease: "Lease",
+        *,
+        activity: str,
+        lock_name: str | bytes,
+        name: str,
+        owner: str,
+        waited: float,
     ) -> None:
         self._lease = lease
+        self._lock_name = lock_name
+        """The name that the activity's arguments made."""
         self._silent = False
         """The activity missed its heartbeats, so the lease is no longer renewed."""
+        self._has_ended = False
+        """The activity has ended, and the lock is released or soon will be."""
         self.activity = activity
         """The function that needs it."""
         self.name = name
@@ -72,6 +83,11 @@ class ActivityLock:
             raise loss_of(self)
         self._lease.ensure(needs)
 
+    def _refuse_lost(self) -> None:
+        """Raises the error with which an activity fails that has lost its lock."""
+        if self.lost:
+            raise lost(loss_of(self))
+
     def __repr__(self) -> str:
         state = self.reason or "held"
         return f"<ActivityLock {self.key}, token {self.token}, {state}>"
@@ -80,11 +96,9 @@ class ActivityLock:
 class LockOfOtherProcess(ActivityLock):
     """In a process pool: the lease is in the worker's process, which reports a loss by cancellation."""
 
-    __slots__ = ()
-
     def __init__(self, original: ActivityLock) -> None:
-        for each in ("activity", "name", "owner", "slot", "token", "waited"):
-            setattr(self, each, getattr(original, each))
+        known = vars(original).items()
+        vars(self).update({name: value for name, value in known if name != "_lease"})
 
     @property
     def remaining(self) -> float:
@@ -109,6 +123,11 @@ class LockOfOtherProcess(ActivityLock):
             raise LeaseLost(
                 "the activity was cancelled, as its lock was lost or its workflow said so"
             )
+
+    def _refuse_lost(self) -> None:
+        """Raises Temporal's own error, with which a cancelled activity ends."""
+        if self.lost:
+            raise CancelledError("cancelled, or its lock was lost")
 
 
 def stop_renewing(lock: ActivityLock) -> None:
@@ -139,17 +158,33 @@ def current_lock() -> ActivityLock:
         raise NotHeld("no activity that was decorated with needs_lock() is running here") from None
 
 
-def held_for(activity: str) -> bool:
-    """Whether a lock is held for that activity here."""
+def is_held_for(activity: str, lock_name: str | bytes) -> bool:
+    """Whether the lock of this name is held for that activity here."""
+    lock = lock_of(activity)
+    return lock is not None and not lock._has_ended and lock._lock_name == lock_name
+
+
+def lock_of(activity: str) -> ActivityLock | None:
+    """The current lock if it is of that activity. It may have ended."""
     lock = _current.get(None)
-    return lock is not None and lock.activity == activity
+    return lock if lock is not None and lock.activity == activity else None
+
+
+def refuse_without(lock: ActivityLock, lock_name: str | bytes) -> None:
+    """Raises `ApplicationError` unless the lock is held, and is the one of this name."""
+    if lock._has_ended:
+        raise called_too_late(lock.activity)
+    if lock._lock_name != lock_name:
+        raise other_lock(lock.activity, held=lock._lock_name, needed=lock_name)
+    lock._refuse_lost()
 
 
 @contextmanager
 def as_current(lock: ActivityLock) -> Generator[None]:
-    """Make it the current lock in this block."""
+    """Make it the current lock in this block, with which the activity ends."""
     token = _current.set(lock)
     try:
         yield
     finally:
+        lock._has_ended = True
         _current.reset(token)

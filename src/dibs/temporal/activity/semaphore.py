@@ -12,14 +12,14 @@ from temporalio.activity import Info
 
 import dibs
 from dibs.config import UNSET, LockConfig, seconds
-from dibs.core.names import shown
+from dibs.core.names import key_of
 from dibs.core.timing import DRIFT, margin
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.requests import AcquireRequest
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
-from dibs.temporal.activity.decorator import LockBackend, LockNeed, full_name, refuse_nowhere
+from dibs.temporal.activity.decorator import LockBackend, LockNeed, refuse_nowhere
 
 # -- the position in the queue --------------------------------------------------------------------------
 
@@ -58,9 +58,10 @@ class QueuePosition:
         parts = (self._salt, self._run, self._activity, self._url)
         return urlsafe_b64encode(sha256(repr(parts).encode()).digest()[:18]).decode()
 
-    def begin_anew(self) -> None:
-        """The id has ended, so the wait begins again at the end of the queue."""
+    def next_id(self) -> str:
+        """The id has ended. Return another one, with which the wait begins at the end of the queue."""
         self._salt = _salt()
+        return self.lease_id
 
     def left_to(self, attempt: int) -> dict[str, Any]:
         """Heartbeat detail from which that attempt continues."""
@@ -80,38 +81,20 @@ def _salt() -> str:
     return urlsafe_b64encode(os.urandom(18)).decode()
 
 
-class _PositionAttempt(AcquireAttempt):
-    """An acquire that can end without giving up its position."""
-
-    __slots__ = ("_position",)
-
-    def __init__(
-        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None, position: QueuePosition
-    ) -> None:
-        super().__init__(rt, request, on_wait, position.lease_id)
-        self._position = position
-
-    def keep_position(self) -> None:
-        """Leave the id in the queue at the end, or holding what was just granted to it."""
-        self._over = True
-
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self._position.begin_anew()
-        self._id = self._position.lease_id
-
-
 class ActivitySemaphore(dibs.Semaphore):
     """A semaphore that acquires for one queue position, with an owner in Temporal's terms."""
 
     owner: str
     position: QueuePosition
-    _pending: _PositionAttempt | None = None
+    _pending: AcquireAttempt | None = None
 
     def _attempt(
         self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
     ) -> AcquireAttempt:
-        self._pending = _PositionAttempt(rt, request, on_wait, self.position)
+        position = self.position
+        self._pending = AcquireAttempt(
+            rt, request, on_wait, position.lease_id, next_id=position.next_id
+        )
         return self._pending
 
     def keep_position(self) -> None:
@@ -130,16 +113,13 @@ class ActivitySemaphore(dibs.Semaphore):
 
 def semaphore_for(
     need: LockNeed,
-    arguments: tuple[Any, ...],
+    lock_name: str | bytes,
     info: Info,
     application: str,
     client: dibs.Client,
 ) -> ActivitySemaphore:
-    """The semaphore for one attempt of an activity.
-
-    Raises `TypeError` for an argument that makes no name, `InvalidName` for a name that is too long.
-    """
-    name = full_name(application, need.name.of(arguments))
+    """The semaphore for one attempt of an activity. Raises `InvalidName` for a name that is too long."""
+    name = _full_name(application, lock_name)
     longest = longest_hold(times_of(info))
     given = {
         "ttl": UNSET if need.ttl is None else need.ttl,
@@ -158,16 +138,24 @@ def semaphore_for(
     return semaphore
 
 
+def _full_name(application: str, name: str | bytes) -> str | bytes:
+    """The name with the application in front, so that applications do not share locks.
+
+    Raises `InvalidName` if it is too long.
+    """
+    full: str | bytes = name
+    if application:
+        full = (
+            f"{application}:{name}" if isinstance(name, str) else application.encode() + b":" + name
+        )
+    key_of("semaphore", full)
+    return full
+
+
 def owner_of(info: Info, application: str) -> str:
     """`{application}:{run id}:{activity id}`."""
     run = info.workflow_run_id or info.activity_run_id or ""
     return ":".join(each for each in (application, run, info.activity_id) if each)
-
-
-def name_shown(semaphore: ActivitySemaphore) -> str:
-    """Its name, for people."""
-    name = semaphore.name
-    return shown(name.encode() if isinstance(name, str) else name)
 
 
 # -- times ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """One key's book at its broker: the ledger, with other rules for waiters that are workflows. Pure.
 
-A workflow that waits sends no heartbeats, since each would stay in its history. So its place stands until a
-signal no longer reaches it, and the broker claims its grant for it.
+A workflow that waits sends no heartbeats, since each would stay in its history. So it keeps its position
+until a signal no longer reaches it, and the broker claims its grant for it.
 """
 
 import json
@@ -31,8 +31,8 @@ from dibs.model import (
     Waiter,
 )
 from dibs.stores.snapshot import dump, load
-from dibs.stores.temporal.protocol.owners import Owner, owner_of
-from dibs.stores.temporal.protocol.wire import AGES
+from dibs.stores.temporal.wire import AGES
+from dibs.temporal.broker.owners import Owner, owner_of
 
 QUEUE_LIMIT = 1_500
 """Waiters that one key can have."""
@@ -41,7 +41,7 @@ ROOM = 1_200_000
 """Bytes of JSON that a book can have. The next run takes it over, in a message of 2 MB at most."""
 
 ENTRY = 350
-"""Bytes that a hold or a place has at most besides its texts."""
+"""Bytes that a hold or a waiter has at most besides its texts."""
 
 TOMBSTONE = 150
 """Bytes of a tombstone."""
@@ -50,11 +50,11 @@ FULL_AGAIN = 1.0
 """Seconds after which a client that found no room asks again."""
 
 HOLDERS = 8
-"""Holders that are named to a workflow that has waited in vain."""
+"""Holders in the error of a workflow that has waited in vain."""
 
 
 class BrokerBook:
-    """One key's book, and what the broker knows of the workflows in it."""
+    """One key's book, and what the broker knows about the workflows in it."""
 
     def __init__(self, key: bytes, state: dict[str, Any] | None = None) -> None:
         state = state or {}
@@ -62,10 +62,10 @@ class BrokerBook:
         self.key = key
         self.book = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self._sizes = {entry.id: _size(entry) for entry in self.book.entries()}
-        """Bytes of each entry, also of some that have gone."""
+        """Bytes of each entry, also of some that have ended."""
         self._size = sum(self._sizes.values())
         self._unfinished = False
-        """The last `settle` has left something to be done at once."""
+        """The last `settle` has left work to be done at once."""
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -74,7 +74,7 @@ class BrokerBook:
 
     def dump(self) -> dict[str, Any]:
         """For the next run."""
-        self._forget_what_has_gone()
+        self._forget_ended()
         return {"book": dump(self.book), "asked": self._asked, "fast": self._fast}
 
     # -- commands -----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class BrokerBook:
         if isinstance(command, Acquire) and owner_of(command.inbox):
             command = replace(command, waiter_ttl=min(command.waiter_ttl, AGES))
         answer = ledger.apply(self.book, command, now, stamp)
-        self._stands_without_heartbeats(getattr(command, "id", ""))
+        self._exempt_from_heartbeats(getattr(command, "id", ""))
         return answer
 
     def _has_room_for(self, command: Acquire | Release) -> bool:
@@ -110,7 +110,7 @@ class BrokerBook:
         self._sizes[entry_id] = size
 
     def settle(self, now: float, stamp: int) -> list[Notification]:
-        """Do what time alone brings and commands have left over, or the first part of it."""
+        """Expire and grant what is due, or the first part of it. Return the notifications."""
         transition = Transition(self.book, self.key, now, stamp)
         transition.steps = BATCH_STEPS
         first = self.book.first()
@@ -120,7 +120,7 @@ class BrokerBook:
         return transition.notifications
 
     def status(self, now: float, stamp: int) -> Status:
-        """Who holds and who waits; this changes nothing, as a query must."""
+        """The status, computed on a copy, since a query must change nothing."""
         copy = load(dump(self.book), QUEUE_LIMIT)
         reply, _ = ledger.apply(copy, Inspect(self.key), now, stamp)
         assert isinstance(reply, Status)
@@ -150,8 +150,8 @@ class BrokerBook:
 
     # -- workflows ----------------------------------------------------------------------------------
 
-    def _stands_without_heartbeats(self, entry_id: str) -> None:
-        """A workflow sends none, so the ledger must not pass it over for lack of them."""
+    def _exempt_from_heartbeats(self, entry_id: str) -> None:
+        """Keep the ledger from passing over a workflow, which sends no heartbeats."""
         place = self.book.get(entry_id)
         if isinstance(place, QueueEntry) and owner_of(place.inbox):
             place.silence = inf
@@ -159,22 +159,22 @@ class BrokerBook:
             self._asked[entry_id] = place.grant_ttl
 
     def mark_fast(self, command: Command, owner: Owner) -> None:
-        """What this id holds ends with that run."""
+        """Note that the lease of this command ends with that run."""
         if isinstance(command, Acquire | Renew) and self.book.get(command.id) is not None:
             self._fast[command.id] = owner
 
     def fast_owners(self) -> list[Owner]:
-        """Runs whose end frees something."""
-        self._forget_what_has_gone()
+        """Runs with whose end their leases end."""
+        self._forget_ended()
         return sorted({self._fast[hold.id] for hold in self.book.holds() if hold.id in self._fast})
 
     def head_owner(self) -> Owner | None:
-        """The workflow that waits first: closed, it would be in everybody's way as long as it doesn't fit."""
+        """The workflow at the head of the queue. If it has closed, it would block the others."""
         head = self.book.first()
         return owner_of(head.inbox) if head is not None else None
 
     def ids_granted(self, notifications: Sequence[Notification]) -> dict[str, list[str]]:
-        """The ids that have just been granted by pushes, by inbox."""
+        """The ids that these notifications grant, by inbox."""
         leases = {
             notification.lease for notification in notifications if notification.event == "granted"
         }
@@ -188,12 +188,12 @@ class BrokerBook:
     def claimed(
         self, ids: Sequence[str], notifications: Sequence[Notification], now: float, stamp: int
     ) -> list[Notification]:
-        """The notifications again, with these grants claimed for workflows that are about to be told of them.
+        """Claim these grants for workflows, and return the notifications with their whole ttl.
 
-        Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
-        or that has closed, and its grant is taken back. However late that is known, the grant stands.
+        If the signal is delivered, it is in the history of a running workflow, which will act on it. If the
+        workflow has closed, its grant is taken back, however late that is known.
 
-        It is no command: one might grant others what an earlier one has left over, and so without end.
+        This is no command, because a command can grant others what an earlier one has left over.
         """
         stands: dict[str, tuple[str, float]] = {}
         for entry_id in ids:
@@ -210,7 +210,7 @@ class BrokerBook:
     def gone(
         self, missed: Mapping[str, Sequence[str]], now: float, stamp: int
     ) -> list[Notification]:
-        """Workflows have closed, by inbox: they wait no longer, and never learnt of these grants."""
+        """Release positions of closed workflows, and the grants that never reached them, both by inbox."""
         lost: dict[str, list[str]] = {inbox: [] for inbox in missed}
         for entry in self.book.entries():
             inbox = getattr(entry, "inbox", "")
@@ -219,7 +219,7 @@ class BrokerBook:
         return self._release([each for ids in lost.values() for each in ids], now, stamp)
 
     def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Notification]:
-        """These runs have ended, and what they hold ends with them."""
+        """Release the leases of runs that have closed."""
         return self._release([e for e, owner in self._fast.items() if owner in owners], now, stamp)
 
     def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Notification]:
@@ -228,7 +228,7 @@ class BrokerBook:
             told += ledger.apply(self.book, Release(self.key, entry_id), now, stamp)[1]
         return told
 
-    def _forget_what_has_gone(self) -> None:
+    def _forget_ended(self) -> None:
         for known in (self._asked, self._fast):
             for entry_id in [each for each in known if self.book.get(each) is None]:
                 del known[entry_id]
@@ -236,7 +236,7 @@ class BrokerBook:
     # -- time ---------------------------------------------------------------------------------------
 
     def next_change(self, now: float) -> float | None:
-        """When time alone changes something for those who wait; None while nobody waits."""
+        """When time alone next changes something for a waiter. None if nobody waits."""
         if not self.book.waiting:
             return None
         if self._unfinished:
@@ -251,22 +251,22 @@ class BrokerBook:
         return max(min(times), now)
 
     def last_expiry(self, now: float) -> float:
-        """After this time nothing is left of what is here now and has an end."""
+        """When the last of the present entries that can expire has expired."""
         ends = (entry.expires for entry in self.book.entries())
         return max((at for at in ends if at < now + AGES / 2), default=0.0)
 
 
 def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
-    """A place, and a grant that a workflow can't know of."""
+    """Whether the entry is a waiter, or a grant that its workflow cannot know of."""
     if isinstance(entry, Hold):
         return entry.state == "unclaimed" or entry.id in unheard
     return isinstance(entry, QueueEntry)
 
 
-def _standing(push: Notification, lease_id: str, ttl: float) -> Notification:
-    """A grant's notification, of a grant that stands for its whole ttl."""
-    proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
-    return replace(push, claim_timeout=ttl, proof=proof)
+def _standing(given: Notification, lease_id: str, ttl: float) -> Notification:
+    """The notification of a grant that is claimed for its whole ttl."""
+    proof = proof_of(given.key, lease_id, given.token, given.slots, given.granted_at, ttl)
+    return replace(given, claim_timeout=ttl, proof=proof)
 
 
 def _size(entry: Entry | Acquire) -> int:
@@ -276,7 +276,7 @@ def _size(entry: Entry | Acquire) -> int:
 
 
 def in_brief(status: Status, leases: set[str]) -> Status:
-    """What a workflow needs that gives up: who holds it, and where these leases are in the queue."""
+    """The part of a status that a workflow needs: some holders, and the queue up to these leases."""
     soonest = sorted(status.holders, key=lambda holder: holder.expires_in)[:1]
     shown = status.holders[:HOLDERS]
     places = [waiter.lease for waiter in status.waiters]

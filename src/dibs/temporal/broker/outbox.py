@@ -1,4 +1,4 @@
-"""What a broker sends: signals to workflows, and notifications for plain clients that wait."""
+"""A broker's messages: signals to workflows, and notifications for plain clients that wait."""
 
 import asyncio
 import json
@@ -9,15 +9,19 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.owners import owner_of
-from dibs.stores.temporal.protocol.wire import BrokerAnswer, News, Packed
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BrokerAnswer, News, Packed
+from dibs.temporal.broker.owners import owner_of
 
 AT_A_TIME = 32
 """Signals under way. A server keeps 100 events for the next task of a workflow, and then fails its tasks."""
 
 A_SIGNAL = 30_000
 """Bytes of several messages in one signal. With `AT_A_TIME`, a task sends less than a message can have."""
+
+
+type _Message = tuple[str, Any, list[str]]
+"""Kind, content, and the ids of grants that the run learns of by it."""
 
 
 class Outbox:
@@ -32,39 +36,41 @@ class Outbox:
         """`landed(inbox, granted, there)`: the signal with these grants has arrived, or its run is gone."""
         self._key = key
         self._landed = landed
-        self._messages = {inbox: deque(map(tuple, kept)) for inbox, kept in (state or {}).items()}
-        """Kind, content, and the ids of grants that the run learns of by it."""
+        self._messages: dict[str, deque[_Message]] = {
+            inbox: deque((kind, content, granted) for kind, content, granted in kept)
+            for inbox, kept in (state or {}).items()
+        }
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def dump(self) -> dict[str, list[Any]]:
-        """What was not yet sent, for the next run."""
+        """Unsent messages, for the next run."""
         return {inbox: list(kept) for inbox, kept in self._messages.items()}
 
     def size(self) -> int:
-        """Bytes of that."""
+        """Bytes of `dump()`."""
         return len(json.dumps(self.dump()))
 
     @property
     def is_sending(self) -> bool:
-        """A signal was sent and has not arrived."""
+        """Whether a signal was sent and has not arrived."""
         return bool(self._under_way)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is to be sent, and nothing is under way."""
+        """Whether nothing is to be sent, and nothing is under way."""
         return not self._messages and not self._under_way
 
     def put(self, inbox: str, message: BrokerAnswer | Packed, granted: Sequence[str] = ()) -> None:
-        """Add an answer or a notification. What is for no workflow's run is dropped."""
+        """Add an answer or a notification. Without a workflow's run as receiver it is dropped."""
         if owner_of(inbox) is None:
             return
         answer = isinstance(message, BrokerAnswer)
         content = vars(message) if isinstance(message, BrokerAnswer) else message
-        kept = self._messages.setdefault(inbox, deque())
+        kept: deque[_Message] = self._messages.setdefault(inbox, deque())
         kept.append(("answer" if answer else "notification", content, list(granted)))
 
     def send(self) -> None:
-        """Send a signal to each run that has got its last one, those first that have waited longest."""
+        """Send a signal to each run that has received its last one. The longest waiting go first."""
         ready = [each for each in self._messages if each not in self._under_way]
         for inbox in ready[: AT_A_TIME - len(self._under_way)]:
             sending = self._deliver(inbox, *self._take(inbox))
@@ -72,7 +78,8 @@ class Outbox:
 
     def _take(self, inbox: str) -> tuple[News, list[str]]:
         """The next signal, and the grants in it: as much as fits, but at least one message."""
-        kept, news, granted, size = self._messages[inbox], News(self._key), [], 0
+        kept, news, size = self._messages[inbox], News(self._key), 0
+        granted: list[str] = []
         while kept and size < A_SIGNAL:
             kind, content, ids_granted = kept.popleft()
             size += len(json.dumps(content))
@@ -103,7 +110,7 @@ def _addressee(inbox: str) -> workflow.ExternalWorkflowHandle[Any]:
 
 
 class KeptNotifications:
-    """The last notifications of each plain client's inbox. They are hints: some may be dropped."""
+    """The last notifications of each plain client's inbox. They are hints, so some may be dropped."""
 
     KEPT = 64
     """Of one inbox."""
@@ -131,7 +138,7 @@ class KeptNotifications:
             del self._kept[next(iter(self._kept))]
 
     def forget(self, inbox: str) -> None:
-        """Its client has got all of them, and waits no longer."""
+        """Drop those of an inbox whose client waits no longer."""
         self._kept.pop(inbox, None)
 
     def latest(self, inbox: str) -> int:
@@ -140,5 +147,5 @@ class KeptNotifications:
         return kept[-1][0] if kept else 0
 
     def since(self, inbox: str, after: int) -> list[Packed]:
-        """What is newer than that number, oldest first."""
+        """Notifications newer than that number, oldest first."""
         return [packed for number, packed in self._kept.get(inbox, ()) if number > after]

@@ -10,9 +10,8 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -22,10 +21,19 @@ from temporalio.exceptions import ApplicationError
 from dibs.core.codec import encode
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
-from dibs.model import Acquire, Command, Failed, Granted, Notification, Refused, Reply, Status
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.owners import Owner, inbox_of, owner_of
-from dibs.stores.temporal.protocol.wire import (
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Granted,
+    Notification,
+    Refused,
+    Renew,
+    Reply,
+    Status,
+)
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import (
     BLOCKED,
     FORMAT,
     BrokerAnswer,
@@ -38,10 +46,11 @@ from dibs.stores.temporal.protocol.wire import (
     too_new,
     unpack_command,
 )
+from dibs.temporal.alarm import Alarm
 from dibs.temporal.broker.book import BrokerBook, in_brief
 from dibs.temporal.broker.details import details
 from dibs.temporal.broker.outbox import KeptNotifications, Outbox
-from dibs.temporal.broker.watch import OwnerWatch
+from dibs.temporal.broker.owners import Owner, OwnerWatch, inbox_of, owner_of
 
 AN_ANSWER = 400_000
 """Bytes of replies in one answer after which the rest is cut short. A message of Temporal's has 2 MB."""
@@ -55,9 +64,9 @@ class DibsBroker:
     """Keeps one key's book."""
 
     EVENTS = 4_000
-    """The run ends once its history is longer, and the next one goes on."""
+    """Events of its history after which the run ends and the next one continues."""
     CALLS = 1_500
-    """Likewise after so many updates: a server takes 2,000 of one run."""
+    """Updates after which the run ends: a server takes 2,000 per run."""
     IDLE = 300.0
     """Seconds without a holder, a waiter or a call, after which the broker ends."""
     PORTION = 200
@@ -72,12 +81,11 @@ class DibsBroker:
         self._cancelled: bool = state.get("cancelled", False)
         self._calls = 0
         self._leaving = False
-        self._stirred = True
         self._gathered: deque[tuple[RawValue | BrokerCall, asyncio.Future[BrokerAnswer] | None]]
         self._gathered = deque()
-        """What is to be applied, in the order of arrival. The future is of an update."""
+        """Calls to be applied, in the order of arrival. The future is of an update."""
         self._missed: dict[str, list[str]] = {}
-        """Inboxes of workflows that have closed, and the grants that they never learnt of."""
+        """Inboxes of workflows that have closed, and the grants that never reached them."""
         self._waits: dict[str, int] = {}
         """The number of the last `wait` of each inbox: only that one blocks."""
         self._number: int = state.get("number", 0)
@@ -91,7 +99,8 @@ class DibsBroker:
         self._outbox = Outbox(given.key, self._landed, state.get("outbox"))
         self._notifications = KeptNotifications(state.get("notifications"))
         self._watch = OwnerWatch(self._closed, state.get("watch", 0.0))
-        self._alarm = Alarm(self._stir)
+        self._alarm = Alarm()
+        """Rung when there is something to do."""
 
     @workflow.run
     async def run(self, given: BrokerInput) -> None:
@@ -100,16 +109,13 @@ class DibsBroker:
         if newer:  # This fails the task, not the workflow: what is held stays so until a newer worker comes.
             raise RuntimeError(newer)
         while True:
-            self._stirred = False
+            self._alarm.rung = False
             self._work_safely()
             if self._is_over():
                 return
             await self._pause()
             if self._leaving and self._is_at_rest():
                 workflow.continue_as_new(self._next_input())
-
-    def _stir(self) -> None:
-        self._stirred = True
 
     async def _pause(self) -> None:
         """Wait until there is something to do.
@@ -118,14 +124,12 @@ class DibsBroker:
         """
         try:
             if self._gathered:  # a timer ends this task, and its end begins the next one
-                await workflow.sleep(
-                    _A_MOMENT, summary="before the next portion of a burst of calls"
-                )
+                await workflow.sleep(0.001, summary="before the next portion of a burst of calls")
             else:
                 self._set_alarm()
                 await workflow.wait_condition(
                     lambda: (
-                        self._stirred
+                        self._alarm.rung
                         or (self._leaving and self._is_at_rest())
                         or (self._cancelled and self._is_over())
                     )
@@ -139,7 +143,7 @@ class DibsBroker:
 
     @workflow.update(name=ids.APPLY)
     async def apply(self, call: BrokerCall) -> BrokerAnswer:
-        """Apply a batch of commands. Its answer comes at once, also to those who have to wait."""
+        """Apply a batch of commands. The answer comes at once, also if a command has to wait."""
         self._calls += 1
         answer = asyncio.get_running_loop().create_future()
         self._gather(call, answer)
@@ -154,14 +158,14 @@ class DibsBroker:
 
     @workflow.signal(name=ids.APPLY)
     def apply_for_workflow(self, call: RawValue) -> None:
-        """The same for workflows, which cannot update: a `BrokerCall`. Its answer comes by a signal."""
+        """Apply a `BrokerCall` of a workflow, which cannot update. The answer is sent by a signal."""
         self._gather(call, None)
 
     def _gather(
         self, call: RawValue | BrokerCall, answer: asyncio.Future[BrokerAnswer] | None
     ) -> None:
         self._gathered.append((call, answer))
-        self._stir()
+        self._alarm.ring()
 
     @workflow.update(name=ids.WAIT)
     async def wait(self, inbox: str, after: int) -> Waited:
@@ -194,7 +198,7 @@ class DibsBroker:
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
-        """Who holds and who waits. A query sees the last task's time, so this asks the worker's clock."""
+        """The key's status. A query sees the last task's time, so this reads the worker's clock."""
         with workflow.unsafe.sandbox_unrestricted():
             now = max(self._now, time.time())
         return encode(self._book.status(now, int(now * 1e6)))
@@ -219,10 +223,11 @@ class DibsBroker:
         self._outbox.put(inbox, self._answer(read, inbox, granted), granted)
 
     def _answer(self, call: BrokerCall, inbox: str, granted: list[str]) -> BrokerAnswer:
-        """Apply a call. `granted` gets the ids whose owner first learns of their grant by its answer."""
+        """Apply a call. Appends the ids to `granted` whose owner learns of the grant by the answer."""
         self._used_at = workflow.time()
         commands = [self._unpacked(packed, call) for packed in call.commands]
-        leases = {fingerprint(each.id) for each in commands if hasattr(each, "id")}
+        lease_ids: list[str] = [getattr(each, "id", "") for each in commands]
+        leases = {fingerprint(lease_id) for lease_id in lease_ids if lease_id}
         replies: list[Packed] = []
         size = 0
         for command in commands:
@@ -245,10 +250,10 @@ class DibsBroker:
     def _reply(
         self, command: Command | Failed, call: BrokerCall, inbox: str, granted: list[str]
     ) -> Reply:
-        """Apply a command. No error of ours may get out: it would end the workflow, with all its locks."""
+        """Apply a command. Raises no error of ours: it would end the workflow, with all its locks."""
         if isinstance(command, Failed):
             return command
-        if isinstance(command, Acquire) and inbox and not command.inbox:
+        if isinstance(command, Acquire | Renew) and inbox and not command.inbox:
             command = replace(command, inbox=inbox)
         known = self._book.book.get(getattr(command, "id", "")) is not None
         try:
@@ -263,14 +268,14 @@ class DibsBroker:
         return reply
 
     def _time(self) -> tuple[float, int]:
-        """Seconds, which never go back, and the stamp of tokens in microseconds."""
+        """The time in seconds, which never goes back, and the stamp of tokens in microseconds."""
         self._now = max(self._now, workflow.time())
         return self._now, int(self._now * 1e6)
 
     # -- the broker's own work ----------------------------------------------------------------------
 
     def _work_safely(self) -> None:
-        """An error of ours would end the workflow; this one fails its task only, until a release mends it."""
+        """Turn an error of ours, which would end the workflow, into one that only fails its task."""
         try:
             self._work()
         except DibsError as error:
@@ -304,10 +309,9 @@ class DibsBroker:
         self._notify(self._book.settle(*self._time()))
 
     def _notify(self, notifications: Sequence[Notification]) -> None:
-        """Tell what has changed to those whom it concerns.
+        """Queue the notifications for their receivers.
 
-        A grant is claimed before the signal that tells a workflow of it leaves, and taken back if that run
-        is gone.
+        A workflow's grant is claimed before its signal is sent, and taken back if that run has closed.
         """
         granted = self._book.ids_granted(notifications)
         by_lease: dict[str, list[str]] = {}
@@ -325,14 +329,14 @@ class DibsBroker:
     def _landed(self, inbox: str, granted: Sequence[str], there: bool) -> None:
         if not there:
             self._missed.setdefault(inbox, []).extend(granted)
-        self._stir()
+        self._alarm.ring()
 
     def _closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
-        """What these runs hold ends with them, and these waiters wait no longer."""
+        """Release the leases of closed runs, and the queue positions of closed waiters."""
         self._notify(self._book.closed(runs, *self._time()))
         for waiter in waiters:
             self._missed.setdefault(inbox_of(*waiter), [])
-        self._stir()
+        self._alarm.ring()
 
     def _set_alarm(self) -> None:
         times = [at for at in (self._next_change(), self._watch.due_at()) if at is not None]
@@ -370,7 +374,7 @@ class DibsBroker:
         )
 
     def _is_at_rest(self) -> bool:
-        """Nothing is under way whose end only this run would hear of."""
+        """Whether nothing is under way whose end only this run would learn."""
         return (
             not self._gathered and not self._outbox.is_sending and workflow.all_handlers_finished()
         )
@@ -394,48 +398,14 @@ class DibsBroker:
 
 
 def _newer(call: BrokerCall) -> str | None:
-    """Why a call of a later release is refused; None for one that is not."""
+    """Why a call of a later release is refused. None if it is not."""
     return too_new("the call", call.format, "the worker of this broker", FORMAT)
 
 
 def _cut_short(reply: Reply) -> Reply:
-    """A reply for which there is little room left in its answer."""
+    """The reply for an answer that has little room left."""
     if isinstance(reply, Refused):
         return replace(reply, holders=())
     if isinstance(reply, Status):
         return Failed("busy", "too much is asked of its broker at once: ask for less at a time")
     return reply
-
-
-_A_MOMENT = 0.001
-_SOONEST = 0.02
-"""What is due at once may wait so long for what is due with it."""
-_LATEST = 86_400.0
-"""It looks once a day, so that no ttl is too long for a timer."""
-
-
-class Alarm:
-    """Rings at the latest when it was last asked to. One that rings too early is set again then.
-
-    Nearly every call moves the next due time on, and to move a timer is two events each time.
-    """
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self._at: float | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def set(self, at: float, why: str) -> None:
-        """Ring at that time or before. `why` is seen in Temporal's UI."""
-        if self._at is not None and self._at <= at:
-            return
-        if self._task is not None:
-            self._task.cancel()
-        self._at = at
-        wait = timedelta(seconds=min(max(at - workflow.time(), _SOONEST), _LATEST))
-        self._task = asyncio.create_task(self._sleep(wait, why))
-
-    async def _sleep(self, wait: timedelta, why: str) -> None:
-        await workflow.sleep(wait, summary=why)
-        self._at = self._task = None
-        self._ring()

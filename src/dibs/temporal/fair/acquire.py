@@ -3,7 +3,6 @@
 from asyncio import CancelledError
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate, chain, repeat
 from math import inf
 
@@ -14,12 +13,12 @@ from dibs.core.timing import TOMBSTONE_TTL
 from dibs.errors import DibsError
 from dibs.locks.messages import describe_holders, format_duration, format_key
 from dibs.model import Acquire, Failed, Gone, Inspect, Notification, Refused, Release, Reply, Status
-from dibs.stores.temporal.protocol.ids import QUEUE
-from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
-from dibs.stores.temporal.protocol.wire import AGES
+from dibs.stores.temporal.ids import QUEUE, serve_hint, terminate_hint, unserved_message
+from dibs.stores.temporal.wire import AGES
+from dibs.temporal.alarm import Alarm
 from dibs.temporal.errors import AcquireTimedOut, AlreadyHeld, Misused, NotServed, checked
+from dibs.temporal.fair.calls import Broker, BrokerCalls, PendingCall
 from dibs.temporal.fair.lease import BrokeredLease, pause
-from dibs.temporal.fair.line import Bell, Broker, Calling, Line
 from dibs.temporal.fair.permit import FairPermit
 from dibs.temporal.options import AcquireOptions, PermitPool
 from dibs.temporal.permit import Handoff, to_its_end
@@ -27,9 +26,9 @@ from dibs.temporal.permit import Handoff, to_its_end
 REMINDERS = (60.0, 600.0, 3600.0)
 """Seconds until the first reminder, then to the second one, then between all further ones."""
 ANSWERED = 5.0
-"""Seconds that a broker may take for its first answer, however short the wait: it may have to start."""
+"""Seconds for the broker's first answer, even if `wait` is shorter: it may have to start."""
 SERVED = 300.0
-"""A broker that has not answered for this many seconds is served by no worker, even without `wait`."""
+"""Seconds without an answer after which the broker counts as unserved, even without `wait`."""
 LAST_WORDS = 5.0
 """Seconds that a waiter which gives up waits for the names of the holders."""
 
@@ -42,17 +41,17 @@ class QueuedAcquire:
     it. Each reminder is 14 events: 28 in the first hour, and 14 in each later one.
     """
 
-    def __init__(self, line: Line, broker: Broker, acquire: Acquire, *, fast: bool) -> None:
+    def __init__(self, calls: BrokerCalls, broker: Broker, acquire: Acquire, *, fast: bool) -> None:
         self.lease = BrokeredLease(acquire.id, acquire.ttl)
-        self.bell = Bell()
+        self.alarm = Alarm()
         """Wakes the wait. The permit takes it over, with its timer."""
         self.answered = False
         """The broker has answered."""
-        self._line = line
+        self._calls = calls
         self._broker = broker
-        self._acquire = replace(acquire, inbox=line.inbox)
+        self._acquire = acquire
         self._fast = fast
-        self._calling: Calling | None = None
+        self._call: PendingCall | None = None
         self._left = False
 
     @property
@@ -63,20 +62,20 @@ class QueuedAcquire:
     @property
     def failure(self) -> Exception | None:
         """Why the call did not reach the broker. After the first answer, failed reminders do not count."""
-        return None if self.answered or self._calling is None else self._calling.trouble
+        return None if self.answered or self._call is None else self._call.trouble
 
     @property
     def has_started_broker(self) -> bool:
         """This acquire has started the broker, on our task queue."""
-        return self._calling is not None and self._calling.has_started
+        return self._call is not None and self._call.has_started
 
     async def settle(self, until: float | None) -> None:
         """Wait for the outcome until then at most. A cancellation meanwhile gives the position up."""
-        self._line.listen(self.lease.fingerprint, self._notified)
+        self._calls.listen(self.lease.fingerprint, self._notified)
         try:
             await self._be_served(until)
         except (Exception, CancelledError):
-            self._line.refuse_if_put_away()
+            self._calls.raise_if_evicted()
             await to_its_end(self.leave())
             raise
 
@@ -93,7 +92,7 @@ class QueuedAcquire:
             if now >= again:
                 self._remind()
                 again = next(reminders)
-            await self.bell.wait(min(again, end), f"waits for {self._broker.named}")
+            await self.alarm.wait(min(again, end), f"waits for {self._broker.named}")
 
     def _end(self, began: float, until: float | None) -> float:
         """When to give up, as of now."""
@@ -102,12 +101,12 @@ class QueuedAcquire:
         return began + SERVED if until is None else max(until, began + ANSWERED)
 
     def _ask(self) -> None:
-        self._calling = self._line.send(
-            Calling(
+        self._call = self._calls.send(
+            PendingCall(
                 self._broker,
                 [self._acquire],
                 self._replied,
-                self.bell,
+                self.alarm,
                 wanted=lambda: not self._left,
                 starts=True,
                 fast=self._fast,
@@ -123,7 +122,7 @@ class QueuedAcquire:
                 self._broker.named,
                 self._broker.queue,
             )
-        if self._calling is None or self._calling.over:
+        if self._call is None or self._call.over:
             self._ask()
 
     def _replied(self, replies: Sequence[Reply], sent: float) -> None:
@@ -132,11 +131,11 @@ class QueuedAcquire:
 
     def _notified(self, given: Notification) -> None:
         self.lease.take_notification(given, workflow.time())
-        self.bell.ring()
+        self.alarm.ring()
 
     async def leave(self) -> None:
         """Give it up, and what was granted meanwhile. The release follows the call, never overtakes it."""
-        await self._leave(Calling(self._broker, [self._release]))
+        await self._leave(PendingCall(self._broker, [self._release]))
 
     async def leave_and_ask(self) -> Status | None:
         """Give it up, and return the holders and waiters; None without an answer."""
@@ -145,25 +144,25 @@ class QueuedAcquire:
         def take(replies: Sequence[Reply], sent: float) -> None:
             found.extend(reply for reply in replies if isinstance(reply, Status))
 
-        last = Calling(self._broker, [Inspect(self._broker.key), self._release], take)
+        last = PendingCall(self._broker, [Inspect(self._broker.key), self._release], take)
         await self._leave(last)
         if self.answered:
             until = workflow.time() + LAST_WORDS
             await last.wait_settled(until, f"asks who holds {self._broker.named}")
-            last.bell.close()
+            last.alarm.close()
         return found[0] if found else None
 
-    async def _leave(self, last: Calling) -> None:
+    async def _leave(self, last: PendingCall) -> None:
         self._left = True
-        if self._calling is not None:
-            await self._calling.wait_over()
-        await self._line.send(last).wait_over()
+        if self._call is not None:
+            await self._call.wait_over()
+        await self._calls.send(last).wait_over()
         self.forget()
 
     def forget(self) -> None:
         """Stop listening, because it is over at the broker too."""
-        self.bell.close()
-        self._line.leave(self.lease.fingerprint)
+        self.alarm.close()
+        self._calls.leave(self.lease.fingerprint)
 
     @property
     def _release(self) -> Release:
@@ -184,10 +183,10 @@ async def acquire_fair(pool: PermitPool, asked: AcquireOptions) -> FairPermit:
     `NotServed` if no worker serves the broker, `Misused` for more units than there are. A cancellation while
     waiting gives the position up before it is raised.
     """
-    line, broker = Line.of_this_run(), _broker(pool)
+    calls, broker = BrokerCalls.of_this_run(), _broker(pool)
     if asked.units > pool.capacity:
         raise Misused(f"units is {asked.units}, and {pool!r} has no more than its capacity")
-    held = line.held_here(broker.key)
+    held = calls.held_here(broker.key)
     if asked.wait != 0 and held + asked.units > pool.capacity:
         raise AlreadyHeld(
             f"this task holds {held} of {pool.capacity} units of {format_key(broker.key)} itself, so it "
@@ -198,14 +197,14 @@ async def acquire_fair(pool: PermitPool, asked: AcquireOptions) -> FairPermit:
     until = None if asked.wait is None else began + asked.wait
     while True:
         acquire = QueuedAcquire(
-            line, broker, _command(broker, pool, asked), fast=pool.on_holder_close == "fast"
+            calls, broker, _command(broker, pool, asked), fast=pool.on_holder_close == "fast"
         )
         await acquire.settle(until)
         lease = acquire.lease
         if lease.granted and not lease.lost(workflow.time()):
             ends = workflow.time() + asked.max_hold
             return FairPermit(
-                pool, line, broker, lease, acquire.bell, until=ends, renews=asked.auto_renew
+                pool, calls, broker, lease, acquire.alarm, until=ends, renews=asked.auto_renew
             )
         if lease.granted or isinstance(lease.refusal, Gone):
             # this run's worker was away for longer than the grant lasted: queue again
@@ -235,7 +234,7 @@ def _command(broker: Broker, pool: PermitPool, asked: AcquireOptions) -> Acquire
 
 async def reattach_fair(pool: PermitPool, handoff: Handoff) -> FairPermit:
     """The permit that an earlier run has detached. Raises `PermitLost` if it has ended meanwhile."""
-    line, broker = Line.of_this_run(), _broker(pool)
+    calls, broker = BrokerCalls.of_this_run(), _broker(pool)
     with checked():
         try:
             lease = BrokeredLease.taken_over(
@@ -249,10 +248,10 @@ async def reattach_fair(pool: PermitPool, handoff: Handoff) -> FairPermit:
             raise ValueError(f"this handoff has no {missing}: it is of no fair permit") from missing
     permit = FairPermit(
         pool,
-        line,
+        calls,
         broker,
         lease,
-        Bell(),
+        Alarm(),
         until=handoff.until,
         renews=handoff.renews,
         acquired_at=handoff.acquired_at,
@@ -329,17 +328,17 @@ def unanswered(broker: Broker, waited: float, *, was_there: bool) -> NotServed:
         f"{broker.id}, which keeps {format_key(broker.key)}, has not answered for "
         f"{format_duration(waited)}: "
     )
-    end = terminate(broker.id)
+    end = terminate_hint(broker.id)
     if was_there:
         text += (
-            f"it has been there before, and {unserved(broker.queue, ', or whichever it is on')} (`temporal "
-            f"workflow describe` shows it): {serve(broker.queue)}; or, if nobody holds anything there, {end} "
-            "has it started anew"
+            f"it has been there before, and {unserved_message(broker.queue, ', or whichever it is on')} "
+            f"(`temporal workflow describe` shows it): {serve_hint(broker.queue)}; or, if nobody holds "
+            f"anything there, {end} has it started anew"
         )
     else:
         text += (
-            f"{unserved(broker.queue, ', on which it has just been started')}: {serve(broker.queue)}; or "
-            f"name the queue that has one, by task_queue= or TEMPORAL_TASK_QUEUE, after {end}: as long as it "
-            "is there all go to it"
+            f"{unserved_message(broker.queue, ', on which it has just been started')}: "
+            f"{serve_hint(broker.queue)}; or name the queue that has one, by task_queue= or "
+            f"TEMPORAL_TASK_QUEUE, after {end}: as long as it is there all go to it"
         )
     return NotServed(text, key=broker.key)

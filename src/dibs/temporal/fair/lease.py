@@ -28,21 +28,11 @@ class Ending:
     detail: str = ""
 
 
+REPLACED = Ending("expired", "its broker was ended, and another lease has its place")
+
+
 class BrokeredLease:
     """A lease from its first call to its end."""
-
-    __slots__ = (
-        "_queued",
-        "deadline",
-        "ending",
-        "fingerprint",
-        "id",
-        "refusal",
-        "renew_at",
-        "slots",
-        "token",
-        "ttl",
-    )
 
     def __init__(self, lease_id: str, ttl: float) -> None:
         self.id = lease_id
@@ -78,12 +68,20 @@ class BrokeredLease:
         return self.ending is not None or now >= self.deadline
 
     def take_reply(self, reply: Reply, sent: float) -> None:
-        """Take the reply to a command that was sent then."""
+        """Take the reply to a command that was sent then.
+
+        A broker that was started anew knows nothing of the lease. If a reminder has queued the id there, or
+        another token is granted to it, the lease is lost.
+        """
         match reply:
+            case Granted() if self.granted and reply.token != self.token:
+                self.end(REPLACED)
             case Granted():
                 self._grant(reply.token, reply.slots, sent, reply.ttl)
             case Renewed():
                 self._stand(sent, reply.ttl)
+            case Queued() if self.granted:
+                self.end(REPLACED)
             case Queued():
                 self._queued = (sent, reply.now)
             case Lost():

@@ -10,9 +10,10 @@ from temporalio import workflow
 from dibs.config import Duration, safe_ttl
 from dibs.core.timing import MIN_TTL
 from dibs.model import Notification, Release, Renew, Reply
+from dibs.temporal.alarm import Alarm
 from dibs.temporal.errors import checked
+from dibs.temporal.fair.calls import Broker, BrokerCalls, PendingCall
 from dibs.temporal.fair.lease import BrokeredLease
-from dibs.temporal.fair.line import Bell, Broker, Calling, Line
 from dibs.temporal.options import CONFIRM_TIMEOUT, PermitPool
 from dibs.temporal.permit import Handoff, Permit, may_run_on, to_its_end
 
@@ -32,7 +33,7 @@ class FairPermit(Permit):
     def __new__(
         cls,
         pool: PermitPool,
-        line: Line,
+        calls: BrokerCalls,
         broker: Broker,
         lease: BrokeredLease,
         *_: Any,
@@ -43,10 +44,10 @@ class FairPermit(Permit):
     def __init__(
         self,
         pool: PermitPool,
-        line: Line,
+        calls: BrokerCalls,
         broker: Broker,
         lease: BrokeredLease,
-        bell: Bell,
+        alarm: Alarm,
         *,
         until: float,
         renews: bool,
@@ -61,7 +62,7 @@ class FairPermit(Permit):
             deadline=lease.deadline,
             acquired_at=acquired_at,
         )
-        self._line = line
+        self._calls = calls
         self._broker = broker
         self._lease = lease
         self._fast = pool.on_holder_close == "fast"
@@ -69,11 +70,11 @@ class FairPermit(Permit):
         self._until = until
         """When `max_hold` ends."""
         self._renews = renews
-        self._bell = bell
-        self._renewing: Calling | None = None
+        self._alarm = alarm
+        self._renewing: PendingCall | None = None
         self._asked_at = -inf
-        line.hold(lease.fingerprint, broker.key, len(lease.slots))
-        line.listen(lease.fingerprint, self._notified)
+        calls.hold(lease.fingerprint, broker.key, len(lease.slots))
+        calls.listen(lease.fingerprint, self._notified)
         self._update()
         self._watcher = asyncio.create_task(self._watch())
 
@@ -114,19 +115,19 @@ class FairPermit(Permit):
         """Also if it is lost: the broker can still know a lease that was revoked or is past its deadline."""
         if self._over:
             return False
-        self._line.refuse_if_put_away()
+        self._calls.raise_if_evicted()
         held = not self.lost
         self._close("released")
         try:
             await to_its_end(self._say_released(keep))
         finally:
-            self._bell.close()
+            self._alarm.close()
         return held
 
     async def detach(self) -> Handoff:
         self._still("detach it")
         self._close("detached")
-        self._bell.close()
+        self._alarm.close()
         if self._renewing is not None:  # it would redirect notifications to this run
             await to_its_end(self._renewing.wait_over())
         return Handoff(
@@ -153,39 +154,45 @@ class FairPermit(Permit):
         self._update()
 
     def _update(self) -> None:
+        self._follow_lease()
+        self._alarm.ring()
+
+    def _follow_lease(self) -> None:
         self._deadline = min(self._lease.deadline, self._until)
         if self._lease.ending is not None:
             self._lose(self._lease.ending.reason, self._lease.ending.detail)
-        self._bell.ring()
 
     # -- keeping it ---------------------------------------------------------------------------------
 
-    def _ask(self, ttl: float, bell: Bell) -> Calling:
-        renew = Renew(self._broker.key, self._lease.id, ttl, inbox=self._line.inbox)
+    def _ask(self, ttl: float, alarm: Alarm) -> PendingCall:
+        renew = Renew(self._broker.key, self._lease.id, ttl)
         self._asked_at = workflow.time()
-        self._renewing = Calling(self._broker, [renew], self._answer, bell, fast=self._fast)
-        return self._line.send(self._renewing)
+        self._renewing = PendingCall(self._broker, [renew], self._answer, alarm, fast=self._fast)
+        return self._calls.send(self._renewing)
 
     async def _ask_and_wait(self, ttl: float, what: str) -> None:
-        calling = self._ask(ttl, Bell())
+        call = self._ask(ttl, Alarm())
         try:
-            await calling.wait_settled(self._deadline, f"{what} {self._named()}")
+            await call.wait_settled(self._deadline, f"{what} {self._named()}")
         finally:
-            calling.bell.close()
+            call.alarm.close()
         if self._has_no_broker():
             self._lose("closed", "its broker is gone")
 
     async def _watch(self) -> None:
         """Renew in time, and report a loss at the deadline at the latest."""
-        while not self.lost:
+        while True:
+            self._follow_lease()  # a reminder of the acquire may be answered only now
+            if self.lost:
+                break
             if self._has_no_broker():
                 return self._lose("closed", "its broker is gone")
             now = workflow.time()
             due = self._due()
             if now >= due:
-                self._ask(self._ttl, self._bell)
+                self._ask(self._ttl, self._alarm)
                 due = self._due()
-            await self._bell.wait(min(due, self._deadline), f"keeps {self._named()}")
+            await self._alarm.wait(min(due, self._deadline), f"keeps {self._named()}")
         self._lose("max_hold" if self._deadline >= self._until else "expired")
 
     def _due(self) -> float:
@@ -202,24 +209,20 @@ class FairPermit(Permit):
     def _close(self, how: str) -> None:
         self._over = how
         self._watcher.cancel()
-        self._line.leave(self._lease.fingerprint)
+        self._calls.leave(self._lease.fingerprint)
 
     async def _say_released(self, keep: float) -> None:
         """Send the release and wait for the answer, which else could disturb the run's last step."""
         release = Release(self._broker.key, self._lease.id, retain=keep)
-        calling = self._line.send(Calling(self._broker, [release], _heed, self._bell))
-        await calling.wait_over()
-        if not calling.settled:  # a timer that runs anyway ends the wait too
-            until = inf if self._bell.is_set else workflow.time() + CONFIRM_TIMEOUT
-            await self._bell.wait(until, f"releases {self._named()}")
-        if calling.trouble is not None:
+        call = self._calls.send(PendingCall(self._broker, [release], alarm=self._alarm))
+        await call.wait_over()
+        if not call.settled:  # a timer that runs anyway ends the wait too
+            until = inf if self._alarm.is_set else workflow.time() + CONFIRM_TIMEOUT
+            await self._alarm.wait(until, f"releases {self._named()}")
+        if call.trouble is not None:
             workflow.logger.warning(
                 "%s could not be released, and is free in %.0f s at the latest: %s",
                 self._named(),
                 self._ttl,
-                calling.trouble,
+                call.trouble,
             )
-
-
-def _heed(replies: Sequence[Reply], sent: float) -> None:
-    """Ignore an answer that is only waited for."""

@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from dibs.locks.messages import format_duration
-from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal import ids
 from dibs.temporal import options
 from dibs.temporal.errors import AcquireTimedOut, AlreadyHeld, NotServed
 from dibs.temporal.options import AcquireOptions, PermitPool

@@ -19,8 +19,12 @@ from temporalio.exceptions import TimeoutError as TimedOut
 from dibs.config import Duration, safe_ttl
 from dibs.core.timing import margin
 from dibs.locks.messages import format_duration
-from dibs.stores.temporal.protocol.ids import permit_workflow_id
-from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
+from dibs.stores.temporal.ids import (
+    permit_workflow_id,
+    serve_hint,
+    terminate_hint,
+    unserved_message,
+)
 from dibs.temporal import options
 from dibs.temporal.errors import Misused, NotServed, PermitLost, checked
 from dibs.temporal.options import PermitPool
@@ -58,7 +62,7 @@ def trusted(sent: float, ttl: float, until: float) -> float:
 class SlotPermit(Permit):
     """Held while its workflow runs. Its run ID distinguishes it from later permits of the same slot."""
 
-    def __new__(cls, pool: PermitPool, slot: str, **about: Any) -> Self:
+    def __new__(cls, pool: PermitPool, slot: str, *_: Any, **about: Any) -> Self:
         return str.__new__(cls, slot)
 
     def __init__(
@@ -322,15 +326,15 @@ async def wait_until_armed(
     except TimeoutError:
         await permit.leave_unserved()
         queue, taken = queue_of(pool), permit_workflow_id(permit.resource, permit.slot)
-        mend = serve(queue)
+        mend = serve_hint(queue)
         if queue == workflow.info().task_queue:
             mend = "register PermitSlotWorkflow with this worker, as DibsPlugin does"
         latest = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
         raise NotServed(
-            f"{unserved(queue, ' for permits')}: {taken} was started there and no worker took it up within "
-            f"{format_duration(bound)}: {mend}; or name the queue that has one by task_queue= or "
+            f"{unserved_message(queue, ' for permits')}: {taken} was started there and no worker took it up "
+            f"within {format_duration(bound)}: {mend}; or name the queue that has one by task_queue= or "
             f"TEMPORAL_TASK_QUEUE. Slot {permit.slot} stays taken until a worker of {queue!r} has come, "
-            f"at the latest until {latest}; {terminate(taken)} frees it now. "
+            f"at the latest until {latest}; {terminate_hint(taken)} frees it now. "
             "(A worker with another PermitSlotWorkflow than ours needs armed=False.)"
         ) from None
 

@@ -11,8 +11,8 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from dibs.stores.temporal.protocol import ids
-from dibs.stores.temporal.protocol.wire import too_new
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import too_new
 from dibs.temporal.sdk import GONE
 
 # -- messages -----------------------------------------------------------------------------------------

@@ -78,10 +78,10 @@ class _Server(ThreadingTCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
     timeout = PATIENCE
 
     def do_GET(self) -> None:
+        assert isinstance(self.server, _Server)
         check = self.server.checks.get(self.path.partition("?")[0])
         if check is None:
             return self._answer(HTTPStatus.NOT_FOUND, f"there is {' '.join(self.server.checks)}")
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - the names are the library's
 
-    def log_message(self, *about: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
 
     def _answer(self, status: HTTPStatus, text: str) -> None:

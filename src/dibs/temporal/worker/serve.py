@@ -25,7 +25,7 @@ from temporalio.runtime import (
 from dibs.config import Duration, seconds
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.stores.temporal.client import connect, pollers
-from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.ids import task_queue as queue_of
 from dibs.stores.temporal.url import ADDRESS, TemporalSettings, read_url
 from dibs.temporal.worker.health import HealthServer, host_port
 from dibs.temporal.worker.worker import DRAIN, TemporalWorker
@@ -43,7 +43,8 @@ type Say = Callable[[str, str], object]
 
 async def connect_temporal_client() -> Client:
     """Connect with Temporal's own settings: the environment, else a profile, else localhost:7233."""
-    settings = {"target_host": ADDRESS} | ClientConfig.load_client_connect_config()
+    settings: dict[str, Any] = {"target_host": ADDRESS}
+    settings |= ClientConfig.load_client_connect_config()
     return await Client.connect(**settings)
 
 
@@ -142,7 +143,7 @@ async def _unless(stopping: asyncio.Event, connecting: Any) -> Client | None:
 
 
 def _settings(url: str | None, **given: str | None) -> TemporalSettings:
-    """TemporalSettings of the URL, replaced by the given ones. Without both, Temporal's own settings decide.
+    """The URL's settings, replaced by the given ones. Without both, Temporal's own settings decide.
 
     Raises `ValueError` for empty values.
     """

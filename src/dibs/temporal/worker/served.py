@@ -1,4 +1,4 @@
-"""What a worker of the permit queue serves, and how it is put beside what a user's worker has already."""
+"""The workflows and activities that a worker of the permit queue serves, beside a user's own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from dibs.temporal.broker.watch import OWNER_CLOSED, WAITS
+from dibs.temporal.broker.owners import OWNER_CLOSED, WAITS
 from dibs.temporal.broker.workflow import DibsBroker
 from dibs.temporal.sdk import activity_name, workflow_name
 from dibs.temporal.slots.workflow import PermitSlotWorkflow
@@ -19,18 +19,18 @@ _CLOSED = {
     WorkflowExecutionStatus.TERMINATED,
     WorkflowExecutionStatus.TIMED_OUT,
 }
-"""Not one that continued as new: what it held may go on with its next run."""
+"""Without continued-as-new: the next run may hold what the run held."""
 
 
 @activity.defn(name=OWNER_CLOSED)
 async def owner_closed(runs: Sequence[Sequence[str]]) -> list[bool]:
-    """Of each workflow ID and run ID, whether that run has ended for good; `waits`: whether at all."""
+    """For each workflow ID and run ID: whether the run has closed. `waits`: see `WAITS`."""
     client = activity.client()
     return [await _has_closed(client, run[0], run[1], *run[2:]) for run in runs]
 
 
 async def _has_closed(client: Client, workflow_id: str, run_id: str, *about: str) -> bool:
-    """One that can't be told counts as open, and does not keep the others from being told."""
+    """Whether a run has closed. If the server does not say so, it counts as open."""
     try:
         found = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
     except RPCError as error:
@@ -47,17 +47,17 @@ ACTIVITIES: tuple[Callable[..., Any], ...] = (owner_closed,)
 
 
 def with_our_workflows(given: Sequence[type] | None) -> list[type]:
-    """These and ours; one of theirs that goes by the name of one of ours stays, and ours stays out."""
+    """Add our workflows. A user's workflow of the same name wins."""
     return _joined(given or (), WORKFLOWS, workflow_name)
 
 
 def with_permits(given: Sequence[type]) -> list[type]:
-    """These and `PermitSlotWorkflow`, unless one of theirs has its name."""
+    """Add `PermitSlotWorkflow`. A user's workflow of the same name wins."""
     return _joined(given, WORKFLOWS[:1], workflow_name)
 
 
 def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:
-    """Likewise."""
+    """Add our activity. A user's activity of the same name wins."""
     return _joined(given or (), ACTIVITIES, activity_name)
 
 

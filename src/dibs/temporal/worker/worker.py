@@ -22,7 +22,7 @@ from dibs.config import Duration, seconds
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.stores.temporal.client import pollers, rest
 from dibs.stores.temporal.errors import explain, explain_text
-from dibs.stores.temporal.protocol.queues import task_queue as queue_of
+from dibs.stores.temporal.ids import task_queue as queue_of
 from dibs.stores.temporal.url import TemporalTarget
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows
 

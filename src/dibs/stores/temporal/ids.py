@@ -1,6 +1,11 @@
-"""What our workflows, signals and updates are called. Safe in Temporal's sandbox: nothing here does I/O."""
+"""The IDs of our workflows, the names of their messages, and the task queue of permits and brokers.
 
+Workflow code imports this, so it does no I/O.
+"""
+
+import os
 import re
+import shlex
 from hashlib import sha256
 
 from dibs.errors import InvalidName
@@ -66,3 +71,49 @@ def key_of(workflow_id: str) -> bytes | None:
     if text == workflow_id or text.startswith(_HASHED):
         return None
     return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode())
+
+
+# -- the task queue -----------------------------------------------------------------------------------
+
+VARIABLE = "TEMPORAL_TASK_QUEUE"
+
+
+def task_queue(explicit: str | None = None) -> str:
+    """The given queue, else `TEMPORAL_TASK_QUEUE`, else `distributed-lock-tq`.
+
+    Raises `ValueError` for an empty name.
+    """
+    return named_queue(explicit) or QUEUE
+
+
+def named_queue(explicit: str | None = None) -> str | None:
+    """The given queue, else `TEMPORAL_TASK_QUEUE`, else None. Raises `ValueError` for an empty name."""
+    if explicit is None:
+        return os.environ.get(VARIABLE, "").strip() or None
+    given: object = explicit
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(
+            f"task_queue is {explicit!r}: name the queue that serves permits, or leave it out"
+        )
+    return explicit
+
+
+def unserved_message(queue: str, about: str = "") -> str:
+    """Say that no worker serves the queue. `about`: where it is, or what waits there."""
+    return f"nobody serves the task queue {queue!r}{about}"
+
+
+def serve_hint(queue: str) -> str:
+    """Say how to serve the queue."""
+    option, argument = "", ""
+    if queue != QUEUE:
+        option, argument = f" --task-queue {shlex.quote(queue)}", f", task_queue={queue!r}"
+    return (
+        f"run `dibs temporal worker{option}`, or add DibsPlugin(serve=True{argument}) to a worker "
+        "of yours"
+    )
+
+
+def terminate_hint(workflow_id: str) -> str:
+    """Say how to end a workflow that nobody serves."""
+    return f"`temporal workflow terminate --workflow-id {shlex.quote(workflow_id)}`"

@@ -1,7 +1,7 @@
-"""Payloads of brokers and workflows: JSON, and in it messages as `core.codec` writes them.
+"""Messages between clients, workflows and brokers: JSON, with commands as `core.codec` writes them.
 
-Everything that travels is about one key, so only what has no other way of telling it carries it. Pure, for
-the sandbox.
+A message is about one key, which it names only if the receiver does not know it. Workflow code imports this,
+so it does no I/O.
 """
 
 import json
@@ -11,13 +11,9 @@ from typing import Any
 
 from dibs.core.codec import decode_command
 from dibs.model import Command
-from dibs.stores.temporal.protocol.owners import is_unicode
 
 AGES = 3e8
 """Seconds of the longest waiter ttl of a workflow: the broker looks after it when it comes first."""
-
-MOST_SLOTS = 1_000
-"""Slots of a pool in slot mode, at most. Each is a workflow ID."""
 
 TEXTS = 2_000
 """Bytes of JSON that owner, note and the other texts of a command have together, at most. A broker carries
@@ -108,9 +104,10 @@ class BrokerInput:
 
 def read_call(packed: Any) -> BrokerCall:
     """Read a call that came by a signal, as far as this release knows its fields. Raises `ValueError`."""
-    if not isinstance(packed, dict) or not isinstance(packed.get("commands"), list):
+    given: dict[str, Any] = packed if isinstance(packed, dict) else {}
+    if not isinstance(given.get("commands"), list):
         raise ValueError("a call has a list of commands")
-    known = {each.name: packed[each.name] for each in fields(BrokerCall) if each.name in packed}
+    known = {each.name: given[each.name] for each in fields(BrokerCall) if each.name in given}
     for name, value in known.items():
         if type(value) is not type(getattr(_EMPTY, name)):
             raise ValueError(f"{name} of a call is {type(value).__name__}")
@@ -134,7 +131,8 @@ def unpack_command(packed: Any, key: bytes) -> Command:
     """Read a command that was sent to a broker. Raises `ValueError` for anything that could harm its book."""
     if not isinstance(packed, list):
         raise ValueError(f"no list: {type(packed).__name__}")
-    command = decode_command(packed, key)
+    items: Packed = packed
+    command = decode_command(items, key)
     for each in fields(command):
         value = getattr(command, each.name)
         if isinstance(value, str) and not is_unicode(value):
@@ -151,3 +149,12 @@ def is_too_long(command: Command) -> bool:
     """Its texts are longer than `TEXTS`, so no broker takes it."""
     texts = [getattr(command, each.name) for each in fields(command)]
     return len(json.dumps([each for each in texts if isinstance(each, str)])) > TEXTS
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a message of Temporal's can carry the text. JSON can have half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

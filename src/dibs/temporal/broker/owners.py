@@ -1,6 +1,7 @@
-"""The broker's check for workflow runs that have closed without a word."""
+"""Workflow runs that hold leases or wait for them: their inboxes, and the check whether they have closed."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -8,13 +9,38 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import FailureError
 
-from dibs.stores.temporal.protocol.owners import Owner
+from dibs.stores.temporal.wire import is_unicode
+
+type Owner = tuple[str, str]
+"""A workflow ID and a run ID."""
+
+_WORKFLOW = "wf:"
+_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LONGEST = 1_000
+"""No workflow ID is longer."""
+
+
+def inbox_of(workflow_id: str, run_id: str) -> str:
+    """The inbox of a workflow's run, to which its notifications go."""
+    return f"{_WORKFLOW}{workflow_id}:{run_id}"
+
+
+def owner_of(inbox: str) -> Owner | None:
+    """The run that an inbox belongs to. None for the inbox of a plain client.
+
+    A signal to something that cannot be a workflow's run would fail the broker's task, again and again.
+    """
+    workflow_id, _, run_id = inbox.removeprefix(_WORKFLOW).rpartition(":")
+    if not inbox.startswith(_WORKFLOW) or not workflow_id or not _RUN_ID.fullmatch(run_id):
+        return None
+    return (workflow_id, run_id) if len(inbox) < _LONGEST and is_unicode(inbox) else None
+
 
 OWNER_CLOSED = "dibs_owner_closed"
 """The activity that asks the server."""
 
 WAITS = "waits"
-"""Says of a run that it is asked about because it waits."""
+"""Marks a waiting run: for it, continue-as-new counts as closed."""
 
 _PATIENCE = timedelta(seconds=20)
 _ONCE = RetryPolicy(maximum_attempts=1)
