@@ -104,7 +104,6 @@ def test_it_tells_what_was_done_and_leaves_nothing(cli: Cli) -> None:
     assert verdict["tokens"] >= verdict["cycles"] > 50
     assert sum(verdict["faults"].values()) >= sum(verdict["holders_hit"].values())
     assert verdict["violations_per_cycle_below"] == pytest.approx(3 / verdict["cycles"])
-    assert verdict["handoff_under_faults"]["p50"] <= verdict["handoff_under_faults"]["p99"]
     assert set(verdict["primitives"]) == set(PRIMITIVES)
     told = sum(each["cycles"] for each in verdict["primitives"].values())
     assert told <= verdict["cycles"] + sum(verdict["faults"].values()), "killed between two counts"

@@ -7,7 +7,7 @@ import pytest
 
 from dibs.errors import UnsafeTiming
 from dibs.testing import HistoryEvent, TorturePlan, Verdict, Violation
-from dibs.testing.torture.judging import Judge, handoffs
+from dibs.testing.torture.judging import Judge
 
 HIT = Counter({"kill": 20, "pause 3": 30})
 EACH = Counter({"lock": 30, "semaphore": 20})
@@ -119,37 +119,11 @@ def test_a_set_of_locks_is_told_from_locks() -> None:
 
 
 def test_rounds_add_up() -> None:
-    total = clean(handoffs=[0.1])
-    total.add(clean(handoffs=[0.2], trouble="x", calm=5.0))
-    assert (total.cycles, total.stale, total.handoffs) == (6000, 14, [0.1, 0.2])
+    total = clean(writes=10)
+    total.add(clean(writes=5, trouble="x", calm=5.0))
+    assert (total.cycles, total.stale, total.writes) == (6000, 14, 15)
     assert total.struck == 100
     assert (total.trouble, total.calm) == ("x", 5.0)
-
-
-# -- hand-offs -------------------------------------------------------------------------------------
-
-
-def test_a_wait_counts_from_when_it_became_free() -> None:
-    events = [
-        grant(1.0, 1, invoked=0.5, lease="x"),
-        release(2.0, "x"),
-        grant(2.25, 2, invoked=1.5, lease="y"),  # it waited
-        release(3.0, "y"),
-        grant(4.0, 3, invoked=3.5, lease="z"),  # nobody waited
-        release(5.0, "z"),
-    ]
-    assert handoffs(events, quiet=1.0) == ([0.25], [])
-    disturbed = [HistoryEvent(1.5, "disturbed"), *events]
-    assert handoffs(sorted(disturbed), quiet=1.0) == ([], [0.25])
-    assert handoffs(sorted(disturbed), quiet=0.1) == ([0.25], [])
-
-
-def test_a_dead_holder_s_time_ends_at_its_deadline() -> None:
-    events = [
-        grant(1.0, 1, invoked=0.5, lease="x", until=4.0),
-        grant(4.5, 2, invoked=1.5, lease="y"),
-    ]
-    assert handoffs(events, quiet=1.0)[0] == [0.5]
 
 
 # -- judging ---------------------------------------------------------------------------------------

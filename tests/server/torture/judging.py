@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 from dibs.core.timing import DRIFT, claim_timeout
-from dibs.testing.checker import Violation
+from dibs.testing.checker import Holds, RecordedHold, Violation
 from dibs.testing.history import HistoryEvent as Event
 from dibs.testing.history import read
 from dibs.testing.torture.judging import Judge
@@ -30,18 +30,16 @@ class ServiceJudge(Judge):
         verdict = super().judge(folder, lapses)
         events = read(*folder.glob("history-*.jsonl"))
         verdict.violations += _not_released(events)
-        verdict.violations += self._kept_waiting(verdict)
+        verdict.violations += self._kept_waiting(events)
         if self.in_order:
             verdict.violations += self._out_of_turn(events)
         return verdict
 
-    def _kept_waiting(self, verdict: Verdict) -> Iterator[Violation]:
-        waited = max(verdict.handoffs + verdict.takeovers, default=0.0)
-        if waited > self._longest:
-            message = (
-                f"it was free for {waited:.3f} s, while somebody waited and a server was at hand"
-            )
-            yield Violation("starved", "", message, ())
+    def _kept_waiting(self, events: Sequence[Event]) -> Iterator[Violation]:
+        for since, grant in waits(events):
+            if grant.at - since > self._longest:
+                message = f"free for {grant.at - since:.3f} s, while a caller waited and a server was there"
+                yield Violation("starved", grant.key, message, (grant,))
 
     def _out_of_turn(self, events: Sequence[Event]) -> Iterator[Violation]:
         arrived = {
@@ -63,6 +61,22 @@ class ServiceJudge(Judge):
     def _believed(self, call: Event) -> float:
         """Until when its place stands at least, or the grant that it had in silence."""
         return call.invoked + (1 - DRIFT) * claim_timeout(self._plan.ttl)
+
+
+def waits(events: Sequence[Event]) -> Iterator[tuple[float, Event]]:
+    """Grants of locks to callers that waited already when the last hold ended, and when it ended.
+
+    A dead holder's hold ends at its deadline.
+    """
+    for of_key in Holds(events).by_key.values():
+        if any(hold.grant.capacity != 1 for hold in of_key):
+            continue
+        previous: RecordedHold | None = None
+        for hold in sorted(of_key, key=lambda hold: hold.start):
+            if previous is not None and hold.grant.invoked < previous.end <= hold.start:
+                yield previous.end, hold.grant
+            if previous is None or hold.end > previous.end:
+                previous = hold
 
 
 def _in_order(key: str) -> bool:

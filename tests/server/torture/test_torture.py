@@ -6,7 +6,7 @@ import pytest
 
 from dibs.testing import HistoryEvent as Event
 from dibs.testing import Recorder, TorturePlan
-from tests.server.torture.judging import ServiceJudge
+from tests.server.torture.judging import ServiceJudge, waits
 from tests.server.torture.marks import still_held
 from tests.server.torture.trial import KINDS, tortured
 from tests.torture.in_line import in_line
@@ -74,6 +74,13 @@ def test_whoever_is_in_line_is_served_first(
         granted(came + waited + 0.1, 1.0, 8, 1),
     )
     assert [each.startswith("out of turn: token 7") for each in told] == [True] * found
+
+
+def test_a_wait_counts_from_when_the_lock_became_free() -> None:
+    first, waited, late = (
+        granted(at, invoked, at, 1) for at, invoked in ((1, 0.5), (4, 0.8), (9, 8))
+    )
+    assert list(waits([first._replace(until=2.0), waited, late])) == [(2.0, waited)]
 
 
 def test_a_release_that_was_acknowledged_was_done(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def main() -> int:
     folder, bug = chosen.pop("folder"), BUGS.get(chosen["bug"])
     chosen["mode"] = chosen["mode"] or (bug.mode if bug else "slot")
     chosen["kinds"] = bug.kinds if bug else ()
+    chosen["shapes"] = bug.shapes if bug else ()
     quiet = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
     Runtime.set_default(
         Runtime(telemetry=TelemetryConfig(logging=quiet))

@@ -84,7 +84,7 @@ class Crowd:
         resource = draw.choice(list(self.resources))
         capacity = self.resources[resource]
         left_out = {"carries": not plan.carries, "overruns": not plan.slow}
-        shapes = [each for each in SHAPES if not left_out.get(each)]
+        shapes = plan.shapes or [each for each in SHAPES if not left_out.get(each)]
         shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
         fair = plan.mode == "fair"
         works = [self._work() for _ in range(draw.randint(*plan.turns))]

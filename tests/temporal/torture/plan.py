@@ -46,6 +46,8 @@ class Plan:
     """What is planted: see `bugs`."""
     kinds: tuple[str, ...] = ()
     """The faults, in this order, over and over; drawn unless given: see `faults`."""
+    shapes: tuple[str, ...] = ()
+    """The shapes of holders: see `holders`. All of them unless given."""
     carries: bool = True
     """Some holders hand what they hold to their next run."""
     calm: float = 4.0

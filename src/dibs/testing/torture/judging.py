@@ -1,13 +1,11 @@
 """From the records of all processes to a verdict."""
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from math import inf
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dibs.core.timing import claim_timeout
-from dibs.testing.checker import Holds, RecordedHold, Violation, check, check_writes
+from dibs.testing.checker import Violation, check, check_writes
 from dibs.testing.history import HistoryEvent, merge, read
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.plan import TorturePlan, primitive_of
@@ -32,15 +30,12 @@ class Judge:
         """Check one round's history. `lapses`: begin and end of each time in which the store or this
         machine stood still.
         """
-        plan = self._plan
         events = read(*folder.glob("history-*.jsonl"))
         unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
         rest = [event for event in events if not event.resource.startswith(UNFENCED)]
         rest = merge(
             [*self._newest.values(), *rest, *(HistoryEvent(at, "disturbed") for at in lapses)]
         )
-        one_at_a_time = [event for event in rest if primitive_of(event.key) != "allof"]
-        calm, rough = handoffs(one_at_a_time, quiet=2 * plan.ttl)
         grants = sum(event.what == "granted" for event in rest) - len(self._newest)
         self._remember(rest)
         return Verdict(
@@ -49,8 +44,6 @@ class Judge:
             writes=sum(event.what == "wrote" for event in rest),
             stale=sum(1 for _ in check_writes(unfenced)),
             violations=check(rest) + self._starved(rest),
-            handoffs=calm,
-            takeovers=rough,
             lapses=len(lapses) // 2,
         )
 
@@ -85,32 +78,3 @@ def _done(events: Iterable[HistoryEvent]) -> Counter[str]:
         elif event.what == "releasing" and event.lease in calls:
             done.add((primitive_of(event.key), *calls[event.lease]))
     return Counter(primitive for primitive, *_ in done)
-
-
-def handoffs(events: Sequence[HistoryEvent], quiet: float) -> tuple[list[float], list[float]]:
-    """The waits for locks that were free: those that nothing disturbed, and those among faults.
-
-    A wait begins when the last hold has ended (for a dead holder: at its deadline) while somebody
-    already waits. It is undisturbed if nobody was killed, paused or resumed since `quiet` seconds
-    before.
-    """
-    disturbed = [event.at for event in events if event.what == "disturbed"]
-    calm: list[float] = []
-    rough: list[float] = []
-    for free_since, granted in _waits(Holds(events)):
-        last = bisect_right(disturbed, granted)
-        since = disturbed[last - 1] if last else -inf
-        (calm if since < free_since - quiet else rough).append(granted - free_since)
-    return calm, rough
-
-
-def _waits(holds: Holds) -> Iterator[tuple[float, float]]:
-    for of_key in holds.by_key.values():
-        if any(hold.grant.capacity != 1 for hold in of_key):
-            continue
-        previous: RecordedHold | None = None
-        for hold in sorted(of_key, key=lambda hold: hold.start):
-            if previous is not None and hold.grant.invoked < previous.end <= hold.start:
-                yield previous.end, hold.start
-            if previous is None or hold.end > previous.end:
-                previous = hold

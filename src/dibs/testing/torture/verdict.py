@@ -22,7 +22,7 @@ def pause_name(ttls: float) -> str:
 
 _SUMMED = (
     *("cycles", "grants", "writes", "stale", "calm", "outages", "lapses"),
-    *("faults", "hit", "hit_by", "done", "violations", "handoffs", "takeovers"),
+    *("faults", "hit", "hit_by", "done", "violations"),
 )
 
 
@@ -60,10 +60,6 @@ class Verdict:
     violations: list[Violation] = field(default_factory=list[Violation])
     calm: float = 0.0
     """Seconds without faults, in which everybody had to be served."""
-    handoffs: list[float] = field(default_factory=list[float], repr=False)
-    """From a release to the next one's grant while nobody was disturbed."""
-    takeovers: list[float] = field(default_factory=list[float], repr=False)
-    """How long somebody waited for a free lock among faults."""
     outages: int = 0
     """Calls that were given up because the store was away."""
     lapses: int = 0
@@ -138,8 +134,6 @@ class Verdict:
             "tokens": self.grants,
             "control_stale_writes": self.stale,
             "calm_seconds": round(self.calm, 3),
-            "handoff": spread(self.handoffs),
-            "handoff_under_faults": spread(self.takeovers),
             "outages": self.outages,
             "lapses": self.lapses,
             "violations": [
@@ -172,17 +166,6 @@ class Verdict:
     def __str__(self) -> str:
         parts = [_headline(self)], _tried(self), _found(self), _meaning(self), _not_tried(self)
         return "\n\n".join("\n".join(part) for part in parts)
-
-
-def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """How many, the usual one, a bad one and the worst, in seconds."""
-    ordered = sorted(values)
-
-    def at(part: float) -> float | None:
-        place = min(int(part * len(ordered)), len(ordered) - 1)
-        return round(ordered[place], 6) if ordered else None
-
-    return {"count": len(ordered), "p50": at(0.5), "p99": at(0.99), "max": at(1.0)}
 
 
 def _by_kind(counts: Mapping[str, int]) -> dict[str, int]:
@@ -274,7 +257,8 @@ def _found(verdict: Verdict) -> Iterator[str]:
     if "stale write" not in broken:
         yield f"  files that compare tokens: {verdict.writes:,} writes taken, none from an old holder"
     yield _control(verdict)
-    yield from _waiting(verdict, starved="starved" in broken)
+    if verdict.calm and "starved" not in broken:
+        yield f"  waiting: after the last fault everybody was served, in {verdict.calm:.0f} s of calm"
     if verdict.wrote:
         yield "  processes that ended by themselves wrote:"
         yield from (f"    {line}" for line in verdict.wrote.splitlines())
@@ -315,20 +299,6 @@ def _control(verdict: Verdict) -> str:
             "holders got in, so the faults bit"
         )
     return "  files that compare nothing (the control): no late write got in, so no fault bit"
-
-
-def _waiting(verdict: Verdict, *, starved: bool) -> Iterator[str]:
-    if verdict.calm and not starved:
-        yield f"  waiting: after the last fault everybody was served, in {verdict.calm:.0f} s of calm"
-    yield from _spread("hand-off, undisturbed", verdict.handoffs)
-    yield from _spread("hand-off, among faults", verdict.takeovers)
-
-
-def _spread(what: str, values: Sequence[float]) -> Iterator[str]:
-    if values:
-        at = spread(values)
-        p50, p99, most = (_time(float(at[part] or 0.0)) for part in ("p50", "p99", "max"))
-        yield f"  {what}: p50 {p50}, p99 {p99}, longest {most} ({len(values):,} measured)"
 
 
 def _meaning(verdict: Verdict) -> Iterator[str]:
@@ -372,10 +342,6 @@ def _not_tried(verdict: Verdict) -> Iterator[str]:
         yield "  crashes of this machine, loss of power, a full disk, a suspended machine;"
     others = [_PLURAL[each] for each in PRIMITIVES if each not in verdict.resources]
     yield f"  {', '.join(['long leases', *others])} and priorities."
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _count(things: Sequence[object], what: str) -> str:
