@@ -74,11 +74,13 @@ RULES: Mapping[str, Rule] = {
     "settings": Rule(BASE | names("config core.* stores.redact")),
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
+    "stores.url_options": Rule(names("config settings")),
+    "stores.tls": Rule(names("errors")),
     "stores.waker": Rule(names("model")),
     "stores.aio": Rule(BASE | names("stores.port")),
     "stores.loop_thread": Rule(BASE | names("process stores.port")),
     "stores": Rule(),
-    "stores.web.*": Rule(names("stores.aio"), theirs=names("httptools"), siblings=True),
+    "stores.web.*": Rule(names("stores.aio stores.tls"), theirs=names("httptools"), siblings=True),
     "stores.snapshot": Rule(names("core.*")),
     "stores.cas.*": Rule(
         BELOW | names("stores.aio stores.port stores.loop_thread stores.snapshot"),
@@ -89,20 +91,24 @@ RULES: Mapping[str, Rule] = {
     "stores.*": Rule(
         BELOW
         | names(
-            "stores.aio stores.loop_thread stores.waker stores.port stores.redact stores.web.* stores.cas.*"
+            "stores.aio stores.loop_thread stores.waker stores.port stores.redact stores.tls"
+            " stores.url_options stores.web.* stores.cas.*"
         ),
         theirs=names("*"),
     ),
     "stores.memory": Rule(BELOW | names("stores.port")),
     "stores.sqlite.*": Rule(
-        BELOW | names("stores.aio stores.waker stores.port stores.redact"), siblings=True
+        BELOW | names("stores.aio stores.waker stores.port stores.redact stores.url_options"),
+        siblings=True,
     ),
     # names and messages that workflows and clients share: workflow code imports them, so they do no I/O
     "stores.temporal.ids": Rule(BASE, not_stdlib=IMPURE - {"os"}, no_async=True),
     "stores.temporal.wire": Rule(BASE | names("core.*"), not_stdlib=IMPURE, no_async=True),
     "stores.temporal": Rule(),
     "stores.temporal.*": Rule(
-        BELOW | names("stores.aio stores.port stores.loop_thread stores.temporal"),
+        BELOW
+        | names("stores.aio stores.port stores.loop_thread")
+        | names("stores.temporal stores.redact stores.url_options"),
         siblings=True,
         theirs=names("temporalio"),
     ),

@@ -2,7 +2,7 @@
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +17,7 @@ from dibs.stores.kubernetes.credentials import (
     Token,
     TokenFile,
 )
+from dibs.stores.tls import Tls
 from dibs.stores.web.proxy import Proxy, proxy_from_environment, read_proxy
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ApiServer(NamedTuple):
 
     host: str
     port: int
-    tls: "Callable[[], ssl.SSLContext] | None"
+    tls: Tls | None
     connect_timeout: float = CONNECT_TIMEOUT
 
 
