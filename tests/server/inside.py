@@ -7,8 +7,8 @@ from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.notifications import NotificationStreams, StreamReceiver
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
 from dibs.server.api.service import Health
 from dibs.server.app import Application, Meter

@@ -24,10 +24,10 @@ from dibs.server.api.batch import BatchRoutes
 from dibs.server.api.events import EventRoutes
 from dibs.server.api.listing import ListingRoutes
 from dibs.server.api.locks import LockRoutes
+from dibs.server.api.notifications import NotificationRoutes
 from dibs.server.api.openapi import describe
 from dibs.server.api.parameters import BodyReader, arguments_of, check_no_body, query_of
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
-from dibs.server.api.push import PushRoutes
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
@@ -64,7 +64,7 @@ TABLE = table_of(
     LockRoutes,
     BatchRoutes,
     ListingRoutes,
-    PushRoutes,
+    NotificationRoutes,
     ServiceRoutes,
     EventRoutes,
     KeyRoutes,
@@ -265,7 +265,7 @@ def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
 
 
 async def _refuse(scope: Connection, receive: Receive, send: Send) -> None:
-    """There are no web sockets here; `Server` starts and ends the server."""
+    """Reject WebSocket and lifespan connections."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1003})

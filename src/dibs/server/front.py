@@ -151,8 +151,8 @@ def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key, password=partial(_locked, key))
     except (OSError, ssl.SSLError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            told = f"{key} is not the private key of the certificate in {certificate}"
-            raise NotConfigured(told) from error
+            message = f"{key} is not the private key of the certificate in {certificate}"
+            raise NotConfigured(message) from error
         raise NotConfigured(f"{certificate} and {key} do not serve: {error}") from error
     return context
 

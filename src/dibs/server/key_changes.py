@@ -313,7 +313,7 @@ class KeyStates:
     # -- changes that looks at the store find --------------------------------------------------------
 
     def observe(self, status: Status, asked: float, *, scan: int = 0) -> None:
-        """Report the status that a look found which was `asked` for at that time, in scan number `scan`."""
+        """Compare a status with the known state and emit the differences. `asked`: when the look was sent."""
         state = self._states.get(status.key)
         if state is None:
             if not (status.holders or status.waiters) or len(self._states) >= MAX_KEYS:

@@ -182,7 +182,7 @@ class LeaseService:
 
     def _bounded(self, who: Principal, command: Command) -> Command:
         if type(command) is Release and command.tombstone:
-            return self._quotas.buried(who.key_id, command)
+            return self._quotas.limit_tombstone(who.key_id, command)
         return command
 
     def remaining(self, ttl: float, since: float) -> float:

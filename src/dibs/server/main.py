@@ -25,8 +25,8 @@ from dibs.server.api.batch import BatchRoutes
 from dibs.server.api.events import EventRoutes
 from dibs.server.api.listing import ListingRoutes
 from dibs.server.api.locks import LockRoutes
+from dibs.server.api.notifications import NotificationRoutes, NotificationStreams, StreamReceiver
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.push import NotificationStreams, PushRoutes, StreamReceiver
 from dibs.server.api.reading import KeyReader
 from dibs.server.api.service import Health, ServiceRoutes
 from dibs.server.api.sse import EventStreams
@@ -188,7 +188,7 @@ class Server:
             LockRoutes(leases, quotas, waiting, audit, limits),
             BatchRoutes(leases, quotas, reader, streams, audit, limits, bodies),
             ListingRoutes(leases, reader, limits),
-            PushRoutes(answers, streams),
+            NotificationRoutes(answers, streams),
             ServiceRoutes(
                 self.server_id,
                 lambda: leases.runtime.capabilities,
@@ -228,7 +228,7 @@ class Server:
             self.config.metrics_directories,
             self.runtime.place_of,
             leases=lambda: quotas.census().leases,
-            waiters=lambda: quotas.census().places,
+            waiters=lambda: quotas.census().waiters,
             streams=lambda: len(list(streams.streams)),
             keys_age=lambda: cache.stale_for,
             draining=lambda: self.shutdown.begun,
@@ -251,8 +251,8 @@ class Server:
             )
         secret = None if self.config.secret else self.config.secret_path
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
-        for told in open_to_others(urls, secret):
-            log.warning("%s", told)
+        for reason in open_to_others(urls, secret):
+            log.warning("%s", reason)
         for warning in await self.records.warnings():
             log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
@@ -345,8 +345,8 @@ def _tracing(leases: LeaseService) -> "Tracing | None":
     return tracing
 
 
-async def leave_sign(url: str, name: str) -> None:
-    """Leave a sign in a store, as `Signs.put`, for servers that cannot read the records."""
+async def put_marker(url: str, name: str) -> None:
+    """Set a revocation marker in one store: see `Markers.put`."""
     session = session_for(url)
     store = session.loop_runtime()
     try:

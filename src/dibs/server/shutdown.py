@@ -11,7 +11,7 @@ from dibs.server.api.routing import Caller
 from dibs.server.auth.key_cache import KeyCache
 from dibs.server.auth.sessions import Sessions
 
-type Told = Callable[[], None]
+type Callback = Callable[[], None]
 
 
 class Shutdown:
@@ -19,23 +19,23 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.begun = False
-        self._told: set[Told] = set()
+        self._callbacks: set[Callback] = set()
 
     def begin(self) -> None:
         """Call all callbacks. `/readyz` fails from now on."""
         self.begun = True
-        for told in list(self._told):
-            told()
+        for callback in list(self._callbacks):
+            callback()
 
-    def watch(self, told: Told) -> Told:
-        """Call `told` once, when the server is about to stop. Returns a function that takes this back."""
-        self._told.add(told)
+    def watch(self, callback: Callback) -> Callback:
+        """Call `callback` once, when the server is about to stop. Returns a function that takes this back."""
+        self._callbacks.add(callback)
 
         def forget() -> None:
-            self._told.discard(told)
+            self._callbacks.discard(callback)
 
         if self.begun:
-            asyncio.get_running_loop().call_soon(told)
+            asyncio.get_running_loop().call_soon(callback)
         return forget
 
     def check(self) -> None:

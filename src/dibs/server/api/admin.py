@@ -1,4 +1,4 @@
-"""What administrators do: API keys, the audit log, restrictions, placements and moves."""
+"""Routes for administrators: API keys, the audit log, restrictions, placements and moves."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -39,14 +39,14 @@ class KeysQuery(Strict, frozen=True):
     """Which keys."""
 
     ended: bool = False
-    """Also those that were revoked or have expired lately."""
+    """Include keys that were revoked or have expired lately."""
 
 
 class AuditQuery(Strict, frozen=True):
-    """Where a page begins, and how long it is."""
+    """The first line and the length of a page."""
 
     before: Annotated[int, Meta(ge=1, le=(1 << 53) - 1)] | None = None
-    """`next` of the page before."""
+    """`next` of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -54,7 +54,7 @@ class KeyRoutes:
     """API keys, which administrators create, list and revoke, and the audit log of what they did."""
 
     def __init__(self, keys: KeyService, audit: Audit, changing: FairQueue) -> None:
-        """`changing` has the turns of changes between API keys."""
+        """`changing`: fair queue between API keys for changes."""
         self._keys = keys
         self._admin = KeyAdmin(keys, audit)
         self._audit = audit
@@ -135,7 +135,7 @@ class KeyRoutes:
 # -- restrictions, placements and moves -------------------------------------------------------------
 
 API = "Locks"
-"""What can be restricted, in Seaplane's terms: locks, and nothing else."""
+"""What can be restricted, in Seaplane's terms: only locks."""
 
 MAX_DEADLINE = 30 * 86400.0
 """The longest time, in seconds, that a directory can drain."""
@@ -145,7 +145,7 @@ MAX_RESTRICTIONS = 100
 
 
 class RestrictionsQuery(Strict, frozen=True):
-    """Where a page begins: the `next_key` of the one before, and its `next_api`."""
+    """The first restriction of a page: `next_key` and `next_api` of the previous one."""
 
     from_: Annotated[str, Meta(max_length=1024)] | None = field(name="from", default=None)
     from_api: Annotated[str, Meta(max_length=64)] | None = None
@@ -159,13 +159,13 @@ class RestrictionShown(Struct, frozen=True):
     """Its bytes in URL-safe base64, without the slash at its end."""
     details: Rule
     state: Literal["Pending", "Enforced"]
-    """Pending until nothing is left at a place where it may not be."""
+    """Pending until nothing is left at a placement that is not allowed."""
     placement: str
-    """Where the directory lives."""
+    """The placement of the directory."""
 
 
 class RestrictionPage(Struct, frozen=True):
-    """Some restrictions, and where to go on: null after the last."""
+    """Some restrictions, and the start of the next page: null after the last."""
 
     restrictions: tuple[RestrictionShown, ...]
     next_api: str | None
@@ -184,7 +184,7 @@ class RuleAndDeadline(Rule, frozen=True, forbid_unknown_fields=True):
 
 
 class Destination(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a directory moves, and by when."""
+    """The new placement of a directory, and the deadline of the move."""
 
     to: Annotated[str, Meta(min_length=1, max_length=256)]
     deadline: Drain | None = DEADLINE
@@ -192,7 +192,7 @@ class Destination(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlacementShown(Struct, frozen=True):
-    """A store that directories may live in; the first one has what lives nowhere in particular."""
+    """A store for directories. The first one is the default."""
 
     name: str
     provider: str
@@ -200,7 +200,7 @@ class PlacementShown(Struct, frozen=True):
 
 
 class PlacementsShown(Struct, frozen=True):
-    """All of them."""
+    """All placements."""
 
     placements: tuple[PlacementShown, ...]
 
@@ -209,10 +209,10 @@ _ONE_RESTRICTION = "/v1/restrict/{word}/{dir}/"
 
 
 class PlacementRoutes:
-    """Where directories live: what restricts it, and moves from one store to another."""
+    """Restrictions of directories, and moves from one store to another."""
 
     def __init__(self, placements: PlacementAdmin, changing: FairQueue) -> None:
-        """`changing` has the turns of changes between API keys."""
+        """`changing`: fair queue between API keys for changes."""
         self._placements = placements
         self._changing = changing
 
@@ -229,7 +229,7 @@ class PlacementRoutes:
         """One restriction."""
         if not caller.allowed or word.lower() != API.lower():
             raise _no_restriction()
-        with _refusals(_no_restriction()):
+        with placement_errors(_no_restriction()):
             return json_response(_restriction_shown(await self._placements.restriction(directory)))
 
     @route(
@@ -249,7 +249,7 @@ class PlacementRoutes:
         """Set a restriction. Directories that must move because of it drain."""
         _check_api(word)
         try:
-            with _refusals():
+            with placement_errors():
                 async with self._changing.turn(caller.principal.key_id):
                     await self._placements.restrict(
                         caller.principal, directory, body, body.deadline
@@ -270,7 +270,7 @@ class PlacementRoutes:
     async def unrestrict(self, caller: Caller, word: str, directory: bytes) -> Response:
         """Delete a restriction."""
         _check_api(word)
-        with _refusals(_no_restriction()):
+        with placement_errors(_no_restriction()):
             async with self._changing.turn(caller.principal.key_id):
                 await self._placements.unrestrict(caller.principal, directory)
         return done_response(caller.headers, "Ok")
@@ -344,7 +344,7 @@ class PlacementRoutes:
     )
     async def move(self, caller: Caller, directory: bytes, body: Destination) -> Response:
         """Have a directory move. Its holders go on until the deadline, and no lock is ever held twice."""
-        with _refusals():
+        with placement_errors():
             await self._placements.move(caller.principal, directory, body.to, body.deadline)
         return json_response(Done())
 
@@ -365,13 +365,13 @@ class PlacementRoutes:
         answers={200: Progress},
     )
     async def progress(self, _: Caller, directory: bytes) -> Response:
-        """Where a directory lives, and what is still in use at the store that it leaves."""
+        """The placement of a directory, and what is still in use at its former one."""
         return json_response(await self._placements.progress(directory))
 
 
 @contextmanager
-def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
-    """Raise what is refused in here as `ApiProblem`; `unknown` is that of what it does not know."""
+def placement_errors(unknown: ApiProblem | None = None) -> Generator[None]:
+    """Convert placement errors to problems. `unknown` replaces the default 400 for unknown names."""
     try:
         yield
     except PlacementRefused as refusal:
@@ -388,8 +388,8 @@ def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
 def _check_api(word: str) -> None:
     """Raises `ApiProblem` for what cannot be restricted."""
     if word.lower() != API.lower():
-        told = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
-        raise ApiProblem("malformed", told)
+        detail = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
+        raise ApiProblem("malformed", detail)
 
 
 def _no_restriction() -> ApiProblem:

@@ -29,9 +29,9 @@ from dibs.model import (
     Unknown,
 )
 from dibs.runtime.port import CallResult, TimedReply
+from dibs.server.api.notifications import NotificationStreams
 from dibs.server.api.parameters import BodyReader, text_flaw
 from dibs.server.api.problems import ApiProblem, lacking, too_often
-from dibs.server.api.push import NotificationStreams
 from dibs.server.api.reading import KeyReader, bounded
 from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Caller, route

@@ -66,7 +66,7 @@ class EventRoutes:
         reading: FairQueue,
         limits: Limits,
     ) -> None:
-        """`reading` has the turns of reads between API keys."""
+        """`reading`: fair queue between API keys for reads."""
         self._server_id = server_id
         self._answers = answers
         self._activity = activity

@@ -194,7 +194,7 @@ class ListingRoutes:
 
 
 def _start(text: str, kind: bytes) -> bytes:
-    """The key where a page begins: in one list of every kind, the page before has named it whole."""
+    """The key at which the page begins. With kind=all, `from` contains the kind."""
     try:
         name = decoded(text.removeprefix(MARK))
     except ValueError:

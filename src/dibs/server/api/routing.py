@@ -42,23 +42,29 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Permissions that a route needs. There is no route without."""
+    """Permissions that a route needs. Every route has one."""
 
     kind: Literal["public", "signed-in", "path", "commands", "somewhere", "everywhere", "session"]
-    """
-    `public`: nothing. `signed-in`: a key, whatever it is good for; the handler leaves out what may not be
-    seen. `path`: a scope for the resource, or the directory, that the path names. `commands`: a scope for
-    each command of the body (see `api.batch`). `somewhere`: a scope for any directory; the handler looks
-    at what lies within. `everywhere`: a scope without bounds. `session`: a session of the dashboard's.
+    """The required permission, and who filters.
+
+    | kind | required | filters |
+    |---|---|---|
+    | `public` | nothing | |
+    | `signed-in` | any valid API key or session | the handler |
+    | `path` | the scope for the name or directory in the path | |
+    | `commands` | a scope for each command of the body | `api.batch` |
+    | `somewhere` | the scope for any directory | the handler |
+    | `everywhere` | the scope for all names | |
+    | `session` | a session of the dashboard | |
     """
     scope: Scope | None = None
     hidden: bool = False
-    """What is not allowed looks like what is not there: the handler asks `Caller.allowed`."""
+    """Without the scope the answer is 404, as for a free name: the handler checks `Caller.allowed`."""
     forced: Scope | None = None
-    """With `force=true` in the query it takes this scope instead."""
+    """The scope that `force=true` in the query needs instead."""
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` where a scope is missing, or where nobody would look at it."""
+        """Raises `ValueError` for a missing scope, and for one that would be ignored."""
         if self.kind not in _WITH_SCOPE | _WITHOUT_SCOPE:
             raise ValueError(f"{self.kind!r} is no class of routes")
         if (self.scope is not None) != (self.kind in _WITH_SCOPE):
@@ -83,12 +89,12 @@ def on_path(scope: Scope, *, forced: Scope | None = None) -> Needs:
 
 
 def somewhere(scope: Scope) -> Needs:
-    """A scope for any directory; the handler sees to it that what is done lies within."""
+    """A scope for any directory; the handler checks what is done within it."""
     return Needs("somewhere", scope)
 
 
 def everywhere(scope: Scope) -> Needs:
-    """A scope without bounds."""
+    """A scope for all names."""
     return Needs("everywhere", scope)
 
 

@@ -19,16 +19,16 @@ from dibs.server.records.port import Record, Records
 log = logging.getLogger("dibs.server")
 
 REFRESH = 1.0
-"""Seconds between two looks at the records. So soon after its revocation a key works nowhere."""
+"""Seconds between two reads of the records. A revoked key stops working everywhere within this time."""
 
-BELIEVED = 60.0
+MAX_AGE = 60.0
 """Seconds after which no key is accepted if neither the records nor the stores could be read."""
 
 ASKED_AFTER = 20.0
 """Seconds without the records after which the stores are asked for revoked keys, and how often."""
 
-DISTANCE = 0.05
-"""Seconds between looks for unknown keys, however many are sent."""
+MIN_LOOKUP_INTERVAL = 0.05
+"""Seconds between lookups of unknown keys, however many are sent."""
 
 ALL_GONE = (
     "all keys are gone from the records, so everybody is refused: restore the records, or make new keys "
@@ -97,8 +97,8 @@ class KeyCache:
 
     @property
     def is_current(self) -> bool:
-        """Whether the records or the stores were asked within `BELIEVED`. Else no key is accepted."""
-        return self._clock.now() - self._confirmed_at < BELIEVED
+        """Whether the records or the stores were asked within `MAX_AGE`. Else no key is accepted."""
+        return self._clock.now() - self._confirmed_at < MAX_AGE
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class KeyCache:
         await asyncio.shield(self._next_look)
 
     async def _look_soon(self) -> None:
-        await asyncio.sleep(DISTANCE)
+        await asyncio.sleep(MIN_LOOKUP_INTERVAL)
         self._next_look = None
         with suppress(DibsError):
             await self.refresh()

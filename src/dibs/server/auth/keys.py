@@ -232,7 +232,7 @@ class KeyService:
     async def revoke(self, key_id: str) -> StoredKey:
         """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`.
 
-        A server that cannot read the records finds the marker in the store, within `BELIEVED`.
+        A server that cannot read the records finds the marker in the store, within `MAX_AGE`.
         """
         async with self.cache.changing:
             key = await self._recorded(key_id)

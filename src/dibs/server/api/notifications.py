@@ -149,7 +149,7 @@ class StreamReceiver(ForwardingReceiver):
         self._streams.recheck()
 
 
-class PushRoutes:
+class NotificationRoutes:
     """Opens streams."""
 
     def __init__(self, answers: EventStreams, streams: NotificationStreams) -> None:
