@@ -40,6 +40,7 @@ from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placement.registry import SLACK
+from dibs.server.placement.router import Moving
 from dibs.server.quotas import FairQueue, Quotas
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -48,6 +49,9 @@ JSON, MSGPACK = b"application/json", b"application/msgpack"
 
 MOST_SLOTS = 8_192
 """Numbered slots in a batch. They are what makes an acquire or a resize expensive."""
+
+MOVING_RECHECK = 1.0
+"""Seconds after which an acquire in a directory that moves can be sent again."""
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
 
@@ -266,9 +270,13 @@ class BatchRoutes:
 
     def _reply(self, command: Command, result: CallResult) -> Reply:
         """The reply to a client. A lease that has ended gets no more notifications."""
-        if isinstance(result, DibsError):
+        reply: Reply
+        if isinstance(result, Moving):
+            reply = Refused("moving", recheck_in=MOVING_RECHECK)
+        elif isinstance(result, DibsError):
             return Failed("away", str(result))
-        reply = result.reply
+        else:
+            reply = result.reply
         if isinstance(command, Acquire) and isinstance(reply, Refused):
             self._streams.forget(fingerprint(command.id))
         if type(reply) in _ENDS and isinstance(command, Acquire | Renew | Release | Resize):
@@ -285,9 +293,13 @@ def _command(struct: object) -> Command | Failed:
 
 
 def _check_any(results: Sequence[CallResult]) -> None:
-    """Raises the first error if all commands failed: then the whole batch has failed."""
+    """Raises the first error if all commands failed: then the whole batch has failed.
+
+    An acquire in a directory that moves is refused, and does not count as failed.
+    """
     first = results[0]
-    if isinstance(first, DibsError) and all(isinstance(each, DibsError) for each in results):
+    failed = (isinstance(each, DibsError) and not isinstance(each, Moving) for each in results)
+    if isinstance(first, DibsError) and all(failed):
         raise first
 
 
