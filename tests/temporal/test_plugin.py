@@ -21,7 +21,7 @@ from dibs.temporal import (
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from dibs.temporal.plugin import ServedBeside, _running
+from dibs.temporal.plugin import _shared, served_beside
 from dibs.temporal.worker.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Raises
@@ -173,7 +173,7 @@ async def test_several_share_one_beside(temporal_server: TemporalServer) -> None
         async with Worker(client, task_queue=last, workflows=[Holds]):
             slot, _ = await held(client, last, permits)
     assert slot == "0"
-    assert not _running[client]
+    assert not _shared[client]
 
 
 async def test_who_comes_second_waits_as_well_until_it_is_ready(
@@ -181,19 +181,19 @@ async def test_who_comes_second_waits_as_well_until_it_is_ready(
 ) -> None:
     client = await connected(temporal_server)
     queue = unique("permits")
-    one, two = ServedBeside(client, queue), ServedBeside(client, queue)
+    one, two = served_beside(client, queue), served_beside(client, queue)
     first = asyncio.create_task(one.__aenter__())
     await asyncio.sleep(0)  # it has begun
     await two.__aenter__()
     await first
-    worker = _running[client][queue].worker
+    worker = _shared[client][queue].worker
     assert worker is not None
     assert worker.is_ready
     await one.__aexit__(None, None, None)
     assert worker.is_ready
     await two.__aexit__(None, None, None)
     assert worker.not_ready == "it has stopped"
-    assert not _running[client]
+    assert not _shared[client]
 
 
 @pytest.mark.parametrize("staying", [True, False])
@@ -202,7 +202,7 @@ async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
 ) -> None:
     client = await connected(temporal_server)
     queue = unique("permits")
-    one, two = ServedBeside(client, queue), ServedBeside(client, queue)
+    one, two = served_beside(client, queue), served_beside(client, queue)
     first = asyncio.create_task(one.__aenter__())
     second = asyncio.create_task(two.__aenter__())
     await asyncio.sleep(0)
@@ -213,16 +213,16 @@ async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
         await first
     if staying:
         await second
-        worker = _running[client][queue].worker
+        worker = _shared[client][queue].worker
         assert worker is not None
         assert worker.is_ready
         await two.__aexit__(None, None, None)
     else:
         with pytest.raises(asyncio.CancelledError):
             await second
-    assert not _running[client]
-    async with ServedBeside(client, queue):  # there may be another
-        assert _running[client][queue].worker is not None
+    assert not _shared[client]
+    async with served_beside(client, queue):  # there may be another
+        assert _shared[client][queue].worker is not None
 
 
 async def test_one_that_serves_already_is_enough(temporal_server: TemporalServer) -> None:

@@ -25,12 +25,12 @@ class _SharedWorker:
     def __init__(self) -> None:
         self.users = 0
         self.lock = asyncio.Lock()
-        self._worker: TemporalWorker | None = None
+        self.worker: TemporalWorker | None = None
 
     async def start(self, client: Client, queue: str) -> None:
         """Wait until it is ready. Raises why it cannot be."""
         async with self.lock:
-            if self._worker is not None:
+            if self.worker is not None:
                 return
             try:
                 worker = TemporalWorker(client, task_queue=queue)
@@ -39,14 +39,14 @@ class _SharedWorker:
                     return
                 raise
             await worker.__aenter__()
-            self._worker = worker
+            self.worker = worker
 
     async def leave(self) -> None:
         """One user less. The last one lets the worker drain."""
         self.users -= 1
         async with self.lock:
-            if not self.users and self._worker is not None:
-                worker, self._worker = self._worker, None
+            if not self.users and self.worker is not None:
+                worker, self.worker = self.worker, None
                 await worker.__aexit__(None, None, None)
 
 
@@ -60,13 +60,20 @@ async def served_beside(client: Client, queue: str) -> AsyncGenerator[None]:
     Temporal allows one worker per queue and client. So the first block starts it, all wait until it is
     ready, and the last one stops it. A worker that somebody else has started serves as well.
     """
-    shared = _shared.setdefault(client, {}).setdefault(queue, _SharedWorker())
+    queues = _shared.setdefault(client, {})
+    shared = queues.setdefault(queue, _SharedWorker())
     shared.users += 1
+
+    async def leave() -> None:
+        await shared.leave()
+        if not shared.users:
+            queues.pop(queue, None)
+
     try:
         await shared.start(client, queue)
         yield
     finally:
-        await asyncio.shield(asyncio.create_task(shared.leave()))  # a cancellation lets it drain
+        await asyncio.shield(asyncio.create_task(leave()))  # a cancellation lets it drain
 
 
 class DibsPlugin(SimplePlugin):
