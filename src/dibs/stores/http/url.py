@@ -24,9 +24,6 @@ CONNECT_TIMEOUT = 5.0
 TIMEOUT = 10.0
 """Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
 
-LARGEST = 1 << 19
-"""Bytes of a request above which its commands are sent in two. Services and proxies limit the body."""
-
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
