@@ -235,6 +235,7 @@ RULES: Mapping[str, Rule] = {
     "server.placement.*": Rule(
         BASE
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
+        | names("stores.kubernetes.store stores.s3 stores.temporal.url")  # what their URLs leave out
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.auth.policy server.records server.records.port")
         | names("server.background"),

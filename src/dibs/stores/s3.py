@@ -112,11 +112,28 @@ class S3Store(CasStore):
         self._inboxes: Inboxes = {}
         super().__init__(shown, clock=clock)
 
+    def address(self) -> tuple[str, str]:
+        """The endpoint, by boto3's own settings (empty for AWS), and `bucket/prefix`.
+
+        Raises `NotConfigured`.
+        """
+        try:
+            unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}
+            client = self._make_client(**unused)  # else it would ask the machine for a role
+        except (boto.BotoCoreError, ValueError, OSError) as error:
+            raise NotConfigured(f"{self.url}: {error}") from error
+        host = urlsplit(client.meta.endpoint_url).netloc.lower()
+        client.close()
+        is_aws = re.fullmatch(r"(.+\.)?amazonaws\.com(\.cn)?", host)
+        partition = client.meta.partition
+        endpoint = ("" if partition == "aws" else partition) if is_aws else host
+        return endpoint, f"{self._bucket}/{self._prefix}"
+
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
         make, inboxes = self._make_client, self._inboxes
         return S3Cells(self.url, self._bucket, self._prefix, make, inboxes, clock, now)
 
-    def _make_client(self) -> Any:
+    def _make_client(self, **credentials: str) -> Any:
         """Make a client; this reads files. A try that fails is never repeated behind our back.
 
         A repeated write would be refused for what its first try had written.
@@ -133,7 +150,9 @@ class S3Store(CasStore):
         )
         session = boto3.session.Session(region_name=self._options.get("region"))
         region = session.region_name or ("us-east-1" if endpoint else None)
-        return session.client("s3", endpoint_url=endpoint, region_name=region, config=config)
+        return session.client(
+            "s3", endpoint_url=endpoint, region_name=region, config=config, **credentials
+        )
 
 
 class S3Cells:

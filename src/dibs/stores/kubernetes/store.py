@@ -9,7 +9,7 @@ from dibs.model import Capabilities
 from dibs.stores.cas.cells import Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.store import CasStore
-from dibs.stores.kubernetes.access import find_access
+from dibs.stores.kubernetes.access import Access, find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
 from dibs.stores.url_options import duration, read_options, text
 
@@ -62,9 +62,12 @@ class KubernetesStore(CasStore):
         self._namespace = form["namespace"] or ""
         super().__init__(url, clock=clock)
 
-    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
+    def access(self) -> Access:
+        """The cluster and namespace that the URL means here. Raises `NotConfigured`."""
         options = self._options
-        access = find_access(
+        return find_access(
             self._namespace, options.get("kubeconfig", ""), options.get("context", "")
         )
-        return KubernetesCells(self.url, access, clock, now, self._known)
+
+    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
+        return KubernetesCells(self.url, self.access(), clock, now, self._known)
