@@ -201,7 +201,8 @@ RULES: Mapping[str, Rule] = {
     "server.auth.sessions": Rule(
         BASE
         | names("server.api.problems server.api.responses server.api.routing")
-        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.background")
+        | names("server.records.port"),
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
@@ -219,7 +220,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # in the command line as well, without a loop
     "server.key_changes": Rule(
-        BASE | names("core.names server.key_state server.lock_events"),
+        BASE | names("core.names locks.requests server.key_state server.lock_events"),
         not_stdlib=names("asyncio"),
         no_async=True,
     ),
@@ -230,8 +231,8 @@ RULES: Mapping[str, Rule] = {
         BASE
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.auth.policy server.records server.records.port")
-        | names("server.background"),
+        | names("server.audit server.auth.api_key server.auth.policy server.background")
+        | names("server.records server.records.port"),
         siblings=True,
         theirs=names("msgspec"),
     ),
