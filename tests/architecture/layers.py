@@ -207,7 +207,8 @@ RULES: Mapping[str, Rule] = {
     "server.auth.sessions": Rule(
         BASE
         | names("server.api.problems server.api.responses server.api.routing")
-        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.background")
+        | names("server.records.port"),
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
@@ -225,7 +226,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # in the command line as well, without a loop
     "server.key_changes": Rule(
-        BASE | names("core.names server.key_state server.lock_events"),
+        BASE | names("core.names locks.requests server.key_state server.lock_events"),
         not_stdlib=names("asyncio"),
         no_async=True,
     ),
@@ -237,8 +238,8 @@ RULES: Mapping[str, Rule] = {
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
         | names("stores.kubernetes.store stores.s3 stores.temporal.url")  # what their URLs leave out
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.auth.policy server.records server.records.port")
-        | names("server.background"),
+        | names("server.audit server.auth.api_key server.auth.policy server.background")
+        | names("server.records server.records.port"),
         siblings=True,
         theirs=names("msgspec"),
     ),

@@ -22,7 +22,7 @@ from dibs.stores.http.names import decoded, encoded
 
 log = logging.getLogger("dibs.server")
 
-type What = Literal[
+type AuditAction = Literal[
     "key created",
     "key revoked",
     "force release",
@@ -159,7 +159,11 @@ class Audit:
                 await self._records.forget(gone)
 
     async def write(
-        self, who: Principal, what: What, about: bytes = b"", detail: dict[str, Any] | None = None
+        self,
+        who: Principal,
+        what: AuditAction,
+        about: bytes = b"",
+        detail: dict[str, Any] | None = None,
     ) -> int:
         """Add a line. Raises `BackendUnavailable` if the records cannot be reached.
 
@@ -173,35 +177,27 @@ class Audit:
             value = msgspec.json.encode(line)
         return await self._records.append(value)
 
-    def deny(self, who: Principal, what: str, about: bytes = b"") -> None:
-        """Have `denied` add a line in the background: nobody waits for records that hang."""
-        if self._refusals.full():
-            self._left_out += 1
+    def deny(self, who: Principal, tried: str, about: bytes = b"") -> bool:
+        """Have `work` write a line for a refused request, so that nobody waits for slow records.
+
+        Returns False if it is only counted: too many wait, or were written lately.
+        """
+        may = not self._refusals.full() and self._denied.may(who.key_id, self._clock.now())
+        if may:
+            self._refusals.put_nowait((who, tried, about))
         else:
-            self._refusals.put_nowait((who, what, about))
+            self._left_out += 1
+        return may
 
     async def _write_refusal(self) -> None:
-        await self.denied(*await self._refusals.get())
-
-    async def denied(self, who: Principal, what: str, about: bytes = b"") -> bool:
-        """Write a refused request. Returns False if too many were written lately.
-
-        If the records fail, the refusal is only logged.
-        """
-        if not self._denied.may(who.key_id, self._clock.now()):
-            self._left_out += 1
-            return False
-        detail: dict[str, Any] = {"tried": what}
+        who, tried, about = await self._refusals.get()
         left_out, self._left_out = self._left_out, 0
-        if left_out:
-            detail["left_out"] = left_out
+        detail: dict[str, Any] = {"tried": tried} | ({"left_out": left_out} if left_out else {})
         try:
             await self.write(who, "denied", about, detail)
-        except DibsError as error:
+        except DibsError:
             self._left_out += left_out + 1
-            log.warning("a refusal could not be written to the audit: %s", error)
-            return False
-        return True
+            raise
 
     async def page(
         self, reader: Principal, before: int | None = None, limit: int = 100

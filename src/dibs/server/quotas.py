@@ -13,7 +13,7 @@ from dibs.server.api.problems import ApiProblem
 from dibs.server.limits import Limits
 
 CENSUS_EVERY = 5.0
-"""Seconds between two counts of all leases, where they are many: anybody may ask for their number."""
+"""Seconds between two counts of many leases, as `/metrics` needs no authentication."""
 
 FEW = 10_000
 """Below this size the exact count is computed on every request."""
@@ -180,7 +180,7 @@ class Quotas:
             tombstones.put(which, now + tombstone)
         else:
             tombstone = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
-        return replace(command, tombstone=tombstone)
+        return command if tombstone == command.tombstone else replace(command, tombstone=tombstone)
 
     def signed_in(self, key_id: str, session: str) -> None:
         """Count a new session. Raises `ApiProblem`, 429, if a key has begun too many lately."""
@@ -292,7 +292,12 @@ class FairQueue:
         return Turn(self, key_id, max(cost, 1))
 
     async def begin(self, key_id: str, cost: int) -> None:
-        """Wait until it is this work's turn."""
+        """Wait until it is this work's turn. Raises `ApiProblem`: 429, 503."""
+        if not self.starts(key_id, cost):
+            await self.wait(key_id, cost)
+
+    def starts(self, key_id: str, cost: int) -> bool:
+        """Begin work, if it need not `wait` for its turn. Raises `ApiProblem`, 429."""
         share = self._shares.get(key_id)
         if share is None:
             share = self._shares[key_id] = _Share()
@@ -308,8 +313,8 @@ class FairQueue:
         if room and not share.waiting and not self._next:
             share.busy += part
             self.busy += part
-            return
-        await self._wait(key_id, share, cost)
+            return True
+        return False
 
     def end(self, key_id: str, cost: int) -> None:
         """End work that has begun."""
@@ -319,7 +324,9 @@ class FairQueue:
         share.busy -= part
         self._forget(key_id, share, cost)
 
-    async def _wait(self, key_id: str, share: _Share, cost: int) -> None:
+    async def wait(self, key_id: str, cost: int) -> None:
+        """Wait for the turn of work that did not start. Raises `ApiProblem`, 503, if that takes too long."""
+        share = self._shares[key_id]
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         share.waiting.append((min(cost, self._each_most), turn))
         self._line_up(key_id, share)
@@ -366,8 +373,9 @@ class FairQueue:
         share.total -= cost
         if not share.total:
             self._shares.pop(key_id, None)
-        self._line_up(key_id, share)
-        self._start_more()
+        if share.waiting or self._next:
+            self._line_up(key_id, share)
+            self._start_more()
 
 
 class Turn:
@@ -381,7 +389,8 @@ class Turn:
         self._cost = cost
 
     async def __aenter__(self) -> None:
-        await self._queue.begin(self._key_id, self._cost)
+        if not self._queue.starts(self._key_id, self._cost):
+            await self._queue.wait(self._key_id, self._cost)
 
     async def __aexit__(self, *_: object) -> None:
         self._queue.end(self._key_id, self._cost)

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -51,7 +52,7 @@ class AuditQuery(Strict, frozen=True):
 
 
 class KeyRoutes:
-    """API keys, which administrators create, list and revoke, and the audit log of what they did."""
+    """API keys and the audit log, for administrators."""
 
     def __init__(self, keys: KeyService, audit: Audit, changing: FairQueue) -> None:
         """`changing`: fair queue between API keys for changes."""
@@ -60,16 +61,9 @@ class KeyRoutes:
         self._audit = audit
         self._changing = changing
 
-    @route(
-        "GET",
-        "/v1/keys",
-        _ADMIN,
-        summary="Keys, as far as they are the caller's to see",
-        query=KeysQuery,
-        answers={200: KeyList},
-    )
+    @route("GET", "/v1/keys", _ADMIN, query=KeysQuery, answers={200: KeyList})
     async def list_keys(self, caller: Caller, query: KeysQuery) -> Response:
-        """All keys that the caller may see."""
+        """Keys, as far as they are the caller's to see."""
         now = self._keys.now()
         keys = await self._admin.list(caller.principal)
         found = (key_shown(key, now) for key in keys if query.ended or not key.ended(now))
@@ -79,14 +73,13 @@ class KeyRoutes:
         "POST",
         "/v1/keys",
         _ADMIN,
-        summary="Create an API key; it is returned only once",
         query=Nothing,
         body=NewKey,
         max_body=MAX_BODY,
         answers={201: KeyMade},
     )
     async def create_key(self, caller: Caller, body: NewKey) -> Response:
-        """Create a key. Only this answer contains it."""
+        """Create an API key; it is returned only once."""
         try:
             async with self._changing.turn(caller.principal.key_id):
                 made = await self._admin.create(caller.principal, body)
@@ -100,16 +93,13 @@ class KeyRoutes:
         return json_response(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
 
     @route(
-        "DELETE",
-        "/v1/keys/{word}",
-        _ADMIN,
-        summary="Revoke an API key; it stops working within two seconds",
-        query=Nothing,
-        answers={200: KeyShown},
-        problems=(404,),
+        "DELETE", "/v1/keys/{word}", _ADMIN, query=Nothing, answers={200: KeyShown}, problems=(404,)
     )
     async def revoke_key(self, caller: Caller, word: str) -> Response:
-        """End a key, and with it its tokens and streams."""
+        """Revoke an API key; it stops working within two seconds.
+
+        Its tokens and streams end with it.
+        """
         try:
             async with self._changing.turn(caller.principal.key_id):
                 key = await self._admin.revoke(caller.principal, word)
@@ -119,16 +109,12 @@ class KeyRoutes:
             ) from None
         return json_response(key_shown(key, self._keys.now()))
 
-    @route(
-        "GET",
-        "/v1/audit",
-        _ADMIN,
-        summary="The audit log, newest first; a page can be empty and not the last",
-        query=AuditQuery,
-        answers={200: AuditPage},
-    )
+    @route("GET", "/v1/audit", _ADMIN, query=AuditQuery, answers={200: AuditPage})
     async def audit(self, caller: Caller, query: AuditQuery) -> Response:
-        """The newest lines; for an administrator of a directory, those about that."""
+        """The audit log, newest first; a page can be empty and not the last.
+
+        An administrator of a directory sees the lines about that.
+        """
         return json_response(await self._audit.page(caller.principal, query.before, query.limit))
 
 
@@ -208,25 +194,23 @@ class PlacementsShown(Struct, frozen=True):
 _ONE_RESTRICTION = "/v1/restrict/{word}/{dir}/"
 
 
+@dataclass(eq=False)
 class PlacementRoutes:
     """Restrictions of directories, and moves from one store to another."""
 
-    def __init__(self, placements: PlacementAdmin, changing: FairQueue) -> None:
-        """`changing`: fair queue between API keys for changes."""
-        self._placements = placements
-        self._changing = changing
+    _placements: PlacementAdmin
+    _changing: FairQueue
 
     @route(
         "GET",
         _ONE_RESTRICTION,
         SEEING,
-        summary="A directory's restriction, and whether it is enforced",
         query=Nothing,
         answers={200: RestrictionShown},
         problems=(404,),
     )
     async def restriction(self, caller: Caller, word: str, directory: bytes) -> Response:
-        """One restriction."""
+        """A directory's restriction, and whether it is enforced."""
         if not caller.allowed or word.lower() != API.lower():
             raise _no_restriction()
         with placement_errors(_no_restriction()):
@@ -236,7 +220,6 @@ class PlacementRoutes:
         "PUT",
         _ONE_RESTRICTION,
         on_path(Scope.ADMIN),
-        summary="Restrict a directory to regions and providers",
         query=Nothing,
         body=RuleAndDeadline,
         max_body=MAX_BODY,
@@ -246,7 +229,10 @@ class PlacementRoutes:
     async def restrict(
         self, caller: Caller, word: str, directory: bytes, body: RuleAndDeadline
     ) -> Response:
-        """Set a restriction. Directories that must move because of it drain."""
+        """Restrict a directory to regions and providers.
+
+        Directories that must move because of it drain.
+        """
         _check_api(word)
         try:
             with placement_errors():
@@ -262,13 +248,12 @@ class PlacementRoutes:
         "DELETE",
         _ONE_RESTRICTION,
         on_path(Scope.ADMIN),
-        summary="Delete a restriction; what lives somewhere stays there",
         query=Nothing,
         answers={200: Done},
         problems=(404, 409),
     )
     async def unrestrict(self, caller: Caller, word: str, directory: bytes) -> Response:
-        """Delete a restriction."""
+        """Delete a restriction; what lives somewhere stays there."""
         _check_api(word)
         with placement_errors(_no_restriction()):
             async with self._changing.turn(caller.principal.key_id):
@@ -279,12 +264,11 @@ class PlacementRoutes:
         "GET",
         ("/v1/restrict", "/v1/restrict/", "/v1/restrict/{word}", "/v1/restrict/{word}/"),
         SIGNED_IN,
-        summary="Restrictions that this API key has permission to read",
         query=RestrictionsQuery,
         answers={200: RestrictionPage},
     )
     async def restrictions(self, caller: Caller, word: str, query: RestrictionsQuery) -> Response:
-        """A page of the restrictions that the caller may see."""
+        """Restrictions that this API key has permission to read."""
         if word:
             _check_api(word)
         elif (query.from_ is None) != (query.from_api is None):
@@ -304,16 +288,9 @@ class PlacementRoutes:
             )
         )
 
-    @route(
-        "GET",
-        "/v1/placements",
-        _ADMIN,
-        summary="The stores that directories may live in",
-        query=Nothing,
-        answers={200: PlacementsShown},
-    )
+    @route("GET", "/v1/placements", _ADMIN, query=Nothing, answers={200: PlacementsShown})
     async def placements(self, _: Caller) -> Response:
-        """The stores that there are."""
+        """The stores that directories may live in."""
         found = (
             PlacementShown(each.name, each.provider, each.region)
             for each in self._placements.places

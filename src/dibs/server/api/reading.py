@@ -1,18 +1,14 @@
 """Pages of the keys that an API key may read."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import NamedTuple
-
-from msgspec import Struct
-from starlette.responses import Response
 
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.responses import bytes_response, encode
 from dibs.server.auth.policy import Principal, Scope, reduced
 from dibs.server.leases import LeaseService
 from dibs.server.quotas import FairQueue
@@ -36,7 +32,7 @@ _ENOUGH = TimedReply(
 )
 
 
-def _size_of(status: Status) -> int:
+def size_of(status: Status) -> int:
     """Approximate size as JSON, in bytes."""
     listed: tuple[Holder | Waiter, ...] = (*status.holders, *status.waiters)
     texts = sum(250 + _length(each.owner) + _length(each.note) for each in listed)
@@ -57,31 +53,9 @@ def bounded(results: Iterable[CallResult]) -> Sequence[CallResult]:
     return found
 
 
-def first_of(items: Iterable[Status]) -> Iterable[Status]:
-    """The same, up to the one that brings them above `PAGE_BYTES`."""
-    size = 0
-    for each in items:
-        if size >= PAGE_BYTES:
-            return
-        yield each
-        size += _size_of(each)
-
-
 def _bytes_of(result: CallResult) -> int:
     status = result.reply if isinstance(result, TimedReply) else None
-    return _size_of(status) if isinstance(status, Status) else 0
-
-
-async def page_json[T](
-    name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
-) -> Response:
-    """An object with `items` as `name` and the fields of `rest`. Other requests run in between."""
-    parts: list[bytes] = []
-    for at in range(0, len(items), AT_ONCE):
-        parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
-        await asyncio.sleep(0)
-    head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
-    return bytes_response(head + encode(rest)[1:], "application/json")
+    return size_of(status) if isinstance(status, Status) else 0
 
 
 class KeysFound(NamedTuple):
@@ -114,15 +88,6 @@ def names_of(text: str) -> bytes:
     return raw
 
 
-def prefixes_of(prefix: bytes) -> list[bytes]:
-    """Prefixes of the keys of each kind that begin with `prefix`."""
-    return [head if head.startswith(prefix) else prefix for head in HEADS if _meet(head, prefix)]
-
-
-def _meet(head: bytes, prefix: bytes) -> bool:
-    return head.startswith(prefix) or prefix.startswith(head)
-
-
 def stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes]:
     """Narrow prefixes of keys to those that the API key may read."""
     for prefix in prefixes:
@@ -141,16 +106,16 @@ def _seen(principal: Principal, wanted: bytes) -> Iterable[bytes]:
 
 
 def _before(stretch: bytes) -> bytes:
-    """A key that comes before those of a stretch, and after those of stretches before it."""
+    """A key before all keys of this stretch, and after those of earlier stretches."""
     return stretch[:-1] + (bytes([stretch[-1] - 1]) + b"\xff" * 4 if stretch[-1] else b"")
 
 
+@dataclass(eq=False)
 class KeyReader:
     """Reads the keys that an API key may read, with fair turns between API keys."""
 
-    def __init__(self, leases: LeaseService, reading: FairQueue) -> None:
-        self._leases = leases
-        self._reading = reading
+    _leases: LeaseService
+    _reading: FairQueue
 
     async def read(
         self,
@@ -182,7 +147,7 @@ class KeyReader:
                 cursor = page.cursor
                 for item in page.items:
                     items.append(item)
-                    size += _size_of(item)
+                    size += size_of(item)
                     if size >= PAGE_BYTES:
                         return KeysFound(items, item.key)
                 if len(items) >= limit:

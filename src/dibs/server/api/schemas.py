@@ -1,7 +1,6 @@
 """Parameters and answers of `/v1/locks`."""
 
 import time
-from datetime import UTC, datetime
 from math import ceil
 from typing import Annotated, Literal
 
@@ -9,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from dibs.core.names import Kind
 from dibs.model import MANY, MAX_CAPACITY, Status
+from dibs.server.auth.api_key import utc_time
 from dibs.server.limits import MAX_ID, MAX_TEXT
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
@@ -282,5 +282,4 @@ def lock_shown(status: Status) -> LockShown:
 
 def moment(seconds: float) -> str:
     """The time in some seconds, as RFC 3339."""
-    at = datetime.fromtimestamp(time.time() + seconds, UTC)
-    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+    return utc_time(time.time() + seconds, "milliseconds")

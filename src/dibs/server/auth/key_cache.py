@@ -1,4 +1,4 @@
-"""All API keys in memory: authentication costs a dict lookup and a hash, and goes on without the records."""
+"""All API keys in memory: authentication costs a dict lookup and a hash, and works without the records."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from dibs.clock import Clock
 from dibs.core.names import printable
 from dibs.errors import DibsError
 from dibs.server.auth.api_key import KIND, StoredKey, read_key, write_key
-from dibs.server.background import repeat
+from dibs.server.background import Callback, Watchers, repeat
 from dibs.server.records.port import Record, Records
 
 log = logging.getLogger("dibs.server")
@@ -76,7 +76,8 @@ class KeyCache:
         self._marked: set[str] = set()
         """Revoked keys that have a marker."""
         self._on_change: list[Callable[[], Awaitable[None]]] = []
-        self._watchers: dict[str, list[Callable[[], None]]] = {}
+        self._watchers = Watchers[str]()
+        """Callbacks by key id."""
         self._unreadable: set[tuple[str, int]] = set()
         """Records that were logged as unreadable."""
         self._task: asyncio.Task[None] | None = None
@@ -231,25 +232,17 @@ class KeyCache:
 
     # -- watching -----------------------------------------------------------------------------------
 
-    def watch(self, key_id: str, ended: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, key_id: str, ended: Callback) -> Callback:
         """Call `ended` once, in the loop, when that key is not valid any more.
 
         Returns a function that takes this back.
         """
-        watchers = self._watchers.setdefault(key_id, [])
-        watchers.append(ended)
-
-        def forget() -> None:
-            if ended in watchers:
-                watchers.remove(ended)
-
-        return forget
+        return self._watchers.add(key_id, ended)
 
     async def _end_watches(self) -> None:
         """Call the watchers of keys that have ended."""
         now = self.now()
-        for key_id in list(self._watchers):
+        for key_id in self._watchers:
             key = self._keys.get(key_id)
             if key is None or key.ended(now) or not self.is_current:
-                for ended in self._watchers.pop(key_id, ()):
-                    ended()
+                self._watchers.call(key_id)
