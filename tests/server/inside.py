@@ -20,9 +20,11 @@ from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
 from dibs.server.lock_events import EventLog
 from dibs.server.main import Server
+from dibs.server.placement.registry import PlacementList, RecordedPlacement
 from dibs.server.placement.router import StoreRouter
-from dibs.server.placement.table import TableReader
+from dibs.server.placement.table import RoutingTable, TableReader
 from dibs.server.quotas import Quotas
+from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.shutdown import Endings, Shutdown
 
@@ -162,7 +164,10 @@ async def ask_all(
 
 def alone(store: AsyncRuntime) -> Stores:
     """One store behind what a server has for several, without a server."""
-    return StoreRouter.alone(store)
+    listing = PlacementList((RecordedPlacement("default", ("here",)),), "default", 3.0)
+    records = records_for("memory://")  # nobody reads them: the table never ages
+    reader = TableReader(records, lambda: 0.0, RoutingTable(listing, read_at=0.0), 3.0, store)
+    return StoreRouter({"here": store}, reader)
 
 
 # -- requests ---------------------------------------------------------------------------------------

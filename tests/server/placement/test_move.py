@@ -16,15 +16,15 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Inspect, Queued, Release, Status
 from dibs.runtime.port import TimedReply
 from dibs.server.placement import drain as drain_module
+from dibs.server.placement.drain import write_homes
 from dibs.server.placement.registry import (
     ORDER,
     Deadline,
     Home,
     MoveOrder,
     read_all,
-    write_homes,
-    write_record,
 )
+from dibs.server.placement.restrictions import write_record
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.port import Conflict
 from dibs.sync import Client, Waiting, connect

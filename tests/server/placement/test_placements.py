@@ -1,7 +1,11 @@
 """Servers of one service whose settings differ: what breaks exclusion is refused, what does not goes on."""
 
+import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,19 +13,23 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from dibs.errors import BackendUnavailable, NotConfigured
-from dibs.model import Acquire, Granted, Released, Renew, Renewed, Revoke
+import dibs
+from dibs import sync
+from dibs.core.names import fingerprint
+from dibs.errors import BackendUnavailable, Corrupt, NotConfigured
+from dibs.model import Acquire, Granted, Notification, Released, Renew, Renewed, Revoke
 from dibs.model import Release as GiveUp
 from dibs.server import main
 from dibs.server.placement import drain
 from dibs.server.placement import table as table_module
+from dibs.server.placement.reachability import SILENT_FOR
 from dibs.server.placement.registry import read_list, write_list
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.placement.table import RoutingTable
 from dibs.testing.proxy import FaultProxy
 from tests.server.inside import placements_of, records_of, runtime_of, table_reader_of
 from tests.server.placement.asking import acquired, is_held, lock, move, moved, released, until
-from tests.server.world import World
+from tests.server.world import LONG, World
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
 
@@ -274,6 +282,10 @@ def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None
 
     world.do(lose)
     until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)
+    with pytest.raises(Corrupt, match=r"not before .*Z, as fencing tokens would fall") as caught:
+        world.do(lambda: table_reader_of(world).read())
+    (at,) = re.findall(r"not before (\S+Z)", str(caught.value))
+    assert datetime.fromisoformat(at).timestamp() > held["sequencer"] / 1e6
     released(here, "d/x", held)
 
 
@@ -339,3 +351,102 @@ def test_a_store_that_hangs_delays_no_answer_of_another(
         assert time.monotonic() - began < 24.0 / 6
         assert [type(each) for each in found] == [Renewed, BackendUnavailable]
         proxy.heal()
+        until(lambda: type(told(world, Renew(keys[1], "x" * 24, 24.0))[0]) is Renewed)
+
+
+NOTICED = 2 * SILENT_FOR
+"""Seconds until a server has noticed that a placement hangs."""
+
+
+@pytest.fixture
+def two(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[World, RedisServer]]:
+    """A server with placements a and b, whose directory d/ lives in a Redis at b."""
+    with RedisServer(tmp_path) as redis:
+        b = PlacementSettings(name="b", url=redis.url)
+        world = fleet.start(PlacementSettings(name="a", url=fleet.one), b)
+        client = fleet.client(world)
+        move(client, "d", "b")
+        until(lambda: moved(client, "d", "b"))
+        monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
+        yield world, redis
+
+
+@pytest.mark.once
+def test_a_placement_that_hangs_costs_no_lease_at_another(two: tuple[World, RedisServer]) -> None:
+    """Both are held by one client, whose keeper has one connection."""
+    world, redis = two
+    with sync.connect(world.url) as client:
+        there = client.lock("d/y", ttl=60).acquire(wait=LONG)
+        here = client.lock("x", ttl=3).acquire()
+        redis.pause()
+        lease = fingerprint(there._id)
+        client.session.keeper.notifications.deliver(
+            Notification(there.key, lease, "", "revoked")  # so that it is renewed now
+        )
+        assert not here.wait_lost(8), here.reason
+        redis.resume()
+        there.renew()
+        assert not there.lost
+        there.release()
+        here.release()
+
+
+@pytest.mark.once
+async def test_tries_at_a_placement_that_hangs_delay_no_acquire_at_another(
+    two: tuple[World, RedisServer],
+) -> None:
+    """An event loop's connection takes two batches at a time, and all tries are under way at once."""
+    world, redis = two
+    async with dibs.connect(world.url) as client:
+        async with client.lock("x", wait=LONG), client.lock("d/x", wait=LONG):
+            pass
+        redis.pause()
+
+        async def try_for_ever(number: int) -> None:
+            while True:
+                with suppress(BackendUnavailable):
+                    await client.lock(f"d/{number}", ttl=60).acquire(wait=0)
+                await asyncio.sleep(0.01)
+
+        tries = [asyncio.create_task(try_for_ever(number)) for number in range(4)]
+        await asyncio.sleep(0.1)  # until these are under way
+        for limit in (NOTICED, 0.0, 0.0, 0.0):
+            began = time.monotonic()
+            async with client.lock("x", ttl=30, wait=LONG):
+                pass
+            assert time.monotonic() - began < limit + 1.5
+        for each in tries:
+            each.cancel()
+        await asyncio.wait(tries)
+        redis.resume()
+
+        async def answers() -> bool:
+            try:
+                async with client.lock("d/x", wait=0):
+                    return True
+            except BackendUnavailable:
+                return False
+
+        while not await answers():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.once
+def test_a_placement_that_hangs_at_the_start_delays_neither_it_nor_a_batch(
+    two: tuple[World, RedisServer], fleet: Fleet
+) -> None:
+    world, redis = two
+    redis.pause()
+    began = time.monotonic()
+    again = fleet.start(*world.config.placement)
+    assert time.monotonic() - began < NOTICED + 1.5
+    until(lambda: type(told(again, an("x", b"lock:x"))[0]) is Granted)
+    for limit in (NOTICED + 0.5, 0.5):
+        began = time.monotonic()
+        found = told(again, *(Renew(key, "x" * 24, 60.0) for key in (b"lock:x", KEY)))
+        assert time.monotonic() - began < limit
+        assert [type(each) for each in found] == [Renewed, BackendUnavailable]
+    redis.resume()
+    until(lambda: type(told(again, an("z"))[0]) is Granted)

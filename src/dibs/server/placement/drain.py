@@ -29,7 +29,7 @@ from dibs.server.placement.registry import (
     DirectoryRecords,
     Home,
     read_all,
-    write_homes,
+    record_name,
     write_list,
 )
 from dibs.server.placement.router import StoreRouter
@@ -251,3 +251,14 @@ class Drainer:
     def _wall(self) -> float:
         """Seconds since 1970. Deadlines go by it, and nothing that exclusion depends on."""
         return self._router.stamp() / 1e6
+
+
+async def write_homes(
+    records: Records, found: DirectoryRecords, homes: dict[bytes, Home], default: str = ""
+) -> None:
+    """Write all homes by compare-and-set, and keep `found` up to date. Raises `Conflict`."""
+    by_name = {record_name(each): home for each, home in homes.items()}
+    default = default or found.listing.default
+    listing = structs.replace(found.listing, homes=by_name, default=default)
+    await write_list(records, listing, found.version)
+    found.listing, found.homes, found.version = listing, homes, found.version + 1

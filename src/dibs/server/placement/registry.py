@@ -9,7 +9,6 @@ The list contains all homes, so each step is one compare-and-set on that record.
 """
 
 from collections.abc import Container
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -28,7 +27,7 @@ from dibs.server.placement.rules import (
     lives_in,
     nearest,
 )
-from dibs.server.records.port import Conflict, Record, Records
+from dibs.server.records.port import Record, Records
 from dibs.stores.http.names import decoded, encoded
 
 DEADLINE = 900.0
@@ -189,7 +188,7 @@ class PlacementList(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class DirectoryRecords:
-    """All that the records say about directories. The list was read first: see `outdate`."""
+    """All that the records say about directories. The list was read first: see `restrictions.outdate`."""
 
     rules: dict[bytes, Rule]
     orders: dict[bytes, str]
@@ -294,36 +293,6 @@ async def read_existing_list(records: Records) -> tuple[PlacementList, int]:
 async def write_list(records: Records, listing: PlacementList, expected: int) -> None:
     """Write the list if it still has that version. Raises `Conflict`, `BackendUnavailable`."""
     await records.put(LIST, _ALL, msgspec.json.encode(listing), expected)
-
-
-async def write_homes(
-    records: Records, found: DirectoryRecords, homes: dict[bytes, Home], default: str = ""
-) -> None:
-    """Write all homes by compare-and-set, and keep `found` up to date. Raises `Conflict`."""
-    by_name = {record_name(each): home for each, home in homes.items()}
-    default = default or found.listing.default
-    listing = structs.replace(found.listing, homes=by_name, default=default)
-    await write_list(records, listing, found.version)
-    found.listing, found.homes, found.version = listing, homes, found.version + 1
-
-
-async def write_record(
-    records: Records, kind: str, directory: bytes, value: Struct, expected: int
-) -> None:
-    """Write a rule or an order if it still has that version. Raises `Conflict`, `BackendUnavailable`."""
-    await records.put(kind, record_name(directory), msgspec.json.encode(value), expected)
-
-
-async def outdate(records: Records) -> None:
-    """Make every server's next step of a move fail if it is based on what was read before.
-
-    Servers read the list first, then rules and orders, and write the list by compare-and-set. So each step
-    after this one takes into account the rules and orders that were written before.
-    """
-    while True:
-        listing, version = await read_existing_list(records)
-        with suppress(Conflict):
-            return await write_list(records, listing, version)
 
 
 def _value[T](found: Record, kind: type[T]) -> T:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from dibs.errors import DibsError
@@ -20,10 +21,10 @@ from dibs.server.placement.registry import (
     DirectoryRecords,
     MoveOrder,
     RecordedRule,
-    outdate,
     read_all,
+    read_existing_list,
     record_name,
-    write_record,
+    write_list,
 )
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.rules import (
@@ -34,7 +35,7 @@ from dibs.server.placement.rules import (
     directory_shown,
     objections,
 )
-from dibs.server.records.port import Records
+from dibs.server.records.port import Conflict, Records
 
 RULES_EACH = 500
 """Restrictions within the directories of an administrator who is not one of everything."""
@@ -242,6 +243,25 @@ class PlacementAdmin:
         return to if to != place else ""
 
 
+async def write_record(
+    records: Records, kind: str, directory: bytes, value: Struct, expected: int
+) -> None:
+    """Write a rule or an order if it still has that version. Raises `Conflict`, `BackendUnavailable`."""
+    await records.put(kind, record_name(directory), msgspec.json.encode(value), expected)
+
+
+async def outdate(records: Records) -> None:
+    """Make every server's next step of a move fail if it is based on what was read before.
+
+    Servers read the list first, then rules and orders, and write the list by compare-and-set. So each step
+    after this one takes into account the rules and orders that were written before.
+    """
+    while True:
+        listing, version = await read_existing_list(records)
+        with suppress(Conflict):
+            return await write_list(records, listing, version)
+
+
 @asynccontextmanager
 async def moving_directories(
     router: StoreRouter, records: Records, audit: Audit
@@ -258,3 +278,4 @@ async def moving_directories(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await router.reachability.close()

@@ -7,7 +7,7 @@ passed on only if the key still lives there when it arrives.
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import reduce
 
@@ -17,15 +17,10 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.notifications import NotificationRouter, Receiver
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.background import LogOnce
-from dibs.server.placement.registry import (
-    Home,
-    PlacementList,
-    RecordedPlacement,
-    read_existing_list,
-)
+from dibs.server.placement.reachability import Reachability
+from dibs.server.placement.registry import Home, read_existing_list
 from dibs.server.placement.rules import Place
 from dibs.server.placement.table import RoutingTable, TableReader, is_denial, is_grant
-from dibs.server.records import records_for
 from dibs.server.records.port import Records
 
 log = logging.getLogger("dibs.server")
@@ -59,7 +54,7 @@ class StoreRouter:
     """A `runtime.port.Runtime`, its `Keeper`, and a `Receiver`, over the stores of a service."""
 
     def __init__(self, stores: Mapping[str, AsyncRuntime], reader: TableReader) -> None:
-        """`stores` are by address. The list has their names, whatever the settings call them."""
+        """`stores` are by address. The list decides their names, not the settings."""
         first = next(iter(stores.values()))
         self.reader = reader
         self.named: Mapping[str, AsyncRuntime] = {}
@@ -81,6 +76,7 @@ class StoreRouter:
             first.keeper.held,
         )
         self.is_ready = False
+        self.reachability = Reachability(first.now)
         self._first = first
         self._by_address = stores
         self._complaints = LogOnce()
@@ -98,14 +94,6 @@ class StoreRouter:
         sent = first.now()
         table = RoutingTable(*await read_existing_list(records), sent)
         return cls(stores, TableReader(records, first.now, table, fresh, first))
-
-    @classmethod
-    def alone(cls, store: AsyncRuntime) -> "StoreRouter":
-        """A router over one store, now and always. It needs no records and no server."""
-        listing = PlacementList((RecordedPlacement("default", ("here",)),), "default", 3.0)
-        records = records_for("memory://")  # nobody reads them: the table never ages
-        reader = TableReader(records, lambda: 0.0, RoutingTable(listing, read_at=0.0), 3.0, store)
-        return cls({"here": store}, reader)
 
     def _name_stores(self) -> None:
         """Go by the list, which is new or has changed."""
@@ -162,29 +150,44 @@ class StoreRouter:
         return self.table.home_of(key).place
 
     async def listen(self) -> None:
-        """All stores have listened from the start."""
+        """Do nothing: each store's runtime listens already."""
 
     async def ready(self, timeout: float | None = None) -> None:
         """Connect. The default placement must answer. Another can come later."""
-        for name in self.named:
-            try:
-                await self.to(name)
-            except DibsError as error:
-                if name == self.table.default.place:
-                    raise
+        names = tuple(self.named)
+        found = await asyncio.gather(*map(self._connect, names), return_exceptions=True)
+        for name, error in zip(names, found, strict=True):
+            if isinstance(error, DibsError) and name != self.table.default.place:
                 log.warning("the placement %s can't be reached: %s", name, error)
+            elif error is not None:
+                raise error
         self.is_ready = True
 
-    async def to(self, place: str) -> AsyncRuntime:
-        """The store of a placement, connected. Raises `BackendUnavailable`."""
+    async def _connect(self, place: str) -> None:
+        if place == self.table.default.place:
+            await self.to(place)
+        else:
+            async with self._asking(place):
+                await self.to(place)
+
+    async def to(self, place: str, wait: float | None = None) -> AsyncRuntime:
+        """The store of a placement, connected. Raises `BackendUnavailable`, within `wait` seconds."""
         found = self.named.get(place)
         if found is None:
             raise BackendUnavailable(
                 f"this lock lives at the placement {place}, which is not configured on this server"
             )
+        self.reachability.check(place)
         if not found.is_ready:
-            await found.ready()
+            await found.ready(wait)
         return found
+
+    def _asking(self, place: str) -> AbstractAsyncContextManager[None]:
+        """A call to a placement: see `Reachability.asking`. A lone store is asked however long it takes."""
+        store = self.named.get(place)
+        if store is None or self.table.is_lone:
+            return nullcontext()
+        return self.reachability.asking(place, store)
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -206,8 +209,10 @@ class StoreRouter:
                 if before is None:
                     raise
                 break
-            store = await self.to(home.place)
-            answer = await store.call(fitted(store, command, home.floor), wait)
+            async with self._asking(home.place):
+                store = await self.to(home.place, wait)
+                answer = await store.call(fitted(store, command, home.floor), wait)
+                self.reachability.answered(home.place)
             if before is not None:
                 answer = TimedReply(answer.reply, before.sent, answer.resent or before.resent)
             if await self._stands(store, command, answer.reply, home, mark):
@@ -252,12 +257,15 @@ class StoreRouter:
         """Send the commands for one placement, and put what comes of them into `results`."""
         mark = self.reader.mark
         try:
-            store = await self.to(place)
+            async with self._asking(place):
+                store = await self.to(place, wait)
+                sent = [fitted(store, commands[each], home.floor) for each, home in homes.items()]
+                answers = await store.call_all(sent, wait)
+                if not all(isinstance(each, BackendUnavailable) for each in answers):
+                    self.reachability.answered(place)
         except DibsError as error:
             results.update(dict.fromkeys(homes, error))
             return
-        sent = [fitted(store, commands[each], home.floor) for each, home in homes.items()]
-        answers = await store.call_all(sent, wait)
         for (number, home), answer in zip(homes.items(), answers, strict=True):
             results[number], command = answer, commands[number]
             if type(answer) is not TimedReply:
