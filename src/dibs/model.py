@@ -176,9 +176,12 @@ class Queued:
 
 @record
 class Refused:
-    """Not granted now (`held`, `closed`, `queue_full`), or never (`too_large`)."""
+    """Not granted now (`held`, `closed`, `queue_full`, `moving`), or never (`too_large`).
 
-    reason: Literal["held", "too_large", "queue_full", "closed"]
+    `moving`: a lock service is moving the key's directory to another store, and grants nothing there.
+    """
+
+    reason: Literal["held", "too_large", "queue_full", "closed", "moving"]
     holders: tuple[Holder, ...] = ()
     recheck_in: float = 0.0
 

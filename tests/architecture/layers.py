@@ -74,11 +74,13 @@ RULES: Mapping[str, Rule] = {
     "settings": Rule(BASE | names("config core.* stores.redact")),
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
+    "stores.url_options": Rule(names("config settings")),
+    "stores.tls": Rule(names("errors")),
     "stores.waker": Rule(names("model")),
     "stores.aio": Rule(BASE | names("stores.port")),
     "stores.loop_thread": Rule(BASE | names("process stores.port")),
     "stores": Rule(),
-    "stores.web.*": Rule(names("stores.aio"), theirs=names("httptools"), siblings=True),
+    "stores.web.*": Rule(names("stores.aio stores.tls"), theirs=names("httptools"), siblings=True),
     "stores.snapshot": Rule(names("core.*")),
     "stores.cas.*": Rule(
         BELOW | names("stores.aio stores.port stores.loop_thread stores.snapshot"),
@@ -89,20 +91,24 @@ RULES: Mapping[str, Rule] = {
     "stores.*": Rule(
         BELOW
         | names(
-            "stores.aio stores.loop_thread stores.waker stores.port stores.redact stores.web.* stores.cas.*"
+            "stores.aio stores.loop_thread stores.waker stores.port stores.redact stores.tls"
+            " stores.url_options stores.web.* stores.cas.*"
         ),
         theirs=names("*"),
     ),
     "stores.memory": Rule(BELOW | names("stores.port")),
     "stores.sqlite.*": Rule(
-        BELOW | names("stores.aio stores.waker stores.port stores.redact"), siblings=True
+        BELOW | names("stores.aio stores.waker stores.port stores.redact stores.url_options"),
+        siblings=True,
     ),
     # names and messages that workflows and clients share: workflow code imports them, so they do no I/O
     "stores.temporal.ids": Rule(BASE, not_stdlib=IMPURE - {"os"}, no_async=True),
     "stores.temporal.wire": Rule(BASE | names("core.*"), not_stdlib=IMPURE, no_async=True),
     "stores.temporal": Rule(),
     "stores.temporal.*": Rule(
-        BELOW | names("stores.aio stores.port stores.loop_thread stores.temporal"),
+        BELOW
+        | names("stores.aio stores.port stores.loop_thread")
+        | names("stores.temporal stores.redact stores.url_options"),
         siblings=True,
         theirs=names("temporalio"),
     ),
@@ -201,7 +207,8 @@ RULES: Mapping[str, Rule] = {
     "server.auth.sessions": Rule(
         BASE
         | names("server.api.problems server.api.responses server.api.routing")
-        | names("server.auth.credentials server.auth.keys server.auth.policy server.records.port"),
+        | names("server.auth.credentials server.auth.keys server.auth.policy server.background")
+        | names("server.records.port"),
         theirs=names("msgspec"),
     ),
     # each of these is the only one that knows its library
@@ -219,7 +226,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # in the command line as well, without a loop
     "server.key_changes": Rule(
-        BASE | names("core.names server.key_state server.lock_events"),
+        BASE | names("core.names locks.requests server.key_state server.lock_events"),
         not_stdlib=names("asyncio"),
         no_async=True,
     ),
@@ -229,9 +236,10 @@ RULES: Mapping[str, Rule] = {
     "server.placement.*": Rule(
         BASE
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
+        | names("stores.kubernetes.store stores.s3 stores.temporal.url")  # what their URLs leave out
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
-        | names("server.audit server.auth.policy server.records server.records.port")
-        | names("server.background"),
+        | names("server.audit server.auth.api_key server.auth.policy server.background")
+        | names("server.records server.records.port"),
         siblings=True,
         theirs=names("msgspec"),
     ),

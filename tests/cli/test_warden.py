@@ -191,6 +191,7 @@ def is_stopped(pid: int) -> bool:
 
 def has_output(process: "subprocess.Popen[str]") -> bool:
     """Whether it has written to its stdout."""
+    assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 0)[0])
 
 

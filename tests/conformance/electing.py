@@ -1,6 +1,7 @@
 """`LeaderElection` over the store, in both worlds."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +85,9 @@ class LeaderClients(Suite):
         def look() -> None:
             found.append(users.client(blocking=True).status(users.name, "leader").waiting)
 
-        users.beside(look)
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
         return found[0]
 
     @needing("manual")

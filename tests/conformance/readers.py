@@ -97,10 +97,10 @@ class ReaderClients(Suite):
             writer.release()
             later.append(rwlock(users, blocking=True).write().try_acquire())
 
-        users.when_queued(try_to_pass, kind="rwlock")
+        passing = users.when_queued(try_to_pass, kind="rwlock")
         reader = await now(mine.read().acquire(wait=None))
         assert reader.token > writer.token
-        await users.settled()
+        await call(world, passing.join)
         assert later == [None]
         await now(reader.release())
 

@@ -74,6 +74,9 @@ class Inside:
 class TogetherClients(Suite):
     """Several leases, all or nothing."""
 
+    rounds = 12
+    """How often each hand takes its turn; fewer for a store to which each is dear."""
+
     @case
     @using
     async def test_all_are_granted_in_the_order_of_the_arguments(

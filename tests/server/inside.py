@@ -1,5 +1,6 @@
 """What tests reach inside a running server: no other file of the tests names its parts."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
@@ -7,8 +8,8 @@ from dibs.model import Command
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
+from dibs.server.api.notifications import NotificationStreams, StreamReceiver
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.push import NotificationStreams, StreamReceiver
 from dibs.server.api.routing import Needs
 from dibs.server.api.service import Health
 from dibs.server.app import Application, Meter
@@ -17,6 +18,7 @@ from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Principal
 from dibs.server.auth.sessions import Sessions
 from dibs.server.leases import Observer
+from dibs.server.lock_events import EventLog
 from dibs.server.main import Server
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.table import TableReader
@@ -198,7 +200,14 @@ def is_watched(world: Running) -> bool:
 
 def followers_of(world: Running) -> int:
     """How many follow all of its events."""
-    return events_of(world).followers_of(None)
+    return events_of(world)._followed[None]
+
+
+def event_log(size: int) -> EventLog:
+    """A log that keeps so many events."""
+    log = EventLog()
+    log._events = deque(maxlen=size)
+    return log
 
 
 def has_looked(world: Running) -> bool:

@@ -35,7 +35,7 @@ def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, An
     return replies
 
 
-def buried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def tombstones_of(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The tombstones that releases ask the store for from now on."""
     store = store_of(world)
     call, call_all, found = store.call, store.call_all, list[float]()
@@ -57,21 +57,21 @@ def buried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_tombstones_of_a_key_are_few_and_short(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = buried(world, monkeypatch)
+    found = tombstones_of(world, monkeypatch)
     client = world.client("acquire")
     release = {"op": "release", "key": key_of("x"), "tombstone": 80_000}
     batch(client, *({**release, "id": "same"} for _ in range(5)))
-    assert found == [quotas.MAX_BURY] * 5, "one id of one name is one tombstone"
+    assert found == [quotas.MAX_TOMBSTONE] * 5, "one id of one name is one tombstone"
     found.clear()
     batch(client, *({**release, "id": f"id-{each}"} for each in range(3)))
-    assert found == [quotas.MAX_BURY, quotas.MAX_BURY, 0.0]
+    assert found == [quotas.MAX_TOMBSTONE, quotas.MAX_TOMBSTONE, 0.0]
     found.clear()
     batch(client, {**release, "id": "same", "key": key_of("y")})
     client.delete(f"/v1/locks/{b64('z')}", params={"id": "made-up"})
     assert found == [0.0, 0.0]
     found.clear()
     batch(world.client("acquire"), {**release, "id": "same"})
-    assert found == [quotas.MAX_BURY], "another key has its own"
+    assert found == [quotas.MAX_TOMBSTONE], "another key has its own"
 
 
 def test_a_page_of_leases_with_many_slots_is_bounded(world: World) -> None:

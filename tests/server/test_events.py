@@ -16,7 +16,7 @@ from dibs.server import lock_events
 from dibs.server.api import events as event_routes
 from dibs.server.limits import Limits
 from dibs.server.lock_events import EventLog, LockEvent
-from tests.server.inside import events_of, keys_of, runtime_of, server_id_of
+from tests.server.inside import event_log, events_of, keys_of, runtime_of, server_id_of
 from tests.server.world import World, b64
 from tests.servers.waiting import wait_until
 
@@ -207,7 +207,7 @@ def test_whoever_was_away_goes_on_where_it_was(world: World) -> None:
 @pytest.mark.parametrize("last", ["000000000000-1", "{}-7", "{}-x", "{}--1", "rubbish", "{}-1"])
 def test_whoever_cant_go_on_begins_anew(world: World, last: str) -> None:
     client = world.client()
-    events_of(world).log = EventLog(1)
+    events_of(world).log = event_log(1)
     for name in ("a", "b", "c"):
         acquire(client, name)
     with following(client, last=last.format(server_id_of(world))) as news:
@@ -223,7 +223,7 @@ def test_whoever_cant_go_on_begins_anew(world: World, last: str) -> None:
 
 def test_whoever_is_behind_is_cut_off_and_told_so(world: World) -> None:
     client = world.client()
-    events_of(world).log = EventLog(3)
+    events_of(world).log = event_log(3)
     with following(client) as news:
         next(news)
         posts = [("op", "acquire"), ("owner", "x"), ("ttl", 9)]

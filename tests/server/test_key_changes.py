@@ -122,7 +122,7 @@ def test_commands_tell_exactly_what_happens(seen: Watched) -> None:
     seen.here(release("c"))
     seen.here(release("b"))
     assert seen.take() == ["queued c", "left c", "released b"]
-    assert len(seen.keys) == 0
+    assert len(seen.keys.all()) == 0
 
 
 def test_a_lost_lease_is_told_with_the_reason(seen: Watched) -> None:
@@ -145,7 +145,7 @@ def test_what_is_freed_by_force_is_held_no_more(seen: Watched) -> None:
     seen.here(acquire("a"))
     seen.here(Revoke(KEY, None, "a test", now=True))
     assert seen.take() == ["granted a", "freed a"]
-    assert len(seen.keys) == 0
+    assert len(seen.keys.all()) == 0
 
 
 def test_a_resize_is_told(seen: Watched) -> None:
@@ -179,7 +179,7 @@ def test_looks_find_what_others_do(seen: Watched) -> None:
     seen.now += 11
     seen.walk()
     assert seen.take() == ["expired b"]
-    assert len(seen.keys) == 0
+    assert len(seen.keys.all()) == 0
 
 
 def test_a_place_that_was_given_up_elsewhere_has_left(seen: Watched) -> None:
@@ -218,7 +218,7 @@ def test_places_that_no_look_names_are_not_kept_for_ever(seen: Watched) -> None:
     seen.now += 0.01
     seen.keys.observe(replace(status, waiters=status.waiters[:1]), seen.now)
     assert seen.take() == []
-    known = seen.keys.get(KEY)
+    known = seen.keys._states.get(KEY)
     assert known is not None
     assert [place.owner for place in known.waiters.values()] == ["b", "d"]
 
@@ -260,7 +260,7 @@ def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) 
     seen.keys.observe(before, begun)
     seen.keys.end_scan(1, begun)
     assert seen.take() == []
-    assert len(seen.keys) == 1
+    assert len(seen.keys.all()) == 1
 
 
 def test_a_look_that_began_before_the_last_end_is_not_believed(seen: Watched) -> None:
@@ -268,9 +268,9 @@ def test_a_look_that_began_before_the_last_end_is_not_believed(seen: Watched) ->
     asked, status = seen.now, seen.status()
     seen.now += 0.5
     seen.here(release("a"))
-    assert (seen.take(), len(seen.keys)) == (["granted a", "released a"], 0)
+    assert (seen.take(), len(seen.keys.all())) == (["granted a", "released a"], 0)
     seen.keys.observe(status, asked)
-    assert (seen.take(), len(seen.keys)) == ([], 0)
+    assert (seen.take(), len(seen.keys.all())) == ([], 0)
     seen.now += 0.5
     seen.elsewhere(acquire("b"))
     seen.keys.observe(seen.status(), seen.now)
@@ -405,7 +405,7 @@ def test_a_reader_that_upgrades_holds_all_along_and_alone(seen: Watched, here: b
 def test_many_slots_are_not_remembered(seen: Watched) -> None:
     wish = Acquire(b"semaphore:x", "id-of-a", "a", 30.0, units=1024, capacity=1024)
     seen.here(wish)
-    known = seen.keys.get(wish.key)
+    known = seen.keys._states.get(wish.key)
     assert known is not None
     assert [known.slots, *(each.slots for each in known.holds.values())] == [{}, ()]
     seen.here(Release(wish.key, wish.id))

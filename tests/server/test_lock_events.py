@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.server.lock_events import EventLog, LockEvent, event_json
+from dibs.server.lock_events import LockEvent, event_json
+from tests.server.inside import event_log
 
 
 def event(name: bytes = b"x") -> LockEvent:
@@ -12,7 +13,7 @@ def event(name: bytes = b"x") -> LockEvent:
 
 @given(total=st.integers(0, 30), at=st.integers(-5, 40), most=st.integers(1, 12))
 def test_whoever_was_away_goes_on_or_learns_that_it_cant(total: int, at: int, most: int) -> None:
-    log = EventLog(10)
+    log = event_log(10)
     for number in range(1, total + 1):
         log.add(event(b"%d" % number))
     assert log.last == total

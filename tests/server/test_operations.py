@@ -385,11 +385,12 @@ def test_what_goes_wrong_is_in_the_same_log(
     assert (request["route"], request["status"]) == ("/readyz", 500)
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
+def test_a_log_that_nobody_reads_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LINES", 10)
     logger = logging.getLogger("dibs.server")
     reader, writer = os.pipe()
     with ThreadPoolExecutor() as pool, os.fdopen(reader) as file:
-        with logging_to(writer, "text", lines=10) as lines:
+        with logging_to(writer, "text") as lines:
             for _ in range(2_000):  # more than the pipe and the queue have room for
                 logger.warning("x" * 100)
             reading = pool.submit(file.read)

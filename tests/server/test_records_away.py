@@ -23,7 +23,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
     """Two servers of one service."""
     monkeypatch.setattr(key_cache, "REFRESH", 0.05)
     monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.2)
-    monkeypatch.setattr(key_cache, "BELIEVED", 2.0)
+    monkeypatch.setattr(key_cache, "MAX_AGE", 2.0)
     urls: dict[str, Any] = {"leases": f"memory://{uuid4()}", "records": f"memory://{uuid4()}"}
     found = [World.over(**urls), World.over(**urls)]
     yield found
@@ -140,7 +140,7 @@ def test_locks_and_readiness_do_not_wait_for_the_records(
     held = acquired(client, "x")
     cut_off(here, monkeypatch, how)
     now = runtime_of(here).now
-    end = now() + 2 * key_cache.BELIEVED
+    end = now() + 2 * key_cache.MAX_AGE
     while now() < end:
         assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
         assert client.get("/readyz").status_code == 200

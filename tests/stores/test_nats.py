@@ -55,11 +55,7 @@ def use(url: str) -> None:
         ("nats://", "looks like"),
         ("nats://h/path", "looks like"),
         ("nats://h?bucket=a.b", "letters, digits"),
-        ("nats://h?colour=red", "no such option"),
-        ("nats://h?tls=off", "only be on"),
         ("nats://h?keyfile=k", "needs certfile"),
-        ("nats://h?replicas=many", "invalid literal"),
-        ("nats://h?skew=often", "skew"),
     ],
 )
 def test_a_url_that_cannot_be_read(url: str, told: str) -> None:

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from dibs.testing.history import HistoryEvent
-from dibs.testing.torture.turns import Hand
+from dibs.testing.torture.contender import Contender
 
 IN_LINE = "in line"
 """Of a call that began at `invoked`: the store has said how many are ahead, so it knows of its place."""
@@ -16,7 +16,7 @@ def in_line(at: float, key: bytes, invoked: float, process: int) -> HistoryEvent
     )
 
 
-class LineHand(Hand):
+class LineContender(Contender):
     """One task or thread."""
 
     invoked = 0.0

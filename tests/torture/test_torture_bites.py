@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs.testing import Torture, TorturePlan, Verdict
-from dibs.testing.torture.plan import PRIMITIVES, WORLDS, WorldName
+from dibs.testing.torture.plan import PRIMITIVES, SIDES, SideName
 from tests.torture.planted import announce
 
 pytestmark = [
@@ -59,14 +59,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "worlds",
-    [WORLDS, *(pytest.param((world,), marks=pytest.mark.long) for world in WORLDS)],
+    "sides",
+    [SIDES, *(pytest.param((side,), marks=pytest.mark.long) for side in SIDES)],
     ids=" and ".join,
 )
 def test_every_primitive_keeps_its_word_under_kills_and_pauses(
-    url: str, worlds: Sequence[WorldName]
+    url: str, sides: Sequence[SideName]
 ) -> None:
-    size = {"processes": 4, "tasks": 4, "worlds": worlds}
+    size = {"processes": 4, "tasks": 4, "sides": sides}
     verdict = verdict_on(url, 9, **size)
     if verdict.faults["kill"] < 2 and not verdict.violations:
         verdict = verdict_on(url, 40, **size)  # the machine is so busy that they had hardly started

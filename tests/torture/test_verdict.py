@@ -221,7 +221,7 @@ def test_what_can_t_be_planned() -> None:
     with pytest.raises(ValueError, match="lock is not among the primitives"):
         TorturePlan(primitives=["leader"], locks=3)
     with pytest.raises(ValueError, match="give threads or asyncio, or both"):
-        TorturePlan(worlds=["trio"])  # type: ignore[list-item]
+        TorturePlan(sides=["trio"])  # type: ignore[list-item]
     with pytest.raises(UnsafeTiming):
         TorturePlan(ttl=0.01)
     with pytest.raises(ValueError, match="2 to 64"):

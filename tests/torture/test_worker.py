@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 
 from dibs.testing.torture import worker as working
+from dibs.testing.torture.contender import Contender
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.plan import PRIMITIVES, WORLDS, names_of
-from dibs.testing.torture.turns import Hand, Turns
+from dibs.testing.torture.plan import PRIMITIVES, SIDES, names_of
+from dibs.testing.torture.turns import Turns
 from dibs.testing.torture.worker import TortureWorker
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=SIDES)
 def worker(tmp_path: Path, request: pytest.FixtureRequest) -> TortureWorker:
     return TortureWorker(
         Orders(
             number=0,
-            world=request.param,
+            side=request.param,
             seed=1,
             url=f"memory://{tmp_path.name}",
             prefix="t/",
@@ -32,7 +33,7 @@ def worker(tmp_path: Path, request: pytest.FixtureRequest) -> TortureWorker:
 
 
 def run(worker: TortureWorker) -> None:
-    if worker.orders.world == "asyncio":
+    if worker.orders.side == "asyncio":
         asyncio.run(working.run_async(worker))
     else:
         working.run_blocking(worker)
@@ -43,10 +44,10 @@ def test_a_hand_that_fails_ends_its_process(
 ) -> None:
     take = Turns.take
 
-    async def fails(turns: Turns, hand: Hand) -> None:
-        if hand is worker.hands[-1]:
+    async def fails(turns: Turns, contender: Contender) -> None:
+        if contender is worker.contenders[-1]:
             raise RuntimeError("planted")
-        await take(turns, hand)
+        await take(turns, contender)
 
     monkeypatch.setattr(Turns, "take", fails)
     with pytest.raises(RuntimeError, match="planted"):

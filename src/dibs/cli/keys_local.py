@@ -19,7 +19,7 @@ from dibs.server.auth.key_cache import marker_of
 from dibs.server.auth.keys import KeyAdmin, KeyService, UnknownKey
 from dibs.server.auth.policy import EVERYTHING, Principal, Scope
 from dibs.server.config import read_config
-from dibs.server.main import leave_sign
+from dibs.server.main import put_marker
 from dibs.server.records import records_for
 from dibs.stores.redact import redacted
 
@@ -63,10 +63,10 @@ class LocalKeys:
         return gone
 
     async def _leave_marker(self, name: str) -> None:
-        """Leave a sign for servers that cannot read the records."""
+        """Leave a marker for servers that cannot read the records."""
         for url in self._stores:
             try:
-                await leave_sign(url, name)
+                await put_marker(url, name)
             except DibsError as error:
                 Messages(as_json=False).show(
                     "warning", f"servers that cannot read the records are not told: {error}"

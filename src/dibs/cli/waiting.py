@@ -152,6 +152,8 @@ def _keep_holders(error: BackendUnavailable, seen: "Waiting") -> None:
 def _line(waiting: "Waiting") -> str:
     so_far = f" ({span(waiting.waited)})" if waiting.waited >= 1 else ""
     left = "" if waiting.estimate is None else f"; about {span(waiting.estimate)} left"
+    if waiting.is_moving:
+        return f"waiting for {waiting}{so_far}"
     holders = held_by(waiting.holders)
     return f"waiting for {shown(waiting.key)}{so_far}: {holders}{_place(waiting)}{left}"
 

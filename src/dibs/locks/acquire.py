@@ -98,6 +98,8 @@ class WaitChecks:
         self._rt = rt
         self.ahead: int | None = None
         """How many were ahead by the store's last answer; None outside the queue."""
+        self.is_moving = False
+        """Whether the key's directory is moving to another store, by the last answer."""
         self._reporter: WaitReporter | None = None
         self._detector: DeadlockDetector | None = None
         since = rt.now()
@@ -118,7 +120,7 @@ class WaitChecks:
         rt, reporter, detector = self._rt, self._reporter, self._detector
         try:
             if reporter is not None and reporter.due_at <= rt.now():
-                await reporter.report(waiter, self.ahead)
+                await reporter.report(waiter, self.ahead, is_moving=self.is_moving)
             if detector is not None and waiter and detector.due_at <= rt.now():
                 await detector.look(waiter)
         except Deadlock:
@@ -244,6 +246,8 @@ class AcquireAttempt:
                 return grant
             if self._rt.now() >= until:
                 await self._leave_queue()
+                if isinstance(reply, Refused) and reply.reason == "moving":
+                    raise refused(self._request, reply)
                 raise await self._timed_out(wait)
             answer = await self._send(until, queue=True)
 
@@ -322,7 +326,7 @@ class AcquireAttempt:
     async def _wait_in_queue(self, answer: TimedReply, reply: Queued, until: float) -> Grant | None:
         """Wait for a notification, or until it is time to ask again; None means: ask again."""
         rt, checks = self._rt, self._begin_to_wait()
-        self._queued, checks.ahead = True, reply.position
+        self._queued, checks.ahead, checks.is_moving = True, reply.position, False
         if self._request.held and reply.position:
             if self._was_behind:
                 await self._refuse_upgrade(reply.position)
@@ -361,11 +365,14 @@ class AcquireAttempt:
         raise upgrades_deadlocked(self._request.key, position)
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
-        """The queue is full: try again when time may have changed that."""
+        """The queue is full, or the directory moves: try again when time may have changed that."""
         if reply.reason == "too_large":
             self._over = True
             raise refused(self._request, reply)
         checks = self._begin_to_wait()
+        checks.is_moving = reply.reason == "moving"
+        if checks.is_moving and self._queued:
+            self._doubtful = True  # what the old store granted to this id ends unseen
         if checks.due_at <= self._rt.now():
             checks.ahead = None
             await self._run_checks(checks, "")

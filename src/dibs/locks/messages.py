@@ -136,8 +136,15 @@ def not_acquired(
     )
 
 
+IS_MOVING = "its directory is moving to another store, and nothing new is granted there until then"
+
+
 def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
-    """The error for units that others hold, or that are more than the capacity."""
+    """The error for units that others hold, that are more than the capacity, or whose directory moves."""
+    if reply.reason == "moving":
+        return BackendUnavailable(
+            f"{format_key(key)}: {IS_MOVING}", key=key, retry_after=reply.recheck_in
+        )
     if reply.reason == "too_large":
         return DibsError(
             f"cannot acquire {units} units of {format_key(key)}: its last declared capacity is smaller",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dibs.locks.messages import ASIDE, describe_holders, format_duration, format_key
+from dibs.locks.messages import ASIDE, IS_MOVING, describe_holders, format_duration, format_key
 from dibs.model import Holder, Inspect, Status
 from dibs.runtime.port import Runtime
 
@@ -24,15 +24,19 @@ class Waiting:
     holders: tuple[Holder, ...]
     """The holders, since when, and when their leases expire unless renewed."""
     position: int | None
-    """Number of waiters ahead; None if the queue is full, so the store does not say."""
+    """Number of waiters ahead; None outside the queue: it is full, or its directory is moving."""
     waiting: int
     """Number of all waiters."""
     waited: float
     """Seconds since the wait began."""
     estimate: float | None
     """Seconds left, at the speed at which the position has moved so far; None if it has not moved."""
+    is_moving: bool = False
+    """The lock service is moving the directory to another store. This wait queues again afterwards."""
 
     def __str__(self) -> str:
+        if self.is_moving:
+            return f"{format_key(self.key)}: {IS_MOVING}"
         left = "" if self.estimate is None else f"; about {format_duration(self.estimate)} left"
         return f"{describe_holders(self.key, self.holders, self.position)}{left}"
 
@@ -78,7 +82,7 @@ class WaitReporter:
         self._estimator = WaitEstimator(since)
         self.due_at = since
 
-    async def report(self, place: str, ahead: int | None) -> None:
+    async def report(self, place: str, ahead: int | None, *, is_moving: bool = False) -> None:
         """Ask the store for the holders, and call `on_wait`. Its exceptions end no wait.
 
         `place` is the fingerprint of the position, `ahead` its number by the latest reply.
@@ -87,11 +91,11 @@ class WaitReporter:
             status = (await self._rt.call(Inspect(self._key), ASIDE)).reply
             if isinstance(status, Status):
                 named = [waiter.lease for waiter in status.waiters]
-                await self._call(status, named.index(place) if place in named else ahead)
+                await self._call(status, named.index(place) if place in named else ahead, is_moving)
         finally:
             self.due_at = self._rt.now() + EVERY
 
-    async def _call(self, status: Status, position: int | None) -> None:
+    async def _call(self, status: Status, position: int | None, is_moving: bool) -> None:
         now = self._rt.now()
         self._estimator.saw(position, now)
         waiting = Waiting(
@@ -101,6 +105,7 @@ class WaitReporter:
             waiting=status.waiting,
             waited=now - self._since,
             estimate=self._estimator.left(now),
+            is_moving=is_moving,
         )
         try:
             result = self._on_wait(waiting)

@@ -1,7 +1,7 @@
-"""Events of leases, as one server knows them, and their followers.
+"""Events of leases at one server, and their followers.
 
-They have two sources: commands that this server applies, and looks at the store, for changes by other servers
-and programs. So events of others are as late as the next look. Only the store knows who holds a lease.
+They have two sources: commands that this server applies, and scans of the store, for changes by other servers
+and programs. Those events come with the next scan.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ NEWS_DELAY = 0.02
 """Seconds for which events gather before followers are woken."""
 
 FOLLOWED = 1.0
-"""Seconds from the beginning of one scan to that of the next, while anybody follows all events."""
+"""Seconds from the start of one scan to the next, while a client follows all events."""
 
 UNFOLLOWED = 15.0
 """The same without such followers."""
 
 PAUSE = 9
-"""Durations of a page for which the scan pauses after it: a tenth of a core at most."""
+"""The scan pauses for so many times as long as a page took: it uses at most a tenth of a core."""
 
 UNFOLLOWED_PAUSE = 49
 
 PAGE = 200
-"""Keys of a page: nothing else runs while it is decoded."""
+"""Keys per page: decoding a page blocks the loop."""
 
 
 class Activity:
     """The events of one server.
 
     `applied` and `ObservingReceiver` report what passes through this server. While it is `polling`, it also
-    scans the store: every second if anybody follows all events.
+    scans the store: every second if a client follows all events.
     """
 
     def __init__(self, now: Callable[[], float], scan: Scan) -> None:
@@ -67,7 +67,7 @@ class Activity:
         self.keys.applied(command, reply)
 
     def _happened(self, event: LockEvent) -> None:
-        """Log an event. There are many renewals, so they are only logged if somebody wants them."""
+        """Log an event. There are many renewals, so they are only logged if a client wants them."""
         if event.what == "renewed" and not (self._renewals or event.key in self._followed):
             return
         self.log.add(event)
@@ -102,10 +102,6 @@ class Activity:
             self._renewals -= renewals
             self._followers.discard(news)
 
-    def followers_of(self, key: bytes | None) -> int:
-        """How many follow a key; None: all events."""
-        return self._followed[key]
-
     @asynccontextmanager
     async def polling(self) -> AsyncGenerator[None]:
         """Scan the store again and again, until the block ends."""
@@ -125,12 +121,12 @@ class Activity:
             try:
                 await self._scan_all(begun)
             except DibsError as error:
-                if not isinstance(error, BackendUnavailable):  # it lists no keys, as by an ACL
+                if not isinstance(error, BackendUnavailable):  # an ACL forbids to list keys
                     self.keys.drop_expired()
                 log.warning(
                     "cannot read the store, so events of other servers are missing: %s", error
                 )
-            except Exception:  # whatever it was, the next scan may find all well
+            except Exception:  # the next scan may succeed
                 log.exception("a scan of the store failed")
             until = begun + (FOLLOWED if self._followed[None] else UNFOLLOWED)
             with suppress(TimeoutError):

@@ -2,9 +2,9 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Router
@@ -24,10 +24,10 @@ from dibs.server.api.batch import BatchRoutes
 from dibs.server.api.events import EventRoutes
 from dibs.server.api.listing import ListingRoutes
 from dibs.server.api.locks import LockRoutes
+from dibs.server.api.notifications import NotificationRoutes
 from dibs.server.api.openapi import describe
-from dibs.server.api.parameters import BodyReader, arguments_of, check_no_body, query_of
+from dibs.server.api.parameters import BodyReader, decode_body, has_body, id_in_body, read_query
 from dibs.server.api.problems import ApiProblem, forbidden, unauthenticated
-from dibs.server.api.push import PushRoutes
 from dibs.server.api.responses import encode
 from dibs.server.api.routing import (
     BoundOperation,
@@ -64,14 +64,14 @@ TABLE = table_of(
     LockRoutes,
     BatchRoutes,
     ListingRoutes,
-    PushRoutes,
+    NotificationRoutes,
     ServiceRoutes,
     EventRoutes,
     KeyRoutes,
     PlacementRoutes,
     Pages,
 )
-"""All operations. Starlette tries paths in this order: those that are asked for most come first."""
+"""All operations. Starlette tries paths in this order, so the most frequent come first."""
 
 type Meter = Callable[[Operation | None, int, float], None]
 """Is called after each request: with its operation, the status of its answer, and its seconds."""
@@ -117,12 +117,14 @@ class Application:
     async def _respond_nowhere(self, scope: Connection, receive: Receive, send: Send) -> None:
         await self._respond(no_such_route(), scope, receive, send)
 
-    async def _respond(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
+    def _respond(
+        self, found: Found, scope: Connection, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         """Answer a request for an operation, or with the problem of there being none."""
         if self._tracing is None:
-            return await self._answer(found, scope, receive, send)
+            return self._answer(found, scope, receive, send)
         operation, answer = _operation_of(found), partial(self._answer, found)
-        return await self._tracing.answer(operation, answer, scope, receive, send)
+        return self._tracing.answer(operation, answer, scope, receive, send)
 
     async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         status, begun = 0, self._now()
@@ -137,7 +139,7 @@ class Application:
                 meter(_operation_of(found), status, self._now() - begun)
 
     async def _response(self, found: Found, request: Request) -> ASGIApp:
-        """The response, whatever goes wrong. Raises `ClientDisconnect` if nobody waits for it."""
+        """The response; errors become problems. Raises `ClientDisconnect` if the caller hangs up."""
         try:
             if b"%" in request.scope["raw_path"]:
                 _check_escapes(request.scope["raw_path"])
@@ -169,12 +171,19 @@ class Application:
             query = None
             if needs.kind != "public":
                 caller.principal = await self._principal(caller, needs)
-                query = query_of(operation, caller) if needs.forced else None
+                query = _query(operation, caller) if needs.forced else None
                 _check(caller, needs, name, forced=getattr(query, "force", False))
             if operation.body is None and not operation.ignores_body:
-                check_no_body(caller)
-            query = query or query_of(operation, caller)
-            arguments = await arguments_of(found, caller, path, query, self._bodies)
+                _check_no_body(caller)
+            path["query"] = query or _query(operation, caller)
+            if operation.max_body:
+                raw = await self._bodies.read(caller, operation.max_body)
+                path["body"] = decode_body(raw, operation.body)
+            elif operation.id_in_body and has_body(caller):
+                path["query"] = await id_in_body(
+                    path["query"], caller, operation.body, self._bodies
+                )
+            arguments = {each: path.get(each) or _ABSENT[each] for each in found.arguments}
             return await found.handle(caller, **arguments)
         except ApiProblem as problem:
             if problem.kind == "forbidden":
@@ -197,6 +206,28 @@ class Application:
                 return await self._keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
+
+
+_ABSENT = {"name": b"", "directory": b"", "word": "", "rest": "", "query": None, "body": None}
+"""Arguments of a handler with several paths, if its path does not name them."""
+
+
+def _query(operation: Operation, caller: Caller) -> Any:
+    """The parameters of a request; None if its operation has none. Raises `ApiProblem`, 400."""
+    if operation.query is None:
+        return None
+    lease_id = caller.headers.get(b"dibs-lease-id")
+    return read_query(caller.request.scope["query_string"], operation.query, lease_id)
+
+
+def _check_no_body(caller: Caller) -> None:
+    """Raises `ApiProblem`, 400, without reading a body where none is taken."""
+    if has_body(caller):
+        raise ApiProblem(
+            "malformed",
+            "this route takes no body: put parameters in the query, as in ?ttl=30",
+            headers=((b"connection", b"close"),),
+        )
 
 
 def _operation_of(found: Found) -> Operation | None:
@@ -265,7 +296,7 @@ def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
 
 
 async def _refuse(scope: Connection, receive: Receive, send: Send) -> None:
-    """There are no web sockets here; `Server` starts and ends the server."""
+    """Reject WebSocket and lifespan connections."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1003})

@@ -1,6 +1,6 @@
-"""The audit: who did what of consequence, when, to what. Nobody changes it; its oldest lines go after a time.
+"""The audit log: who did what, when, to what. Lines never change; the oldest are removed after a time.
 
-No lease id, no key and no token stands in it: a lease is named by its fingerprint, a key by its id.
+It contains no lease ids, keys or tokens: a lease is named by its fingerprint, a key by its id.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from dibs.stores.http.names import decoded, encoded
 
 log = logging.getLogger("dibs.server")
 
-type What = Literal[
+type AuditAction = Literal[
     "key created",
     "key revoked",
     "force release",
@@ -36,16 +36,16 @@ type What = Literal[
     "signed out",
     "denied",
 ]
-"""All that is written down."""
+"""Actions in the audit log."""
 
 DENIED_EACH, DENIED_ALL, WINDOW = 10, 100, 60.0
-"""So many refusals are written of one key, and of all, in so many seconds; the others are counted."""
+"""Refusals that are written per key, and in all, within `WINDOW` seconds. Others are only counted."""
 
 FORCED_EACH = 600
 """Forced releases of one key within `WINDOW`; more are refused, as each writes a line."""
 
 MAX_DETAIL = 16384
-"""Bytes of what else there is to say."""
+"""Bytes of a line, with its details. Longer details are left out."""
 
 KEEP = 90 * 86400.0
 """Seconds that a line is kept."""
@@ -54,7 +54,7 @@ MOST = 100_000
 """Lines that are kept."""
 
 SHARE = 10
-"""One key keeps a tenth of the lines for sure. If there are too many lines, its further ones go first."""
+"""Each key is sure of a tenth of the lines. If there are too many, lines beyond that are removed first."""
 
 TRIM_FIRST, TRIM_EVERY = 5.0, 600.0
 """Seconds from the start to the first removal of old lines, and between two removals."""
@@ -63,7 +63,7 @@ TRIMMED = 500
 """Lines that are read and removed at a time."""
 
 UNDER_WAY = 16
-"""Refusals that wait to be written at most, while the records are slow. Further ones are counted only."""
+"""Refusals that wait to be written while the records are slow. Further ones are only counted."""
 
 
 class AuditLine(msgspec.Struct, omit_defaults=True):
@@ -73,7 +73,7 @@ class AuditLine(msgspec.Struct, omit_defaults=True):
     """Seconds since 1970, by the clock of the server that wrote it."""
     what: str
     key: str
-    """The id of the key that did it; empty for the service itself and for whoever owns its records."""
+    """The id of the key that did it; empty for the service itself and for commands on its records."""
     who: str
     """That key's name, for people."""
     about: str = ""
@@ -82,22 +82,22 @@ class AuditLine(msgspec.Struct, omit_defaults=True):
 
 
 class NumberedLine(AuditLine, omit_defaults=True):
-    """A line as it is read."""
+    """A line that was read."""
 
     number: int = 0
     name: str = ""
-    """What it was done to, as people may see it."""
+    """`about` as printable text."""
 
 
 class AuditPage(msgspec.Struct):
-    """Some lines, newest first, and before which number to go on: None after the last."""
+    """Some lines, newest first. `next` is the `before` of the next page; None after the last."""
 
     entries: list[NumberedLine]
     next: int | None = None
 
 
 class Audit:
-    """The audit of one service, over records that are open."""
+    """The audit log of one service. Its records must be open."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Audit:
         )
 
     def may_force(self, who: Principal) -> bool:
-        """Whether a key may end others' leases now, or has done so too often lately."""
+        """Whether a key may force a release now. False if it has done so too often lately."""
         return self._forced.may(who.key_id, self._clock.now())
 
     async def trim(self) -> None:
@@ -159,11 +159,15 @@ class Audit:
                 await self._records.forget(gone)
 
     async def write(
-        self, who: Principal, what: What, about: bytes = b"", detail: dict[str, Any] | None = None
+        self,
+        who: Principal,
+        what: AuditAction,
+        about: bytes = b"",
+        detail: dict[str, Any] | None = None,
     ) -> int:
-        """Add a line. Raises `BackendUnavailable` where the records can't be reached.
+        """Add a line. Raises `BackendUnavailable` if the records cannot be reached.
 
-        To be written before the thing is done, where nobody should be able to do it unseen.
+        Call it before an action that must not happen without a line.
         """
         at = self._clock.stamp() / 1e6
         line = AuditLine(at, what, who.key_id, who.name, encoded(about), detail or {})
@@ -173,43 +177,34 @@ class Audit:
             value = msgspec.json.encode(line)
         return await self._records.append(value)
 
-    def deny(self, who: Principal, what: str, about: bytes = b"") -> None:
-        """Have `denied` add a line in the background: nobody waits for records that hang."""
-        if self._refusals.full():
-            self._left_out += 1
+    def deny(self, who: Principal, tried: str, about: bytes = b"") -> bool:
+        """Have `work` write a line for a refused request, so that nobody waits for slow records.
+
+        Returns False if it is only counted: too many wait, or were written lately.
+        """
+        may = not self._refusals.full() and self._denied.may(who.key_id, self._clock.now())
+        if may:
+            self._refusals.put_nowait((who, tried, about))
         else:
-            self._refusals.put_nowait((who, what, about))
+            self._left_out += 1
+        return may
 
     async def _write_refusal(self) -> None:
-        await self.denied(*await self._refusals.get())
-
-    async def denied(self, who: Principal, what: str, about: bytes = b"") -> bool:
-        """Add a line for what somebody tried who may not; False where too many were written lately.
-
-        Nobody waits for a place that is down to learn that he may not do it: that is logged only.
-        """
-        if not self._denied.may(who.key_id, self._clock.now()):
-            self._left_out += 1
-            return False
-        detail: dict[str, Any] = {"tried": what}
+        who, tried, about = await self._refusals.get()
         left_out, self._left_out = self._left_out, 0
-        if left_out:
-            detail["left_out"] = left_out
+        detail: dict[str, Any] = {"tried": tried} | ({"left_out": left_out} if left_out else {})
         try:
             await self.write(who, "denied", about, detail)
-        except DibsError as error:
+        except DibsError:
             self._left_out += left_out + 1
-            log.warning("a refusal could not be written to the audit: %s", error)
-            return False
-        return True
+            raise
 
     async def page(
         self, reader: Principal, before: int | None = None, limit: int = 100
     ) -> AuditPage:
-        """The newest lines before a number, as far as they are the reader's to see.
+        """The newest lines before a number that the reader may see.
 
-        An administrator of everything sees all, one of a directory what was done to that. So a page may
-        be empty, and not the last.
+        An administrator of a directory sees only lines about it. So a page can be empty and not the last.
         """
         found = await self._records.log(before, limit)
         entries = [line for entry in found if _may_see(reader, line := _read(entry))]
@@ -244,7 +239,7 @@ def _may_see(reader: Principal, line: NumberedLine) -> bool:
 
 
 def _read(entry: LogEntry) -> NumberedLine:
-    """A line; one that is none is shown as such."""
+    """Read a line. An invalid one becomes `unreadable`."""
     try:
         line = msgspec.json.decode(entry.value, type=NumberedLine)
         line.name = shown(decoded(line.about))
@@ -255,7 +250,7 @@ def _read(entry: LogEntry) -> NumberedLine:
 
 
 def common_directory(prefixes: Sequence[bytes]) -> bytes:
-    """The directory in which all of these lie: what is done to a key is about that."""
+    """The innermost directory that contains all of these. Audit lines about a key name it."""
     first, last = min(prefixes), max(prefixes)
     length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
     shared = first if length is None else first[:length]

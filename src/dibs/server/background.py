@@ -2,12 +2,44 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import contextmanager
 
 from dibs.errors import DibsError
 
 log = logging.getLogger("dibs.server")
+
+
+type Callback = Callable[[], None]
+
+
+class Watchers[K: Hashable]:
+    """Callbacks that wait for the end of something, such as a session. One event loop uses it."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[K, list[Callback]] = {}
+
+    def __iter__(self) -> Iterator[K]:
+        """What is watched."""
+        return iter(list(self._callbacks))
+
+    def add(self, what: K, callback: Callback) -> Callback:
+        """Have `call` call this once. Returns a function that takes that back."""
+        self._callbacks.setdefault(what, []).append(callback)
+
+        def forget() -> None:
+            left = self._callbacks.get(what, [])
+            if callback in left:
+                left.remove(callback)
+            if not left:
+                self._callbacks.pop(what, None)
+
+        return forget
+
+    def call(self, what: K) -> None:
+        """Call the callbacks of what has ended, and forget them."""
+        for callback in self._callbacks.pop(what, ()):
+            callback()
 
 
 class LogOnce:
@@ -30,7 +62,7 @@ class LogOnce:
 async def repeat(
     work: Callable[[], Awaitable[None]], every: float, trouble: str, first: float | None = None
 ) -> None:
-    """Do work every so many seconds, the first time after `first`. A failure is logged after `trouble`."""
+    """Do work every `every` seconds, at first after `first`. `trouble` begins the log line of a failure."""
     problems = LogOnce()
     pause = every if first is None else first
     while True:

@@ -1,4 +1,4 @@
-"""The service's settings: of the command line, else of the environment, else of a TOML file."""
+"""The service's settings: from the command line, else the environment, else a TOML file."""
 
 import os
 import re
@@ -37,13 +37,13 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See the module. Times are in seconds, or texts such as "30s"."""
+    """Settings of one server. Times are in seconds, or texts such as "30s"."""
 
     listen: str = f"127.0.0.1:{PORT}"
     leases: str = ""
-    """The URL of the store of the leases, where there is one; else there are placements."""
+    """The URL of the only store of leases. With several stores, use placements."""
     records: str = ""
-    """Where keys, restrictions and the audit are kept; empty: with the first store."""
+    """The URL of the keys, restrictions and audit log; empty: that of the first store."""
     tls_cert: str = ""
     tls_key: str = ""
     allow_plain_http: bool = False
@@ -51,23 +51,23 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     trusted_proxies: tuple[str, ...] = ()
     """Addresses, or networks, whose `X-Forwarded-For` is believed; `*` for all."""
     sign_in: bool = False
-    """Show a link at each start by which an administrator's browser is signed in once."""
+    """Print a link at each start that signs an administrator's browser in once."""
     origins: tuple[str, ...] = ()
-    """Where browsers find the dashboard, such as `https://locks.example`: where a proxy changes Host."""
+    """Addresses of the dashboard, such as `https://locks.example`, if a proxy changes Host."""
     drain_delay: float = 0.0
-    """How long `/readyz` fails before no connection is accepted any more, for load balancers."""
+    """How long `/readyz` fails before connections are refused, so that load balancers notice."""
     drain_time: float = 20.0
-    """How long requests have to come to their end."""
+    """How long requests under way have to end."""
     log_format: Format = ""
     """`text` or `json`: also one line a request; empty: only what goes wrong, as text."""
     metrics: bool = True
-    """Show `/metrics` to whoever asks: counts and times, no names."""
+    """Serve `/metrics` without authentication: counts and times, no names."""
     metrics_directories: tuple[str, ...] = ()
-    """Directories whose commands are counted apart, such as `jobs/`: a label each."""
+    """Directories whose commands are counted separately, such as `jobs/`: one label each."""
     secret: tuple[str, ...] = ()
-    """What signs tokens and sessions, the same on all servers: the first signs, all are accepted."""
+    """Secrets for tokens and sessions, the same on all servers: the first signs, all are accepted."""
     secret_file: str = ""
-    """A file with it, which is made if it is missing."""
+    """A file with the secret. It is created if it is missing."""
     audit_keep: float = KEEP
     """Seconds that a line of the audit is kept."""
     audit_lines: int = MOST
@@ -75,7 +75,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     limits: Limits = Limits()
     placement: tuple[PlacementSettings, ...] = ()
     placement_fresh: float = 3.0
-    """So long after it has read where directories live a server grants anything, where there are several."""
+    """Seconds for which a server with several placements relies on one reading of the routing table."""
 
     @property
     def stores(self) -> tuple[PlacementSettings, ...]:
@@ -86,7 +86,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def records_url(self) -> str:
-        """Where the records are."""
+        """The URL of the records."""
         return self.records or self.stores[0].url
 
     @property
@@ -99,14 +99,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Path(f"{sqlite_path(self.records_url)}.secret")
 
     def secrets(self) -> ServiceSecret:
-        """What signs tokens and sessions. Raises `NotConfigured`."""
+        """The secrets that sign tokens and sessions. Raises `NotConfigured`."""
         if not self.secret and self.records_url.startswith("memory:"):
             return ServiceSecret((f"{_PROCESS}{self.records_url}",))
         return ServiceSecret(self.secret, self.secret_path)
 
     @property
     def named_urls(self) -> tuple[str, ...]:
-        """Those that somebody wrote."""
+        """URLs named in the settings, without defaults."""
         return tuple(filter(None, (self.leases, self.records, *(at.url for at in self.placement))))
 
     @property
@@ -135,9 +135,9 @@ def read_config(
     *,
     default_store: str = "",
 ) -> ServerConfig:
-    """The settings; `default_store` counts if they name no store.
+    """Read the settings. `default_store` is used if they name no store.
 
-    Raises `NotConfigured`, which says where the fault stands; `CannotListen`.
+    Raises `NotConfigured`, which names the file or variable; `CannotListen`.
     """
     path = file or environ.get(f"{VARIABLE}CONFIG")
     found = _from_file(path) if path else {}
@@ -152,13 +152,13 @@ def read_config(
     try:
         config = msgspec.convert(_read_texts(found), ServerConfig, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
-        raise NotConfigured(_told(str(error), path or "the settings", environ)) from None
+        raise NotConfigured(_explained(str(error), path or "the settings", environ)) from None
     _check(config)
     return config
 
 
-def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
-    """Where it stands, and what should stand there."""
+def _explained(error: str, file: str, environ: Mapping[str, str]) -> str:
+    """Where a wrong setting is, and what it should be."""
     place = place_in(error)
     name = place or error.partition(" ")[0]
     variable = VARIABLE + name.upper().replace(".", "__")
@@ -172,7 +172,7 @@ def _check(config: ServerConfig) -> None:
     if bool(config.tls_cert) != bool(config.tls_key):
         raise NotConfigured("set both tls_cert and tls_key")
     if not config.is_loopback and not config.tls_cert and not config.allow_plain_http:
-        look_up(config.listen, *config.address)  # where there is no such host nobody reaches it
+        look_up(config.listen, *config.address)  # raises if there is no such host
         raise NotConfigured(
             f"{config.listen} can be reached from other machines, and without TLS, API keys can be read "
             "on the network: give --tls-cert and --tls-key, or listen on 127.0.0.1; if a proxy in front "
@@ -224,13 +224,13 @@ def _from_file(path: str) -> dict[str, Any]:
     for name, kind in (("limits", Limits), ("placement", PlacementSettings)):
         tables = found.get(name, ())
         for table in tables if isinstance(tables, list) else (tables,):
-            if isinstance(table, dict):  # it is said elsewhere of what is none
+            if isinstance(table, dict):  # msgspec reports other types later
                 _refuse_unknown(f"{path}: [{name}]", table, _names(kind))
     return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What variables say; a double underscore leads into a table."""
+    """Settings from variables. A double underscore names a table: LIMITS__MAX_TTL."""
     names = {name.upper(): (name, "") for name in _names(ServerConfig) - {"limits", "placement"}}
     names |= {f"LIMITS__{name.upper()}": ("limits", name) for name in _names(Limits)}
     known = names.keys() | {"CONFIG"}
@@ -276,12 +276,12 @@ def _refuse_unknown(where: str, found: Mapping[str, Any], known: Collection[str]
 
 
 def _names(kind: type[Struct]) -> set[str]:
-    """Settings that may stand in a table."""
+    """The settings that a table can have."""
     return {field.name for field in msgspec.structs.fields(kind)}
 
 
 def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Durations that are texts, as numbers, and lists that are texts, as such."""
+    """Convert texts to durations in seconds, and to lists."""
     result = dict(found)
     for table, kind in (("", ServerConfig), ("limits.", Limits)):
         owner = result.get("limits") if table else result
@@ -297,11 +297,11 @@ def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CannotListen(DibsError):
-    """The address can't be had now: it is taken, or not there yet. It may be later."""
+    """The address is in use, or does not exist yet. It can be available later."""
 
 
-class Found(NamedTuple):
-    """What a socket takes."""
+class SocketAddress(NamedTuple):
+    """Family, type, protocol and address for `socket.socket`."""
 
     family: int
     kind: int
@@ -309,8 +309,8 @@ class Found(NamedTuple):
     address: Any
 
 
-def look_up(listen: str, host: str, port: int) -> Found:
-    """What `listen`, read as host and port, leads to. Raises `CannotListen`; `NotConfigured` for no name."""
+def look_up(listen: str, host: str, port: int) -> SocketAddress:
+    """Resolve `listen`, split into host and port. Raises `CannotListen`; `NotConfigured` for no host name."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -318,4 +318,4 @@ def look_up(listen: str, host: str, port: int) -> Found:
     except UnicodeError as error:
         raise NotConfigured(f"{listen} is no address: {error}") from error
     family, kind, protocol, _, address = found[0]
-    return Found(family, kind, protocol, address)
+    return SocketAddress(family, kind, protocol, address)

@@ -74,7 +74,7 @@ class Front:
             await asyncio.sleep(0)
 
     async def drain(self) -> None:
-        """Tell clients to go elsewhere, give balancers time to notice, then `end`."""
+        """Fail `/readyz` and end long answers, wait `drain_delay` for load balancers, then `end`."""
         self._shutdown.begin()
         await asyncio.sleep(self._config.drain_delay)
         await self.end()
@@ -115,11 +115,11 @@ def url_of(sock: socket.socket, *, secure: bool) -> str:
 
 
 def allow_files(wanted: int) -> None:
-    """Ask the system for so many open files, and so connections, or for as many as it gives."""
+    """Raise the limit of open files, and so of connections, as far as the system allows."""
     try:
         import resource
     except ImportError:
-        return  # it knows no such bound
+        return  # not on this system
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -151,8 +151,8 @@ def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key, password=partial(_locked, key))
     except (OSError, ssl.SSLError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            told = f"{key} is not the private key of the certificate in {certificate}"
-            raise NotConfigured(told) from error
+            message = f"{key} is not the private key of the certificate in {certificate}"
+            raise NotConfigured(message) from error
         raise NotConfigured(f"{certificate} and {key} do not serve: {error}") from error
     return context
 

@@ -9,6 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from dibs.core.names import fingerprint
+from dibs.locks.requests import MIN_WAITER_TTL
 from dibs.model import (
     Acquire,
     Command,
@@ -44,9 +45,6 @@ RENEWED = 0.05
 LATE = 1.0
 """Seconds after its end for which a hold may have been renewed unseen."""
 
-WAITER_TTL = 30.0
-"""Seconds that a waiter stands at least after its client has renewed it."""
-
 
 class IdleKey(NamedTuple):
     """The memory of a key that is not in use any more."""
@@ -74,13 +72,6 @@ class KeyStates:
         self._states: dict[bytes, KeyState] = {}
         self._idle: dict[bytes, IdleKey] = {}
         """The keys that went out of use last."""
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def get(self, key: bytes) -> KeyState | None:
-        """Return the state of a key; None if it is not in use."""
-        return self._states.get(key)
 
     def all(self) -> list[KeyState]:
         """Return the states of all keys in use."""
@@ -252,7 +243,7 @@ class KeyStates:
         state = self._states.get(command.key)
         waiter = None if state is None else state.waiters.get(fingerprint(command.id))
         if waiter is not None:
-            waiter.until = self._now() + max(command.ttl, WAITER_TTL)
+            waiter.until = self._now() + max(command.ttl, MIN_WAITER_TTL)
 
     def _renewed(self, command: Renew, reply: Renewed | Granted) -> None:
         state = self._states.get(command.key)
@@ -313,7 +304,7 @@ class KeyStates:
     # -- changes that looks at the store find --------------------------------------------------------
 
     def observe(self, status: Status, asked: float, *, scan: int = 0) -> None:
-        """Report the status that a look found which was `asked` for at that time, in scan number `scan`."""
+        """Compare a status with the known state and emit the differences. `asked`: when the look was sent."""
         state = self._states.get(status.key)
         if state is None:
             if not (status.holders or status.waiters) or len(self._states) >= MAX_KEYS:
@@ -324,7 +315,7 @@ class KeyStates:
             state = self._begin(status.key)
         state.scan = scan or state.scan
         if state.as_of >= asked:
-            return  # it is older than what is known
+            return  # older than the known state
         now = self._now()
         state.as_of = asked
         state.capacity = status.capacity
@@ -345,7 +336,7 @@ class KeyStates:
     def _find_ends(
         self, state: KeyState, status: Status, found: Mapping[str, SeenHold], now: float
     ) -> None:
-        """End what is not there any longer, before the grants that followed."""
+        """End holds and waiters that are gone, before the grants that followed."""
         gone_at = {
             each: now if self._is_resized(state, lease, hold) else hold.since
             for lease, hold in sorted(found.items(), key=lambda each: -each[1].since)
@@ -363,12 +354,12 @@ class KeyStates:
         if status.waiting <= len(status.waiters):
             for lease in gone:
                 self._report(state, "left", lease, state.waiters.pop(lease), found=True)
-        else:  # not all are named, so nobody knows which of them have gone, but how many
+        else:  # not all are listed: it is known how many have gone, but not which
             for lease in gone[: max(len(state.waiters) - status.waiting, 0)]:
                 del state.waiters[lease]
 
     def _compare(self, state: KeyState, lease: str, found: SeenHold, took: float) -> None:
-        """Report what a look shows to have changed in one hold. It took so many seconds."""
+        """Report the changes of one hold that a look found. The look took `took` seconds."""
         hold, is_resized = state.holds.get(lease), self._is_resized(state, lease, found)
         if hold is None or (hold.token != found.token and not is_resized):
             waiter = state.waiters.pop(lease, None)
@@ -397,7 +388,7 @@ class KeyStates:
         )
 
     def _is_news(self, since: float) -> bool:
-        """Whether it began after we did: the first scan finds what was there before."""
+        """Whether it began after this server: the first scan finds older holds too."""
         return self._scans > 0 or since >= self._begun
 
     def drop_expired(self) -> None:

@@ -1,17 +1,14 @@
-"""The one way from requests to the store: late copies, tombstones, and who observes commands.
-
-Leases are in the store, so any server of the service serves them as well.
-"""
+"""The one way from requests to the store: it remembers late copies, and calls observers of commands."""
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dibs.core.timing import tombstone_ttl
 from dibs.errors import BackendUnavailable
-from dibs.locks.requests import new_id
+from dibs.locks.requests import MIN_WAITER_TTL, new_id
 from dibs.model import (
     Acquire,
     Command,
@@ -29,68 +26,36 @@ from dibs.server.auth.policy import Principal
 from dibs.server.placement.router import StoreRouter
 from dibs.server.quotas import Quotas
 
+if TYPE_CHECKING:
+    from dibs.server.tracing import Tracing
+
 log = logging.getLogger("dibs.server")
 
 MAX_IDS = 10_000
 """Lease ids that are remembered, of each sort."""
 
-WAITER_TTL = 30.0
-"""Seconds that a waiter stays queued after a heartbeat, if its client asked for no other time."""
-
-
-class RequestTraces(Protocol):
-    """The trace of the current request, if there are traces."""
-
-    @property
-    def trace(self) -> str:
-        """The `traceparent` to store with a lease; empty if the request is not traced."""
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """A span for the time in the queue."""
-
-    async def look(self, key: bytes) -> None:
-        """Link to the holders of a key for which this request waits."""
-
-    async def look_ahead(self) -> None:
-        """Link to the holders of the keys for which this request has queued."""
-
-
-class Untraced:
-    """`RequestTraces` where nobody listens."""
-
-    trace = ""
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return nullcontext()
-
-    async def look(self, key: bytes) -> None:
-        """Do nothing."""
-
-    async def look_ahead(self) -> None:
-        """Do nothing."""
-
 
 type Observer = Callable[[Principal, Command, Reply], None]
-"""Is called with each command that was applied for somebody, and its reply."""
+"""Is called with each command that was applied for an API key, and its reply."""
 
 
 class LateCopies:
-    """Lease ids under which something can still be granted after they were given up.
+    """Lease ids that can still be granted after their release.
 
-    A copy of an Acquire that had no answer, or was sent twice, can still be on its way. If it came after the
-    release, it would be granted to nobody for a whole ttl. So the release leaves a tombstone.
-    A server knows of its own copies only.
+    A copy of an Acquire that had no answer, or was sent twice, can still be on its way. If it arrived after
+    the release, its grant would have no holder for a whole ttl. So the release leaves a tombstone.
+    A server only knows its own copies.
     """
 
-    __slots__ = ("_made", "_tombstone", "ids")
+    __slots__ = ("_made", "ids", "tombstone")
 
     def __init__(self, call_timeout: float) -> None:
-        self._tombstone = tombstone_ttl(call_timeout)
+        self.tombstone = tombstone_ttl(call_timeout)
+        """Seconds for which a late copy can be on its way."""
         self._made: dict[str, None] = {}
         """Ids that this server made and has not released. The latest comes last."""
         self.ids: dict[str, None] = {}
-        """The latest comes last. As a rule there are none, and then no command needs a look here."""
+        """The latest comes last. It is mostly empty."""
 
     def add(self, lease_id: str) -> None:
         """A copy of an Acquire with this id can still be on its way."""
@@ -114,19 +79,15 @@ class LateCopies:
         del self._made[lease_id]
         return True
 
-    def with_tombstone(self, command: Release) -> Release:
-        """The release with a tombstone for as long as a late copy can be on its way."""
-        return replace(command, tombstone=max(command.tombstone, self._tombstone))
-
     def guarded(self, command: Command) -> Command:
         """The command as it is sent: a release has a tombstone if a copy can be on its way."""
         if type(command) is not Release or command.id not in self.ids:
             return command
-        return self.with_tombstone(command)
+        return replace(command, tombstone=max(command.tombstone, self.tombstone))
 
     def tombstone_of(self, lease_id: str) -> float:
         """Seconds of the tombstone that this id needs; 0 without a copy on its way."""
-        return self._tombstone if lease_id in self.ids else 0.0
+        return self.tombstone if lease_id in self.ids else 0.0
 
 
 def _remember(ids: dict[str, None], lease_id: str) -> None:
@@ -143,17 +104,23 @@ class LeaseService:
         self.runtime = runtime
         self.late_copies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []
-        self.traces: RequestTraces = Untraced()
+        self.tracing: Tracing | None = None
         self.batch_observers: list[Callable[[int], None]] = []
-        """Are called with the number of commands that travel together."""
+        """Called with the number of commands in a batch."""
         self._quotas = quotas
 
+    @property
+    def trace(self) -> str:
+        """The `traceparent` to store with a lease; empty if the current request is not traced."""
+        return self.tracing.trace if self.tracing else ""
+
     async def ask(self, who: Principal, command: Command) -> TimedReply:
-        """Apply a command. Raises `BackendUnavailable` if nobody knows whether it was applied."""
+        """Apply a command. Raises `BackendUnavailable` if it may or may not have been applied."""
         late = self.late_copies
         if late.ids:
             command = late.guarded(command)
-        command = self._bounded(who, command)
+        if type(command) is Release and command.tombstone:
+            command = self._quotas.limit_tombstone(who.key_id, command)
         try:
             answer = await self.runtime.call(command)
         except BackendUnavailable:
@@ -165,11 +132,14 @@ class LeaseService:
         return answer
 
     async def ask_all(self, who: Principal, commands: Sequence[Command]) -> Sequence[CallResult]:
-        """Apply commands that travel together. Returns the answer of each, or an error."""
+        """Apply a batch of commands. Returns the answer or the error of each."""
         late = self.late_copies
         if late.ids:
             commands = [late.guarded(command) for command in commands]
-        commands = [self._bounded(who, command) for command in commands]
+        limit = partial(self._quotas.limit_tombstone, who.key_id)
+        commands = [
+            limit(each) if type(each) is Release and each.tombstone else each for each in commands
+        ]
         for observer in self.batch_observers:
             observer(len(commands))
         found = await self.runtime.call_all(commands)
@@ -180,15 +150,10 @@ class LeaseService:
                 self.observe(who, command, each.reply)
         return found
 
-    def _bounded(self, who: Principal, command: Command) -> Command:
-        if type(command) is Release and command.tombstone:
-            return self._quotas.buried(who.key_id, command)
-        return command
-
     def remaining(self, ttl: float, since: float) -> float:
-        """Seconds that are left of a lease that may have begun at `since`, as when it was asked for.
+        """Seconds left of a lease, if it began when its command was sent, at `since`.
 
-        Raises `BackendUnavailable` if that may be nothing.
+        Raises `BackendUnavailable` if it may have expired.
         """
         left = ttl - (self.runtime.now() - since)
         if left <= 0:
@@ -199,18 +164,18 @@ class LeaseService:
         return left
 
     def give_up(self, key: bytes, lease_id: str) -> None:
-        """Release in the background what nobody has, or will have, who could release it."""
+        """Release in the background an id that no caller knows."""
         self.runtime.keeper.abandon(key, lease_id, self.late_copies.tombstone_of(lease_id))
 
     def observe(self, who: Principal, command: Command, reply: Reply) -> None:
-        """Count what a command has come to, and call the observers."""
+        """Count the result of a command, and call the observers."""
         count = _COUNTED.get(type(command))
         if count is not None:
             count(self._quotas, who.key_id, command, reply)
         for observer in self.observers:
             try:
                 observer(who, command, reply)
-            except Exception:  # an observer costs nobody an answer
+            except Exception:  # the answer matters more
                 log.exception("an observer failed")
 
 
@@ -226,7 +191,7 @@ def _renewed(quotas: Quotas, key_id: str, command: Renew, reply: Reply) -> None:
     if type(reply) is Renewed or type(reply) is Granted:
         quotas.leased(key_id, (command.key, command.id), reply.ttl)
     elif type(reply) is Queued:
-        quotas.queued(key_id, (command.key, command.id), max(command.ttl, WAITER_TTL))
+        quotas.queued(key_id, (command.key, command.id), max(command.ttl, MIN_WAITER_TTL))
     elif type(reply) is Lost:
         quotas.ended(key_id, (command.key, command.id))
 

@@ -1,4 +1,4 @@
-"""How much there may be of anything: in all, and for each key. `GET /v1/limits` tells it."""
+"""The limits of a server: in total, and per API key. `GET /v1/limits` returns them."""
 
 from msgspec import Struct
 
@@ -11,14 +11,14 @@ MAX_ID, MAX_OWNER, MAX_TEXT = 128, 256, 1024
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds. Times are in seconds, sizes in bytes."""
+    """Limits. Times are in seconds, sizes in bytes."""
 
     min_ttl: float = 1.0
     max_ttl: float = 86400.0
     max_wait: float = 60.0
     """The longest `wait=` of one request."""
     max_keep: float = 31 * 86400.0
-    """How long a released lease's units may stay taken."""
+    """The longest time that units of a released lease can stay taken."""
     max_name: int = MAX_NAME
     """Fixed: the length of a name, with its directories."""
     max_id: int = MAX_ID
@@ -28,7 +28,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_text: int = MAX_TEXT
     """Fixed: the length of a note or a reason."""
     max_capacity: int = MAX_CAPACITY
-    """Of a semaphore, and so the most units that a lease on it has. More than a million is never possible."""
+    """The capacity of a semaphore, and so the units of a lease. More than a million is never possible."""
     max_body: int = 1 << 20
     max_batch: int = MAX_BATCH
     """Fixed: commands in a batch."""
@@ -36,47 +36,43 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections: int = 10_000
     streams_per_key: int = 200
     event_streams_per_key: int = 20
-    """Of `/v1/events`. Fewer than others, of which each process that waits has one: those are told what is
-    theirs, and each of these all that happens to any lock, in the loop that renewals share.
-    """
+    """Streams of `/v1/events`. Lower than `streams_per_key`: each of these streams gets every event."""
     waiters: int = 20_000
     waiters_per_key: int = 5_000
-    """So many requests may wait; and so many places in line may come of commands in batches."""
+    """Waiting requests per key; the same limit applies to queue positions taken in batches."""
     leases_per_key: int = 100_000
-    """Which one server has granted and not seen to end, with `lock_delay` and `keep`."""
+    """Leases that one server has granted and not seen end, including units that stay taken."""
     tombstones_per_key: int = 10_000
     """Released lease ids that a store remembers for one server; further ones are released without."""
     sign_ins_per_key: int = 100
-    """At the dashboard, within a minute."""
+    """Sign-ins at the dashboard within a minute."""
     acquires_at_once: int = 512
-    """Acquires that are on their way to the store; API keys take turns for more."""
+    """Acquires under way to the store; beyond that, API keys take turns."""
     acquires_per_key: int = 2_048
-    """Acquires that are on their way or wait for their turn."""
+    """Acquires under way or waiting for their turn."""
     renewals_at_once: int = 4_096
-    """Likewise for renewals and releases, which never wait behind acquires and reads."""
+    """The same for renewals and releases, which never wait behind acquires and reads."""
     reads_at_once: int = 256
-    """Likewise for reads: an inspect counts as one, a look of a watch as 16, a read for a page as 100."""
+    """The same for reads: an inspect counts as one, a look of a watch as 16, a read for a page as 100."""
     reads_per_key: int = 10_000
     changes_per_key: int = 8
     """Changes of API keys and restrictions."""
     body_bytes_per_key: int = 8 << 20
-    """Bytes of request bodies that are being read; separately of those up to 64 KiB."""
+    """Bytes of request bodies that are being read; bodies up to 64 KiB count separately."""
     request_time: float = 20.0
-    """Within which a body must have arrived."""
+    """Seconds in which a body must arrive."""
     idle_time: float = 75.0
-    """So long a connection may wait for its next request."""
+    """Seconds that a connection may wait for its next request."""
     stall_time: float = 15.0
-    """A stream whose client reads nothing for so long is ended."""
+    """Seconds after which a stream is closed if its client reads nothing."""
     stream_beat: float = 15.0
-    """So often something comes in a stream, if only a comment."""
+    """Seconds after which an idle stream gets a comment."""
     stream_backlog: int = 4_096
-    """A stream of pushes whose client is behind by more is cut off. How many events there may be, for those
-    of `/v1/events`, the log says (`lock_events.py`).
-    """
+    """Notifications that a client may be behind before its stream is closed. `/v1/events` has `LOG_SIZE`."""
 
 
 TIMES = ("request_time", "idle_time", "stall_time", "stream_beat")
-"""Those without which nobody could be served."""
+"""Times that must be more than 0."""
 
 FIXED = ("max_name", "max_id", "max_owner", "max_text", "max_batch")
-"""Those that are what the service is made for."""
+"""Limits that cannot be changed."""

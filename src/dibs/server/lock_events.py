@@ -41,7 +41,7 @@ class LockEvent:
     found: bool = False
     """No command of this server caused it: it follows from a look at the store or from a later grant."""
     json: bytes = field(default=b"", init=False, compare=False, repr=False)
-    """Its `event_json`, encoded, once somebody needed it."""
+    """Its `event_json`, encoded at its first use."""
 
     @property
     def kind(self) -> str:
@@ -107,8 +107,8 @@ EVENTS_AT_ONCE = 500
 class EventLog:
     """The latest events, numbered from 1. A reader keeps the number of the last event it read."""
 
-    def __init__(self, size: int = LOG_SIZE) -> None:
-        self._events: deque[LockEvent] = deque(maxlen=size)
+    def __init__(self) -> None:
+        self._events: deque[LockEvent] = deque(maxlen=LOG_SIZE)
         self.last = 0
         """The number of the latest event; 0 before the first."""
 

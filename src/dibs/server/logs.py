@@ -8,14 +8,15 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from queue import Full, Queue
 from typing import Any, Literal
 
 from dibs.server.api.routing import Operation
+from dibs.server.auth.api_key import utc_time
 
 type Format = Literal["", "text", "json"]
 """The format of lines; empty: text, and problems only."""
@@ -36,8 +37,8 @@ class LogQueue(QueueHandler):
 
     queue: Queue[Any]
 
-    def __init__(self, form: logging.Formatter, lines: int) -> None:
-        super().__init__(Queue(lines))
+    def __init__(self, form: logging.Formatter) -> None:
+        super().__init__(Queue(LINES))
         self.setFormatter(form)
         self._dropped = 0
 
@@ -113,16 +114,16 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_time(time.time(), "milliseconds")
 
 
 @contextmanager
-def logging_to(file: int, chosen: Format, lines: int = LINES) -> Generator[LogQueue]:
+def logging_to(file: int, chosen: Format) -> Generator[LogQueue]:
     """Write what Dibs and uvicorn log to a file descriptor, in the chosen format, until the block ends.
 
-    At most so many lines wait to be written.
+    At most `LINES` wait to be written.
     """
-    queue = LogQueue(_Json() if chosen == "json" else _Text(), lines)
+    queue = LogQueue(_Json() if chosen == "json" else _Text())
     if not chosen:
         queue.setLevel(logging.WARNING)
     listener = QueueListener(queue.queue, _Writer(file))

@@ -1,8 +1,7 @@
 """A server from its start to its graceful end: stores, records, the parts of the service, its socket.
 
-Leases are in stores, keys and restrictions in records: another server of the same service answers just as
-well. A server keeps some things to itself, and they end with it: streams and long polls, what each key has
-in use, and the events that it has seen.
+Leases are in stores, keys and restrictions in records, so any server of the service can answer. Some state
+ends with a server: streams, waiting requests, the usage of each key, and the log of events.
 """
 
 import asyncio
@@ -22,11 +21,12 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.server.activity import Activity, ObservingReceiver
 from dibs.server.api.admin import KeyRoutes, PlacementRoutes
 from dibs.server.api.batch import BatchRoutes
+from dibs.server.api.bounds import CommandBounds
 from dibs.server.api.events import EventRoutes
 from dibs.server.api.listing import ListingRoutes
 from dibs.server.api.locks import LockRoutes
+from dibs.server.api.notifications import NotificationRoutes, NotificationStreams, StreamReceiver
 from dibs.server.api.parameters import BodyReader
-from dibs.server.api.push import NotificationStreams, PushRoutes, StreamReceiver
 from dibs.server.api.reading import KeyReader
 from dibs.server.api.service import Health, ServiceRoutes
 from dibs.server.api.sse import EventStreams
@@ -45,12 +45,11 @@ from dibs.server.metrics import Metrics
 from dibs.server.placement.identity import is_found_with
 from dibs.server.placement.joining import OwnPlacement, check_each_once, join, own_placement
 from dibs.server.placement.markers import Markers
-from dibs.server.placement.restrictions import PlacementAdmin, moving_directories
+from dibs.server.placement.restrictions import moving_directories
 from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
-from dibs.server.records.port import Records
 from dibs.server.records.sqlite import missing_folders, open_to_others
 from dibs.server.shutdown import Endings, Shutdown
 from dibs.server.ui.pages import Pages
@@ -63,40 +62,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("dibs.server")
 
 YOUNG = 5_000
-"""New objects before the next garbage collection: more than those of the requests under way."""
+"""New objects before the next garbage collection: more than the requests under way have."""
 
 
 class Server:
     """A server of the service. `start`, then `run` until `stop`, in one event loop."""
 
-    runtime: StoreRouter
-    """How commands get to the store, or to that of several where their key lives."""
-    records: Records
-    keys: KeyService
-    audit: Audit
-    placements: PlacementAdmin
-    quotas: Quotas
-    leases: LeaseService
-    activity: Activity
-    streams: NotificationStreams
-    sessions: Sessions
-    shutdown: Shutdown
-    endings: Endings
-    health: Health
-    tracing: "Tracing | None"
-
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.server_id = secrets.token_hex(6)
-        """Which of several servers this is; new with each start."""
+        """Names this server among those of the service. New at each start."""
         self.url = ""
-        """Where it listens, once it does."""
+        """Its URL, once it listens."""
         self.first_key: str | None = None
-        """The first administrator's key, if it was made by this start; to be shown once."""
+        """The first administrator's key, if this start created it. Show it once."""
         self.sign_in_url: str | None = None
-        """By it an administrator's browser is signed in once: beside the first key, and where asked for."""
+        """Signs an administrator's browser in once: beside the first key, and with `sign_in`."""
         self.meters: list[Meter] = []
-        """Are called after each request."""
+        """Called after each request."""
         self._stack = AsyncExitStack()
         self._front: Front | None = None
         self._stopping = asyncio.Event()
@@ -117,8 +100,8 @@ class Server:
         new_folders = missing_folders(config.named_urls)
         await self._open()
         app = await self._build()
-        await self._warn(new_folders)  # now that it is logged as the settings say
-        if not self.keys.living():  # now that all else is well: it is shown once
+        await self._warn(new_folders)  # after the log is set up
+        if not self.keys.living():  # last, because it is shown once
             made = await self.keys.first("first administrator")
             self.first_key = made[1] if made else None
         ticket = self._ticket()
@@ -130,7 +113,7 @@ class Server:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
 
     async def _open(self) -> None:
-        """Open the stores and the records, where this server joins the others of its service."""
+        """Open the stores and the records, and join the other servers of the service."""
         config, stack = self.config, self._stack
         own = [self._own(each) for each in config.stores]
         check_each_once(own)
@@ -148,6 +131,7 @@ class Server:
         self.audit = audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
+        # commands go to the store, or to that of several where their key lives
         self.runtime = runtime = await StoreRouter.over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.cache.markers = Markers(lambda: runtime.stores)
@@ -155,7 +139,7 @@ class Server:
         self.placements = await stack.enter_async_context(moving)
 
     async def _build(self) -> ASGIApp:
-        """Make the parts of the service, and give each what it uses."""
+        """Make the parts of the service, each with the parts that it uses."""
         config, limits, stack = self.config, self.config.limits, self._stack
         runtime, records, keys, audit = self.runtime, self.records, self.keys, self.audit
         self.quotas = quotas = Quotas(limits, runtime.now)
@@ -180,15 +164,16 @@ class Server:
         self.tracing = tracing = _tracing(leases)
         await stack.enter_async_context(activity.polling())
 
+        bounds = CommandBounds(limits, runtime.stamp)
         bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
         reader = KeyReader(leases, quotas.reading)
         waiting = WaitingAcquires(leases, quotas, endings)
         answers = EventStreams(endings, quotas, limits)
         parts = (
-            LockRoutes(leases, quotas, waiting, audit, limits),
-            BatchRoutes(leases, quotas, reader, streams, audit, limits, bodies),
+            LockRoutes(leases, quotas, waiting, audit, bounds, limits.max_wait),
+            BatchRoutes(leases, quotas, reader, streams, audit, bounds, bodies, limits.max_body),
             ListingRoutes(leases, reader, limits),
-            PushRoutes(answers, streams),
+            NotificationRoutes(answers, streams),
             ServiceRoutes(
                 self.server_id,
                 lambda: leases.runtime.capabilities,
@@ -228,7 +213,7 @@ class Server:
             self.config.metrics_directories,
             self.runtime.place_of,
             leases=lambda: quotas.census().leases,
-            waiters=lambda: quotas.census().places,
+            waiters=lambda: quotas.census().waiters,
             streams=lambda: len(list(streams.streams)),
             keys_age=lambda: cache.stale_for,
             draining=lambda: self.shutdown.begun,
@@ -239,7 +224,7 @@ class Server:
         return metrics
 
     async def _warn(self, new_folders: Sequence[str]) -> None:
-        """Say what is allowed, and may not be what was meant."""
+        """Warn about settings that are allowed, but can be mistakes."""
         in_memory = self.config.records_url.startswith("memory:")
         for folder in new_folders:
             log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
@@ -251,13 +236,13 @@ class Server:
             )
         secret = None if self.config.secret else self.config.secret_path
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
-        for told in open_to_others(urls, secret):
-            log.warning("%s", told)
+        for reason in open_to_others(urls, secret):
+            log.warning("%s", reason)
         for warning in await self.records.warnings():
             log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 
     def _ticket(self) -> str:
-        """Text of a link that signs an administrator in; empty if not wanted. Raises `NotConfigured`."""
+        """The secret of a sign-in link for an administrator; empty for no link. Raises `NotConfigured`."""
         if not self.first_key and not self.config.sign_in:
             return ""
         administrator = self.keys.administrator()
@@ -269,14 +254,14 @@ class Server:
         return self.sessions.link_for(administrator.key_id)
 
     def _open_store(self, url: str) -> AsyncRuntime:
-        """The way to a store."""
+        """Open a store."""
         session = session_for(url)
         self._stack.callback(session.close)
         self._stack.push_async_callback(session.close_loop)
         return session.loop_runtime()
 
     def _check_keys(self) -> None:
-        """Without any key nobody else can reach it. Raises `NotConfigured`."""
+        """Raises `NotConfigured` without any key, if other machines can reach the server."""
         if not self.keys.living() and not self.config.is_loopback:
             raise NotConfigured(
                 "no API key exists yet: create one first: dibs keys create --name me --scope admin "
@@ -284,7 +269,7 @@ class Server:
             )
 
     async def run(self) -> None:
-        """Serve until `stop`, then let requests come to their end, and close everything."""
+        """Serve until `stop`. Then wait for requests under way, and close everything."""
         assert self._front is not None, "not started"
         try:
             await self._stopping.wait()
@@ -293,22 +278,22 @@ class Server:
             await self.close()
 
     async def close(self) -> None:
-        """Close everything, whatever is under way: for one that has started, and can't `run`."""
+        """Close everything at once, whatever is under way."""
         await self._stack.aclose()
 
     def stop(self) -> None:
-        """Begin the end; called in its loop."""
+        """Make `run` return. Call it in the server's loop."""
         self._stopping.set()
 
     def stop_on_signals(self) -> None:
-        """End gracefully when the process is asked to end."""
+        """Call `stop` on SIGTERM and SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
 
 
 async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> None:
-    """Serve until the process, which is all its own, is asked to end."""
+    """Serve until the process gets SIGTERM or SIGINT. The server changes settings of the whole process."""
     allow_files(config.limits.connections + 256)
     server = Server(config)
     await server.start()
@@ -322,14 +307,14 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
 
 
 def _tracing(leases: LeaseService) -> "Tracing | None":
-    """Makes a span of each request, if OpenTelemetry is set up in this process."""
+    """Make a span for each request, if OpenTelemetry is set up in this process."""
     try:
         from opentelemetry import trace
     except ImportError:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-        return None  # nobody would see a span
+        return None  # no span would be exported
     try:
         from dibs.server.tracing import Tracing
     except ModuleNotFoundError as error:
@@ -340,13 +325,13 @@ def _tracing(leases: LeaseService) -> "Tracing | None":
         )
         return None
     runtime = leases.runtime
-    leases.traces = tracing = Tracing(provider, runtime.call_all, runtime.now)
+    leases.tracing = tracing = Tracing(provider, runtime.call_all, runtime.now)
     leases.observers.append(tracing.saw)
     return tracing
 
 
-async def leave_sign(url: str, name: str) -> None:
-    """Leave a sign in a store, as `Signs.put`, for servers that cannot read the records."""
+async def put_marker(url: str, name: str) -> None:
+    """Set a revocation marker in one store: see `Markers.put`."""
     session = session_for(url)
     store = session.loop_runtime()
     try:
@@ -358,7 +343,7 @@ async def leave_sign(url: str, name: str) -> None:
 
 
 def _leave_alone_what_stays() -> None:
-    """Exclude all present objects from garbage collection: they live as long as the process."""
+    """Exclude all present objects from garbage collection, as they live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)

@@ -1,4 +1,4 @@
-"""What a server counts and measures, for Prometheus.
+"""Metrics of a server, for Prometheus.
 
 No label contains what a client has chosen. Labels are routes, kinds of locks, and the placements and
 directories of the settings.
@@ -33,7 +33,7 @@ class Metrics:
     """All metrics of one server, in a registry of its own.
 
     `directories` are counted separately, and `place_of` returns the placement of a key. The other functions
-    return what is true when Prometheus asks: leases and waiters as far as this server knows, open streams,
+    return current values: leases and waiters as far as this server knows, open streams,
     the age of the known keys in seconds, and whether the server is about to stop.
     """
 
@@ -67,7 +67,7 @@ class Metrics:
         self._seconds = cache(
             Histogram(
                 "dibs_request_seconds",
-                "How long requests took, waits in line included, streams not",
+                "How long requests took, including time in the queue, without streams",
                 ("method", "route"),
                 registry=registry,
                 buckets=_SECONDS,
@@ -75,31 +75,31 @@ class Metrics:
         )
         self._commands = Counter(
             "dibs_commands",
-            "Commands that the store has answered, by what came of them",
+            "Commands that the store has answered, by reply",
             ("command", "kind", "reply", "placement", "directory"),
             registry=registry,
         )
         self._command = cache(self._command_counter)
         self._batches = Histogram(
             "dibs_batch_commands",
-            "How many commands travelled together",
+            "Commands per batch",
             registry=registry,
             buckets=_COMMANDS,
         )
         for name, text, read in (
             (
                 "dibs_leases",
-                "Leases that stand, of those that were acquired or renewed at this server",
+                "Unexpired leases granted or renewed by this server",
                 leases,
             ),
             (
                 "dibs_waiters",
-                "Places in line that live, of those that were taken at this server",
+                "Waiters queued through this server",
                 waiters,
             ),
-            ("dibs_streams", "Streams that are open", streams),
-            ("dibs_keys_age_seconds", "Since when keys could not be looked up", keys_age),
-            ("dibs_draining", "1: it is about to stop", draining),
+            ("dibs_streams", "Open streams", streams),
+            ("dibs_keys_age_seconds", "Seconds since the API keys were last read", keys_age),
+            ("dibs_draining", "1 while this server is shutting down", draining),
         ):
             Gauge(name, text, registry=registry).set_function(read)
 
@@ -132,9 +132,9 @@ class Metrics:
         return ""
 
     def batch(self, commands: int) -> None:
-        """Count commands that travelled together."""
+        """Count the commands of a batch."""
         self._batches.observe(commands)
 
     def shown(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -13,25 +13,25 @@ from dibs.server.api.problems import ApiProblem
 from dibs.server.limits import Limits
 
 CENSUS_EVERY = 5.0
-"""Seconds between two counts of all leases, where they are many: anybody may ask for their number."""
+"""Seconds between two counts of many leases, as `/metrics` needs no authentication."""
 
 FEW = 10_000
-"""So many are counted within a millisecond."""
+"""Below this size the exact count is computed on every request."""
 
 SWEPT_EVERY = 1.0
-"""Seconds between two looks for leases that have ended, of a key that has as many as it may."""
+"""Seconds between two sweeps of ended leases, for a key that has reached its limit."""
 
 SURELY = 1.0
-"""Seconds by which a store may have ended a lease before its tally does."""
+"""Seconds by which a store may end a lease earlier than this count."""
 
-MAX_BURY = 120.0
-"""Seconds that a tombstone stands at most."""
+MAX_TOMBSTONE = 120.0
+"""Seconds of the longest tombstone."""
 
 TURN_TIMEOUT = 5.0
 """Seconds that work may wait for its turn."""
 
 
-type Which = tuple[bytes, str]
+type LeaseKey = tuple[bytes, str]
 """A key and a lease id: one id may hold many keys, and each counts."""
 
 
@@ -71,7 +71,7 @@ class ExpiringSet:
         """Whether it counts already, or one more may."""
         if len(self._entries) < most or each in self._entries:
             return True
-        if now - self._swept_at > SWEPT_EVERY:  # or whoever asks in vain would cost us much
+        if now - self._swept_at > SWEPT_EVERY:  # else each refused request would cost a sweep
             self._swept_at = now
             self._entries = {
                 each: until for each, until in self._entries.items() if until[0] >= now
@@ -100,9 +100,9 @@ class KeyUsage:
     reserved: int = 0
     """Acquires of batches that have not come back from the store."""
     leases: ExpiringSet = field(default_factory=ExpiringSet)
-    """Its leases, each until its units are free if nobody renews it."""
-    places: ExpiringSet = field(default_factory=ExpiringSet)
-    """Its places in line, each until nobody believes in it any more."""
+    """Its leases, each until its units are free without a renewal."""
+    positions: ExpiringSet = field(default_factory=ExpiringSet)
+    """Its queue positions, each until its waiter ttl ends."""
     tombstones: ExpiringSet = field(default_factory=ExpiringSet)
     """Released ids that a store remembers."""
     sign_ins: ExpiringSet = field(default_factory=ExpiringSet)
@@ -112,16 +112,16 @@ class KeyUsage:
     def is_idle(self) -> bool:
         """There is nothing to remember."""
         counted = (self.streams, self.event_streams, self.waiters, self.reserved)
-        return not any((*counted, self.leases, self.places, self.tombstones, self.sign_ins))
+        return not any((*counted, self.leases, self.positions, self.tombstones, self.sign_ins))
 
 
 class Census(NamedTuple):
     """Sums over all API keys."""
 
     leases: int
-    """Those that stand."""
-    places: int
-    """Places in line that live."""
+    """Unexpired leases."""
+    waiters: int
+    """Queue positions within their waiter ttl."""
 
 
 class Quotas:
@@ -155,33 +155,35 @@ class Quotas:
             usage = self._each[key_id] = KeyUsage()
         return usage
 
-    def check_lease(self, key_id: str, which: Which) -> None:
-        """Raises `ApiProblem`, 429, if a key may have no other lease."""
+    def check_lease(self, key_id: str, which: LeaseKey) -> None:
+        """Raises `ApiProblem`, 429, if a key has as many leases as it may have."""
         usage, most = self.of(key_id), self.limits.leases_per_key
         if not usage.leases.has_room(which, most - usage.reserved, self._now()):
             raise _enough(most, "leases")
 
     def reserve(self, key_id: str, command: Acquire) -> None:
-        """Count what it may get in `reserved`, which the caller takes back. Raises `ApiProblem`, 429."""
+        """Count an acquire in `reserved`, until the caller subtracts it. Raises `ApiProblem`, 429."""
         usage, most = self.of(key_id), self.limits.waiters_per_key
         which = (command.key, command.id)
         self.check_lease(key_id, which)
-        if command.queue and not usage.places.has_room(which, most - usage.reserved, self._now()):
+        if command.queue and not usage.positions.has_room(
+            which, most - usage.reserved, self._now()
+        ):
             raise _enough(most, "queue positions")
         usage.reserved += 1
 
-    def buried(self, key_id: str, command: Release) -> Release:
+    def limit_tombstone(self, key_id: str, command: Release) -> Release:
         """A release whose tombstone is within bounds: in time, and in number for each key."""
         tombstones, now = self.of(key_id).tombstones, self._now()
-        tombstone, which = min(command.tombstone, MAX_BURY), (command.key, command.id)
+        tombstone, which = min(command.tombstone, MAX_TOMBSTONE), (command.key, command.id)
         if tombstones.has_room(which, self.limits.tombstones_per_key, now):
             tombstones.put(which, now + tombstone)
         else:
             tombstone = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
-        return replace(command, tombstone=tombstone)
+        return command if tombstone == command.tombstone else replace(command, tombstone=tombstone)
 
     def signed_in(self, key_id: str, session: str) -> None:
-        """A session begins. Raises `ApiProblem`, 429, if a key has begun too many lately."""
+        """Count a new session. Raises `ApiProblem`, 429, if a key has begun too many lately."""
         usage, most, now = self.of(key_id), self.limits.sign_ins_per_key, self._now()
         if not usage.sign_ins.has_room(session, most, now):
             raise ApiProblem(
@@ -189,27 +191,27 @@ class Quotas:
             )
         usage.sign_ins.put(session, now + 60)
 
-    def leased(self, key_id: str, which: Which, ttl: float, delay: float = 0.0) -> None:
-        """A key's lease stands for so long, and its units stay taken for `delay` if it expires."""
+    def leased(self, key_id: str, which: LeaseKey, ttl: float, delay: float = 0.0) -> None:
+        """Count a lease for `ttl` seconds. If it expires, its units stay taken for `delay` more."""
         usage = self.of(key_id)
-        delay = max(delay, usage.places.drop(which))
+        delay = max(delay, usage.positions.drop(which))
         usage.leases.put(which, self._now() + ttl, delay)
 
-    def queued(self, key_id: str, which: Which, waiter_ttl: float, delay: float = 0.0) -> None:
-        """A key's place in line lives for so long."""
-        self.of(key_id).places.put(which, self._now() + waiter_ttl, delay)
+    def queued(self, key_id: str, which: LeaseKey, waiter_ttl: float, delay: float = 0.0) -> None:
+        """Count a queue position until its waiter ttl ends."""
+        self.of(key_id).positions.put(which, self._now() + waiter_ttl, delay)
 
-    def ended(self, key_id: str, which: Which) -> None:
-        """A lease or a place has ended; what keeps units taken counts on."""
+    def ended(self, key_id: str, which: LeaseKey) -> None:
+        """A lease or a queue position has ended. Units that stay taken still count."""
         usage = self._each.get(key_id)
         if usage is not None:
             usage.leases.expire(which)
-            usage.places.expire(which)
+            usage.positions.expire(which)
 
-    def released(self, key_id: str, which: Which, keep: float) -> None:
-        """A lease or a place was released, or is over already: its units may stay taken."""
+    def released(self, key_id: str, which: LeaseKey, keep: float) -> None:
+        """A lease or a queue position was released, or has ended already. Its units may stay taken."""
         usage, now = self.of(key_id), self._now()
-        delay = max(keep, usage.places.drop(which))
+        delay = max(keep, usage.positions.drop(which))
         if usage.leases.lives(which, now):
             usage.leases.drop(which)
         if delay:
@@ -220,11 +222,11 @@ class Quotas:
     def census(self) -> Census:
         """Sums over all keys at this server. If there are many leases, they are some seconds old."""
         now, each = self._now(), self._each.values()
-        many = sum(len(one.leases) + len(one.places) for one in each)
+        many = sum(len(one.leases) + len(one.positions) for one in each)
         if many <= FEW or now >= self._census_good_until:
             self._census = Census(
                 sum(one.leases.counted(now) for one in each),
-                sum(one.places.counted(now) for one in each),
+                sum(one.positions.counted(now) for one in each),
             )
             self._census_good_until = now + CENSUS_EVERY
         return self._census
@@ -236,8 +238,8 @@ class Quotas:
         if getattr(usage, what) >= most:
             raise _enough(most, what.replace("_", " "))
         if what == "waiters" and self.waiting >= self.limits.waiters:
-            told = f"the server is already handling {self.waiting} waiting requests"
-            raise ApiProblem("overloaded", told, retry_after=1)
+            detail = f"the server is already handling {self.waiting} waiting requests"
+            raise ApiProblem("overloaded", detail, retry_after=1)
 
         def count(more: int) -> None:
             setattr(usage, what, getattr(usage, what) + more)
@@ -268,7 +270,7 @@ class _Share:
 
 
 class FairQueue:
-    """Room for work of one sort. The cost of work is the number of commands, items or bytes.
+    """Capacity for work of one sort. The cost of work is the number of commands, items or bytes.
 
     Work starts while less than `most` is under way. One key has at most a quarter of `most` under way; work
     that costs more counts as a quarter there, so it runs alone. A key may have `per_key` under way and
@@ -290,7 +292,12 @@ class FairQueue:
         return Turn(self, key_id, max(cost, 1))
 
     async def begin(self, key_id: str, cost: int) -> None:
-        """Wait until it is this work's turn."""
+        """Wait until it is this work's turn. Raises `ApiProblem`: 429, 503."""
+        if not self.starts(key_id, cost):
+            await self.wait(key_id, cost)
+
+    def starts(self, key_id: str, cost: int) -> bool:
+        """Begin work, if it need not `wait` for its turn. Raises `ApiProblem`, 429."""
         share = self._shares.get(key_id)
         if share is None:
             share = self._shares[key_id] = _Share()
@@ -306,8 +313,8 @@ class FairQueue:
         if room and not share.waiting and not self._next:
             share.busy += part
             self.busy += part
-            return
-        await self._wait(key_id, share, cost)
+            return True
+        return False
 
     def end(self, key_id: str, cost: int) -> None:
         """End work that has begun."""
@@ -317,7 +324,9 @@ class FairQueue:
         share.busy -= part
         self._forget(key_id, share, cost)
 
-    async def _wait(self, key_id: str, share: _Share, cost: int) -> None:
+    async def wait(self, key_id: str, cost: int) -> None:
+        """Wait for the turn of work that did not start. Raises `ApiProblem`, 503, if that takes too long."""
+        share = self._shares[key_id]
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         share.waiting.append((min(cost, self._each_most), turn))
         self._line_up(key_id, share)
@@ -364,8 +373,9 @@ class FairQueue:
         share.total -= cost
         if not share.total:
             self._shares.pop(key_id, None)
-        self._line_up(key_id, share)
-        self._start_more()
+        if share.waiting or self._next:
+            self._line_up(key_id, share)
+            self._start_more()
 
 
 class Turn:
@@ -379,7 +389,8 @@ class Turn:
         self._cost = cost
 
     async def __aenter__(self) -> None:
-        await self._queue.begin(self._key_id, self._cost)
+        if not self._queue.starts(self._key_id, self._cost):
+            await self._queue.wait(self._key_id, self._cost)
 
     async def __aexit__(self, *_: object) -> None:
         self._queue.end(self._key_id, self._cost)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -10,33 +11,26 @@ from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
 from dibs.server.auth.key_cache import KeyCache
 from dibs.server.auth.sessions import Sessions
-
-type Told = Callable[[], None]
+from dibs.server.background import Callback, Watchers
 
 
 class Shutdown:
-    """Whether the server is about to stop, and the callbacks of those who wait for that."""
+    """Whether the server is about to stop, and the callbacks that wait for that."""
 
     def __init__(self) -> None:
         self.begun = False
-        self._told: set[Told] = set()
+        self._watchers = Watchers[None]()
 
     def begin(self) -> None:
         """Call all callbacks. `/readyz` fails from now on."""
         self.begun = True
-        for told in list(self._told):
-            told()
+        self._watchers.call(None)
 
-    def watch(self, told: Told) -> Told:
-        """Call `told` once, when the server is about to stop. Returns a function that takes this back."""
-        self._told.add(told)
-
-        def forget() -> None:
-            self._told.discard(told)
-
+    def watch(self, callback: Callback) -> Callback:
+        """Call `callback` once, when the server is about to stop. Returns a function that takes this back."""
         if self.begun:
-            asyncio.get_running_loop().call_soon(told)
-        return forget
+            asyncio.get_running_loop().call_soon(callback)
+        return self._watchers.add(None, callback)
 
     def check(self) -> None:
         """Raises `ApiProblem`, 503, if the server is about to stop."""
@@ -57,13 +51,13 @@ type End = Literal["draining", "key", "session", "gone"]
 """The server is about to stop, the caller's key or session has ended, or the caller has hung up."""
 
 
+@dataclass(eq=False)
 class Endings:
     """Watches for the ends of answers that take long."""
 
-    def __init__(self, shutdown: Shutdown, keys: KeyCache, sessions: Sessions) -> None:
-        self.shutdown = shutdown
-        self._keys = keys
-        self._sessions = sessions
+    shutdown: Shutdown
+    _keys: KeyCache
+    _sessions: Sessions
 
     @contextmanager
     def watching(self, caller: Caller, tell: Callable[[End], None]) -> Generator[None]:

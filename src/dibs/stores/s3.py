@@ -18,7 +18,6 @@ from botocore import exceptions as boto  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 
 from dibs.clock import Clock
-from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Capabilities, Finding
 from dibs.stores.cas.cells import (
@@ -32,9 +31,9 @@ from dibs.stores.cas.cells import (
 )
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
-from dibs.stores.cas.options import read_options
 from dibs.stores.cas.store import CasStore
 from dibs.stores.redact import redacted
+from dibs.stores.url_options import duration, read_options, text
 
 THREADS = 32
 """Calls under way at a time, for one event loop."""
@@ -71,6 +70,9 @@ TRANSIENT = (
 """Errors of the network, after which a request may have been carried out."""
 
 
+_OPTIONS = {"endpoint": text, "region": text, "skew": duration}
+
+
 class S3Store(CasStore):
     """Leases in a bucket of S3, or of anything that has its conditional writes (R2, MinIO, SeaweedFS, …).
 
@@ -98,8 +100,8 @@ class S3Store(CasStore):
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         shown, parts = redacted(url), urlsplit(url)
         try:
-            options = read_options(parts.query, ("endpoint", "region", "skew"))
-            self.skew = seconds(options.get("skew", SKEW), "skew")
+            options = read_options(parts.query, _OPTIONS)
+            self.skew = options.get("skew", SKEW)
             if not re.fullmatch(r"[\w.-]+", parts.netloc, re.ASCII) or parts.fragment:
                 raise ValueError("it looks like s3://bucket/prefix?region=eu-central-1")
         except ValueError as error:
@@ -110,11 +112,28 @@ class S3Store(CasStore):
         self._inboxes: Inboxes = {}
         super().__init__(shown, clock=clock)
 
+    def address(self) -> tuple[str, str]:
+        """The endpoint, by boto3's own settings (empty for AWS), and `bucket/prefix`.
+
+        Raises `NotConfigured`.
+        """
+        try:
+            unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}
+            client = self._make_client(**unused)  # else it would ask the machine for a role
+        except (boto.BotoCoreError, ValueError, OSError) as error:
+            raise NotConfigured(f"{self.url}: {error}") from error
+        host = urlsplit(client.meta.endpoint_url).netloc.lower()
+        client.close()
+        is_aws = re.fullmatch(r"(.+\.)?amazonaws\.com(\.cn)?", host)
+        partition = client.meta.partition
+        endpoint = ("" if partition == "aws" else partition) if is_aws else host
+        return endpoint, f"{self._bucket}/{self._prefix}"
+
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
         make, inboxes = self._make_client, self._inboxes
         return S3Cells(self.url, self._bucket, self._prefix, make, inboxes, clock, now)
 
-    def _make_client(self) -> Any:
+    def _make_client(self, **credentials: str) -> Any:
         """Make a client; this reads files. A try that fails is never repeated behind our back.
 
         A repeated write would be refused for what its first try had written.
@@ -131,7 +150,9 @@ class S3Store(CasStore):
         )
         session = boto3.session.Session(region_name=self._options.get("region"))
         region = session.region_name or ("us-east-1" if endpoint else None)
-        return session.client("s3", endpoint_url=endpoint, region_name=region, config=config)
+        return session.client(
+            "s3", endpoint_url=endpoint, region_name=region, config=config, **credentials
+        )
 
 
 class S3Cells:

@@ -1,4 +1,4 @@
-"""Faults on the way to a store: lost, late and doubled messages, outages, unreliable pushes.
+"""Faults on the way to a store: lost, late and doubled messages, outages, unreliable notifications.
 
 A `FaultyStore` wraps any store and makes the connections of its clients unreliable. What it does, a
 network does too, so whatever holds over it holds in production.

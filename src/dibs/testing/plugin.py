@@ -3,7 +3,7 @@
 | fixture | is |
 |---|---|
 | `dibs_clock` | a `ManualClock`; `advance(seconds)` also lets the keeper renew on the way |
-| `dibs_client` | a client of a fresh store in memory with that clock, and the default of both worlds |
+| `dibs_client` | a client of a fresh store in memory with that clock, and the default store of both sides |
 | `dibs_expire` | `expire(lock)`: its leases run out, and their holders learn of it |
 | `dibs_steal` | `steal(lock)`: likewise, and somebody else holds it; the thief's token |
 

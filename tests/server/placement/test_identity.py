@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from dibs.errors import NotConfigured
 from dibs.server.placement.identity import is_found_with, store_address
 from dibs.server.placement.joining import OwnPlacement, joined, own_placement
 from dibs.server.placement.rules import Place, PlacementSettings
+from dibs.stores.kubernetes import access
 
 FRESH = 3.0
 
@@ -217,3 +219,110 @@ def test_no_secret_is_written_down() -> None:
     ):
         assert "hunter2" not in store_address(url)
         assert "me" not in store_address(url).replace("temporal", "")
+
+
+# ---- what the surroundings of a server supply -------------------------------------------------------
+
+
+def refused_on_another_server(url: str, elsewhere: Callable[[], None]) -> None:
+    """The same URL leads to another store there, and a server there does not join."""
+    one = own_placement(PlacementSettings(name="a", url=url), machine="m")
+    again = own_placement(PlacementSettings(name="a", url=url), machine="m")
+    elsewhere()
+    two = own_placement(PlacementSettings(name="a", url=url), machine="m")
+    recorded = joined(None, (one,), FRESH, {})
+    assert joined(recorded, (again,), FRESH, {}) == recorded
+    with pytest.raises(NotConfigured, match="locks would be held in both"):
+        joined(recorded, (two,), FRESH, {})
+
+
+CLUSTER = """
+current-context: c
+contexts: [{name: c, context: {cluster: c}}]
+clusters: [{name: c, cluster: {server: "%s", certificate-authority-data: %s}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("https://one.example:6443", "b25l"), ("https://two.example:6443", "b25l")),
+        (("https://10.96.0.1", "b25l"), ("https://10.96.0.1", "dHdv")),
+    ],
+)
+@pytest.mark.parametrize("url", ["kubernetes://locks", "kubernetes://locks?kubeconfig={file}"])
+def test_another_cluster_is_another_store(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    url: str,
+    one: tuple[str, str],
+    other: tuple[str, str],
+) -> None:
+    file = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    file.write_text(CLUSTER % one)
+    refused_on_another_server(url.format(file=file), lambda: void(file.write_text(CLUSTER % other)))
+
+
+def test_a_pod_of_another_cluster_finds_another_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    for name in ("token", "ca.crt"):
+        (tmp_path / name).write_text("one")
+    (tmp_path / "namespace").write_text("locks")
+    assert store_address("kubernetes://") == store_address("kubernetes:")
+    assert store_address("kubernetes://") == store_address("kubernetes://locks")
+    assert not _is_of_machine("kubernetes://")
+    refused_on_another_server(
+        "kubernetes://", lambda: void((tmp_path / "ca.crt").write_text("two"))
+    )
+
+
+def test_a_cluster_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(CLUSTER % ("https://127.0.0.1:6443", "b25l"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    assert _is_of_machine("kubernetes://")
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Nothing of AWS is set but a region."""
+    for each in (name for name in os.environ if name.startswith("AWS_")):
+        monkeypatch.delenv(each)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    return monkeypatch
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_of_s3_from_the_environment(aws: pytest.MonkeyPatch, variable: str) -> None:
+    refused_on_another_server("s3://b", lambda: aws.setenv(variable, "http://minio.example:9000"))
+    assert not _is_of_machine("s3://b")
+    aws.setenv(variable, "http://127.0.0.1:9000")
+    assert _is_of_machine("s3://b")
+
+
+def test_buckets(aws: pytest.MonkeyPatch) -> None:
+    assert _is_of_machine("s3://b?endpoint=http://127.0.0.1:9000")
+    assert not _is_of_machine("s3://b?endpoint=http://minio.example:9000")
+    same = {store_address(f"s3://b{more}") for more in ("", "/dibs", "?region=us-east-1&skew=3")}
+    assert same == {"s3://b/dibs"}
+    others = ("s3://c", "s3://b/x", "s3://b?endpoint=http://m:9000", "s3://b?region=cn-north-1")
+    assert len({*same, *map(store_address, others)}) == 5
+
+
+def test_an_address_of_temporal_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "one.example:7233")
+    refused_on_another_server(
+        "temporal://", lambda: monkeypatch.setenv("TEMPORAL_ADDRESS", "two.example:7233")
+    )
+    refused_on_another_server(
+        "temporal://h:7233", lambda: monkeypatch.setenv("TEMPORAL_NAMESPACE", "other")
+    )
+
+
+def void(_: object) -> None:
+    """For what returns something that nobody needs."""

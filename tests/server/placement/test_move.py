@@ -27,6 +27,7 @@ from dibs.server.placement.registry import (
 )
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.records.port import Conflict
+from dibs.sync import Client, Waiting, connect
 from tests.server.inside import placements_of, records_of, table_reader_of
 from tests.server.placement.asking import (
     acquired,
@@ -249,6 +250,71 @@ def test_a_waiter_leaves_the_old_queue_at_once(pair: Pair) -> None:
     assert is_moving(answers[0])
     assert time.monotonic() - time_of_order < LONG / 2
     released(here, "d/x", held)
+
+
+@pytest.mark.parametrize(
+    "is_new", [False, True], ids=["it waits already", "it comes during the move"]
+)
+@pytest.mark.parametrize("wait", [None, LONG], ids=["no limit", "a limit"])
+def test_a_client_waits_through_a_move(pair: Pair, wait: float | None, is_new: bool) -> None:
+    """For longer than it would wait through an outage."""
+    here, _ = pair.clients
+    held = acquired(here, "d/x")
+    told: list[str] = []
+    tokens: list[int] = []
+    is_reported = threading.Event()
+
+    def report(waiting: Waiting) -> None:
+        if waiting.is_moving and waiting.waited > 1.5:
+            told.append(str(waiting))
+            is_reported.set()
+
+    def work() -> None:
+        try:
+            with client.lock("d/x", wait=wait).acquire(on_wait=report) as lease:
+                tokens.append(lease.token)
+        finally:
+            is_reported.set()
+
+    waiter = threading.Thread(target=work, daemon=True)
+    with impatient(pair) as client:
+        if is_new:
+            move(here, "d", "two")
+            pair.know(b"d/", "draining")
+            waiter.start()
+        else:
+            waiter.start()
+            until(lambda: pair.waiting(b"lock:d/x") == 1)
+            move(here, "d", "two")
+        assert is_reported.wait(LONG)
+        released(here, "d/x", held)
+        waiter.join(LONG)
+    assert "its directory is moving to another store" in told[0]
+    assert tokens[0] > held["sequencer"]
+    assert moved(here, "d", "two")
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+def test_a_client_that_cannot_wait_for_the_end_of_a_move_learns_why(
+    pair: Pair, wait: float
+) -> None:
+    here, _ = pair.clients
+    held = acquired(here, "d/x")
+    move(here, "d", "two")
+    pair.know(b"d/", "draining")
+    with impatient(pair) as client:
+        with pytest.raises(BackendUnavailable, match="moving to another store") as caught:
+            client.lock("d/y").acquire(wait=wait)
+    assert "d/y" in str(caught.value)
+    assert "Retry-After" not in str(caught.value), "no advice for programs that speak HTTP"
+    released(here, "d/x", held)
+
+
+def impatient(pair: Pair) -> Client:
+    """A client that would give up on an outage after a moment."""
+    scheme, _, place = pair.servers[1].url.partition("://")
+    key = pair.servers[0].admin_key
+    return connect(f"{scheme}://{key}@{place}", connect_timeout=0.1)
 
 
 def test_a_waiter_that_renews_is_not_granted_while_its_directory_drains(pair: Pair) -> None:

@@ -1,7 +1,10 @@
-"""Bugs to be planted in clients or in servers: the torture has to find each of them."""
+"""Bugs to be planted in clients or in servers: the torture has to find each of them.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+`python -m tests.server.torture --bug NAME` finds it: the bug chooses what the command line leaves out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 type Where = Literal["client", "server"]
@@ -65,10 +68,10 @@ def the_same_for_the_same_owner() -> None:
 
 
 def gives_up_for_the_caller() -> None:
-    """A server that misses its caller gives up the caller's own id, by which it may hold through another.
+    """A server whose caller has hung up gives up the caller's own id, under which it may hold elsewhere.
 
-    That takes holds that last: it is found with `--ttl 4 --seconds 75 --processes 5 --raw 5 --tasks 6
-    --locks 15 --primitives lock --spare-clients --strike "answers lost,black hole,connections cut"`.
+    A paused server shows it: its callers time out, and acquire under the same ids at the other one. When it
+    goes on, it sees that they hung up, and releases what they hold.
     """
     from dibs.locks.acquire import AcquireAttempt
 
@@ -99,6 +102,21 @@ def last_come_first_served() -> None:
     put(LeaseService, "ask_all", ask_all)
 
 
+PAUSED_SERVERS = {
+    "strike": "server paused",
+    "spare_clients": True,
+    "primitives": "lock",
+    "processes": 3,
+    "raw": 3,
+    "tasks": 8,
+    "locks": 12,
+    "long_holds": True,
+    "ttl": 2.0,
+    "seconds": 60.0,
+}
+"""Clients without a library, all holds long, and only pauses of servers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bug:
     """What breaks a process, of which kind, and the promise that it breaks."""
@@ -106,13 +124,15 @@ class Bug:
     plant: Callable[[], None]
     where: Where
     rule: str
+    trial: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the command, such that a run of about a minute finds it."""
 
 
 BUGS = {
     "goes-on-after-loss": Bug(goes_on_after_loss, "client", "overlap"),
     "release-not-done": Bug(release_not_done, "server", "starved"),
     "the-same-for-the-same-owner": Bug(the_same_for_the_same_owner, "server", "overlap"),
-    "gives-up-for-the-caller": Bug(gives_up_for_the_caller, "server", "overlap"),
+    "gives-up-for-the-caller": Bug(gives_up_for_the_caller, "server", "overlap", PAUSED_SERVERS),
     "last-come-first-served": Bug(last_come_first_served, "server", "token"),
 }
 

@@ -51,6 +51,8 @@ class Moves:
                 if seen and (seen["place"], seen["to"]) == (to, ""):
                     self.finished += 1
                     break
+                # an order that a paused server took may come after those that followed it
+                is_ordered = not seen or seen["to"] == to
             if self._over.wait(max(0.0, begun + EVERY - time.monotonic())):
                 return
 

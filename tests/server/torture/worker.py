@@ -6,55 +6,58 @@ Started by `crews` as `python -m tests.server.torture.worker`, with its orders o
 import argparse
 import faulthandler
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from dibs.testing.torture.contender import Contender
 from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.plan import primitive_of
 from dibs.testing.torture.turns import (
     TURNS,
-    Hand,
+    Demand,
     LockTurns,
     RWLockTurns,
     SemaphoreTurns,
     Turns,
-    Wish,
 )
 from dibs.testing.torture.worker import TortureWorker as Worker
 from dibs.testing.torture.worker import work
 from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient
-from tests.torture.in_line import LineHand
+from tests.torture.in_line import LineContender
 
 TOLD = 0.5
 """The part of calls that want to know how their wait goes."""
 LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
 """How long steps of work take without a library, and how often: in seconds, and in ttls."""
+LONG_LENGTHS = ((0.0,), (1,)), ((0.3, 0.8), (6, 3))
+"""The same with `--long-holds`."""
 
 
-def told(turns: Turns, hand: Hand, wish: Wish) -> Wish:
+def told(turns: Turns, contender: Contender, demand: Demand) -> Demand:
     """The same, by somebody who may want to know how the wait goes."""
-    assert isinstance(hand, LineHand)
-    if hand.draw.random() >= TOLD:
-        return wish
-    acquire: Any = wish.acquire
-    note = partial(hand.note_in_line, turns.key)
-    return wish._replace(acquire=partial(acquire, on_wait=note))
+    assert isinstance(contender, LineContender)
+    if contender.draw.random() >= TOLD:
+        return demand
+    acquire: Any = demand.acquire
+    note = partial(contender.note_in_line, turns.key)
+    return demand._replace(acquire=partial(acquire, on_wait=note))
 
 
 class TellingLockTurns(LockTurns):
     """Those that say when they are in line."""
 
-    def wanted(self, hand: Hand) -> Wish:
-        return told(self, hand, super().wanted(hand))
+    def wanted(self, contender: Contender) -> Demand:
+        return told(self, contender, super().wanted(contender))
 
 
 class TellingSemaphoreTurns(SemaphoreTurns):
     """Likewise."""
 
-    def wanted(self, hand: Hand) -> Wish:
-        return told(self, hand, super().wanted(hand))
+    def wanted(self, contender: Contender) -> Demand:
+        return told(self, contender, super().wanted(contender))
 
 
 WITH_LIBRARY = TURNS | {"lock": TellingLockTurns, "semaphore": TellingSemaphoreTurns}
@@ -65,7 +68,7 @@ class TellingWorker(Worker):
 
     def __init__(self, orders: Orders) -> None:
         super().__init__(orders)
-        self.hands = [LineHand(self, number) for number in range(orders.tasks)]
+        self.contenders = [LineContender(self, number) for number in range(orders.tasks)]
 
     def resources(self, client: Any) -> list[Turns]:
         names = self.orders.names
@@ -75,9 +78,11 @@ class TellingWorker(Worker):
 class RawTurns(Turns):
     """Without a library holds take longer, and there is no way from one side to the other."""
 
-    async def use(self, hand: Hand, *leases: Any) -> None:
+    lengths: Sequence[Any] = LENGTHS
+
+    async def use(self, contender: Contender, *leases: Any) -> None:
         (lease,) = leases
-        await hand.work(lease, writes=lease.mode != "read", lengths=LENGTHS)
+        await contender.work(lease, writes=lease.mode != "read", lengths=self.lengths)
 
 
 class RawLockTurns(RawTurns, LockTurns):
@@ -115,12 +120,15 @@ def main() -> None:
     """Do as ordered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--raw", action="store_true")
+    parser.add_argument("--long-holds", action="store_true")
     parser.add_argument("--bug", default="")
     chosen = parser.parse_args()
     orders = read_orders()
     if chosen.raw:
-        orders = replace(orders, world="threads")
+        orders = replace(orders, side="threads")
     faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
+    if chosen.long_holds:
+        RawTurns.lengths = LONG_LENGTHS
     bugs.plant(chosen.bug)
     work(RawWorker(orders) if chosen.raw else TellingWorker(orders))
 

@@ -462,8 +462,6 @@ async def test_a_server_that_is_no_etcd_is_not_told_of_roles() -> None:
         ("etcd://host:99999", "no host:port"),
         ("etcd://user@host", "without a password"),
         ("etcd://host?cafile=ca.pem", "write etcds://"),
-        ("etcd://host?colour=red", "no such option as colour="),
-        ("etcd://host?skew=soon", "skew"),
         ("etcds://host?keyfile=a.pem", "needs certfile="),
     ],
 )

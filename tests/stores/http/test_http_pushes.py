@@ -10,7 +10,8 @@ import pytest
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Notification, Released
 from dibs.stores.http import wire
-from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay, ServerAffinity
+from dibs.stores.http.calls import ServerAffinity
+from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay
 from dibs.stores.registry import store_for
 from dibs.stores.web.reading import Response
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
@@ -191,7 +192,7 @@ def test_commands_follow_the_stream(side: Side) -> None:
 
 def test_tries_to_follow_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tried = 1000.0, list[float]()
-    monkeypatch.setattr("dibs.stores.http.stream.time.monotonic", lambda: now)
+    monkeypatch.setattr("dibs.stores.http.calls.time.monotonic", lambda: now)
     elsewhere = Response(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
     here = Response(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
     follows, waits = ServerAffinity(), (release(), acquire(inbox="s1.x"))

@@ -53,7 +53,6 @@ def test_where_it_leads(
         ("http://locks.example", "in clear: write https://"),
         ("http://localhost.example", "in clear"),
         ("http://127.0.0.1.example", "in clear"),
-        ("http://h?insecure=maybe", "true or false"),
         ("https://h?insecure=true", "cafile=FILE"),
         ("http://localhost?cafile=x", "cafile= is for https"),
         ("https://", "looks like"),
@@ -63,9 +62,6 @@ def test_where_it_leads(
         ("https://h/v1/", "leave out /v1"),
         ("https://h/ü", "%XX"),
         ("https://h#a", "looks like"),
-        ("https://h?verify=false", "no such option as verify="),
-        ("https://h?cafile=", "is empty"),
-        ("https://h?cafile=a&cafile=b", "given twice"),
         ("https://h/a b", "blank"),
         ("https://h/a\r\nx: y", "control character"),
         (f"https://{SECRET}@h?key_file=x", "given twice"),
@@ -135,5 +131,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_ca_that_can_t_be_read(tmp_path: Path) -> None:
     tls = read_url(f"https://h?cafile={tmp_path}/nothing").tls
     assert tls is not None
-    with pytest.raises(NotConfigured, match="can't be used"):
+    with pytest.raises(
+        NotConfigured, match=f"^https://h.* can't be set up with {tmp_path}/nothing"
+    ):
         tls()

@@ -674,9 +674,6 @@ def _etcd(cluster: Cluster, method: str, said: dict[str, str]) -> Any:
     [
         ("kubernetes://Team_A", "looks like kubernetes://namespace"),
         ("kubernetes://a/b", "looks like kubernetes://namespace"),
-        ("kubernetes://a?colour=red", "no such option as colour="),
-        ("kubernetes://a?context=", "is empty"),
-        ("kubernetes://a?skew=soon", "skew"),
     ],
 )
 def test_a_url_that_is_wrong(url: str, said: str) -> None:

@@ -107,8 +107,6 @@ def test_the_environment_is_libpqs_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("postgresql://db/x?pooler=maybe", "pooler=maybe is none of auto, yes, no"),
-        ("postgresql://db/x?migrate=", "migrate= is none of yes, no"),
         ("postgresql://db/x?nosuchoption=1", "nosuchoption"),
         ("postgresql://[::1/x", "no URL of a PostgreSQL database"),
         ("postgresql://u:pass@word@db/x", "as %40, and / as %2F"),

@@ -19,7 +19,7 @@ from dibs.sync import connect
 from dibs.testing import ManualClock
 from dibs.testing.conformance.batches import Batches
 from dibs.testing.conformance.contending import Contending
-from dibs.testing.conformance.pushes import Pushes
+from dibs.testing.conformance.notifications import NotificationCases
 from dibs.testing.conformance.queueing import Queueing
 from dibs.testing.conformance.sharing import Sharing
 from tests.servers.binaries import postgres_programs, postgres_versions
@@ -99,7 +99,7 @@ def test_a_transaction_of_the_users_own(url: str) -> None:
         assert not others.lock("within").locked()
 
 
-class TestThePort(Sharing, Queueing, Pushes, Batches, Contending):
+class TestThePort(Sharing, Queueing, NotificationCases, Batches, Contending):
     """Those parts of the conformance suite that ask most of a database."""
 
     url: str

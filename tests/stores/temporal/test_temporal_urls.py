@@ -63,13 +63,6 @@ def test_where_it_is(url: str, place: str) -> None:
         ("temporal://host:port/x", "'host:port' is no host:port"),
         ("temporal://:7233/x", "':7233' is no host:port"),
         ("temporal://host/a/b", "'a/b' is no namespace"),
-        (
-            "temporal://host/x?queue=a",
-            "no option queue=; known are api_key, profile, task_queue, tls",
-        ),
-        ("temporal://host/x?tls=maybe", "tls= is true or false"),
-        ("temporal://host/x?task_queue=", "task_queue= is empty"),
-        ("temporal://host/x?tls=true&tls=true", "tls= is given twice"),
         (f"temporal://me:{SECRET}@host/x", "has no user and no password; for an API key set"),
     ],
 )

@@ -14,14 +14,15 @@ from typing import Any
 
 from dibs.errors import LeaseLost
 from dibs.testing.leash import hold_to
+from dibs.testing.torture.contender import Contender
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.plan import WORLDS
-from dibs.testing.torture.turns import Hand, SemaphoreTurns, Turns, Wish
+from dibs.testing.torture.plan import SIDES
+from dibs.testing.torture.turns import Demand, SemaphoreTurns, Turns
 from dibs.testing.torture.worker import TortureWorker as Worker
 from dibs.testing.torture.worker import run_async, run_blocking
 from tests.temporal.torture.marks import lost
 from tests.temporal.torture.plan import POOLS
-from tests.torture.in_line import LineHand
+from tests.torture.in_line import LineContender
 
 SHORT = (0.1, 1.0)
 """How long somebody in a hurry waits, in seconds."""
@@ -31,7 +32,7 @@ LENGTHS = ((0.02, 0.2), (4, 4)), ((0.3, 0.8), (1, 1))
 """How long steps of work take and how often: in seconds, and in ttls."""
 
 
-class PlainHand(LineHand):
+class PlainContender(LineContender):
     """One task or thread."""
 
     def note_lost(self, key: bytes, loss: LeaseLost) -> None:
@@ -45,32 +46,32 @@ class PoolTurns(SemaphoreTurns):
         self.capacity = POOLS[name]
         return self.client.semaphore(self.name, self.capacity, **self.how)
 
-    def wanted(self, hand: Hand) -> Wish:
-        assert isinstance(hand, PlainHand)
-        draw = hand.draw
+    def wanted(self, contender: Contender) -> Demand:
+        assert isinstance(contender, PlainContender)
+        draw = contender.draw
         units = draw.randint(1, self.capacity) if draw.random() < 0.3 else 1
         how: dict[str, Any] = {"units": units}
         if draw.random() < HURRIES:
             how["wait"] = draw.uniform(*SHORT)
         if draw.random() < 0.5:
-            how["on_wait"] = partial(hand.note_in_line, self.key)
-        return Wish(partial(self.resource.acquire, **how), {self.key: units})
+            how["on_wait"] = partial(contender.note_in_line, self.key)
+        return Demand(partial(self.resource.acquire, **how), {self.key: units})
 
-    async def use(self, hand: Hand, *leases: Any) -> None:
-        assert isinstance(hand, PlainHand)
+    async def use(self, contender: Contender, *leases: Any) -> None:
+        assert isinstance(contender, PlainContender)
         try:
-            await hand.work(*leases, lengths=LENGTHS)
+            await contender.work(*leases, lengths=LENGTHS)
         except LeaseLost as loss:
-            hand.note_lost(self.key, loss)
+            contender.note_lost(self.key, loss)
             raise
 
 
 class PlainWorker(Worker):
-    """What all hands of a program share."""
+    """What all contenders of a program share."""
 
     def __init__(self, orders: Orders) -> None:
         super().__init__(orders)
-        self.hands = [PlainHand(self, number) for number in range(orders.tasks)]
+        self.contenders = [PlainContender(self, number) for number in range(orders.tasks)]
 
     def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
         super().holds("semaphore", change, done=done)
@@ -80,11 +81,11 @@ class PlainWorker(Worker):
 
 
 def read_orders() -> Orders:
-    """As `crew` gives them: to each program a seed of its own, and the worlds by turns."""
+    """As `crew` gives them: to each program a seed of its own, and asyncio or threads by turns."""
     told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     start: int = told.pop("start")
     told["seed"] = 1_000_000 + 1_000 * told["seed"] + start  # of no worker's history
-    return Orders(**told, world=WORLDS[start % len(WORLDS)], names=list(POOLS))
+    return Orders(**told, side=SIDES[start % len(SIDES)], names=list(POOLS))
 
 
 def main() -> None:
@@ -95,7 +96,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)
     hold_to(orders.parent)
-    if orders.world == "asyncio":
+    if orders.side == "asyncio":
         asyncio.run(run_async(worker))
     else:
         run_blocking(worker)

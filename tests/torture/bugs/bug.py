@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
@@ -29,9 +30,10 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Generator[None]:
-        """Patches of what is not there add it: a class may inherit what it is to do otherwise."""
+        """A class may inherit what it is to do otherwise, so the patch adds it. Raises for other names."""
         with ExitStack() as stack:
             for target, replacement in self.patches:
+                resolve_name(target)  # or a bug in what was renamed would never be found
                 stack.enter_context(patch(target, replacement, create=True))
             yield
 

@@ -1,7 +1,8 @@
-"""What administrators do: API keys, the audit log, restrictions, placements and moves."""
+"""Routes for administrators: API keys, the audit log, restrictions, placements and moves."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -39,37 +40,30 @@ class KeysQuery(Strict, frozen=True):
     """Which keys."""
 
     ended: bool = False
-    """Also those that were revoked or have expired lately."""
+    """Include keys that were revoked or have expired lately."""
 
 
 class AuditQuery(Strict, frozen=True):
-    """Where a page begins, and how long it is."""
+    """The first line and the length of a page."""
 
     before: Annotated[int, Meta(ge=1, le=(1 << 53) - 1)] | None = None
-    """`next` of the page before."""
+    """`next` of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
 class KeyRoutes:
-    """API keys, which administrators create, list and revoke, and the audit log of what they did."""
+    """API keys and the audit log, for administrators."""
 
     def __init__(self, keys: KeyService, audit: Audit, changing: FairQueue) -> None:
-        """`changing` has the turns of changes between API keys."""
+        """`changing`: fair queue between API keys for changes."""
         self._keys = keys
         self._admin = KeyAdmin(keys, audit)
         self._audit = audit
         self._changing = changing
 
-    @route(
-        "GET",
-        "/v1/keys",
-        _ADMIN,
-        summary="Keys, as far as they are the caller's to see",
-        query=KeysQuery,
-        answers={200: KeyList},
-    )
+    @route("GET", "/v1/keys", _ADMIN, query=KeysQuery, answers={200: KeyList})
     async def list_keys(self, caller: Caller, query: KeysQuery) -> Response:
-        """All keys that the caller may see."""
+        """Keys, as far as they are the caller's to see."""
         now = self._keys.now()
         keys = await self._admin.list(caller.principal)
         found = (key_shown(key, now) for key in keys if query.ended or not key.ended(now))
@@ -79,14 +73,13 @@ class KeyRoutes:
         "POST",
         "/v1/keys",
         _ADMIN,
-        summary="Create an API key; it is returned only once",
         query=Nothing,
         body=NewKey,
         max_body=MAX_BODY,
         answers={201: KeyMade},
     )
     async def create_key(self, caller: Caller, body: NewKey) -> Response:
-        """Create a key. Only this answer contains it."""
+        """Create an API key; it is returned only once."""
         try:
             async with self._changing.turn(caller.principal.key_id):
                 made = await self._admin.create(caller.principal, body)
@@ -100,16 +93,13 @@ class KeyRoutes:
         return json_response(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
 
     @route(
-        "DELETE",
-        "/v1/keys/{word}",
-        _ADMIN,
-        summary="Revoke an API key; it stops working within two seconds",
-        query=Nothing,
-        answers={200: KeyShown},
-        problems=(404,),
+        "DELETE", "/v1/keys/{word}", _ADMIN, query=Nothing, answers={200: KeyShown}, problems=(404,)
     )
     async def revoke_key(self, caller: Caller, word: str) -> Response:
-        """End a key, and with it its tokens and streams."""
+        """Revoke an API key; it stops working within two seconds.
+
+        Its tokens and streams end with it.
+        """
         try:
             async with self._changing.turn(caller.principal.key_id):
                 key = await self._admin.revoke(caller.principal, word)
@@ -119,23 +109,19 @@ class KeyRoutes:
             ) from None
         return json_response(key_shown(key, self._keys.now()))
 
-    @route(
-        "GET",
-        "/v1/audit",
-        _ADMIN,
-        summary="The audit log, newest first; a page can be empty and not the last",
-        query=AuditQuery,
-        answers={200: AuditPage},
-    )
+    @route("GET", "/v1/audit", _ADMIN, query=AuditQuery, answers={200: AuditPage})
     async def audit(self, caller: Caller, query: AuditQuery) -> Response:
-        """The newest lines; for an administrator of a directory, those about that."""
+        """The audit log, newest first; a page can be empty and not the last.
+
+        An administrator of a directory sees the lines about that.
+        """
         return json_response(await self._audit.page(caller.principal, query.before, query.limit))
 
 
 # -- restrictions, placements and moves -------------------------------------------------------------
 
 API = "Locks"
-"""What can be restricted, in Seaplane's terms: locks, and nothing else."""
+"""What can be restricted, in Seaplane's terms: only locks."""
 
 MAX_DEADLINE = 30 * 86400.0
 """The longest time, in seconds, that a directory can drain."""
@@ -145,7 +131,7 @@ MAX_RESTRICTIONS = 100
 
 
 class RestrictionsQuery(Strict, frozen=True):
-    """Where a page begins: the `next_key` of the one before, and its `next_api`."""
+    """The first restriction of a page: `next_key` and `next_api` of the previous one."""
 
     from_: Annotated[str, Meta(max_length=1024)] | None = field(name="from", default=None)
     from_api: Annotated[str, Meta(max_length=64)] | None = None
@@ -159,13 +145,13 @@ class RestrictionShown(Struct, frozen=True):
     """Its bytes in URL-safe base64, without the slash at its end."""
     details: Rule
     state: Literal["Pending", "Enforced"]
-    """Pending until nothing is left at a place where it may not be."""
+    """Pending until nothing is left at a placement that is not allowed."""
     placement: str
-    """Where the directory lives."""
+    """The placement of the directory."""
 
 
 class RestrictionPage(Struct, frozen=True):
-    """Some restrictions, and where to go on: null after the last."""
+    """Some restrictions, and the start of the next page: null after the last."""
 
     restrictions: tuple[RestrictionShown, ...]
     next_api: str | None
@@ -184,7 +170,7 @@ class RuleAndDeadline(Rule, frozen=True, forbid_unknown_fields=True):
 
 
 class Destination(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a directory moves, and by when."""
+    """The new placement of a directory, and the deadline of the move."""
 
     to: Annotated[str, Meta(min_length=1, max_length=256)]
     deadline: Drain | None = DEADLINE
@@ -192,7 +178,7 @@ class Destination(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlacementShown(Struct, frozen=True):
-    """A store that directories may live in; the first one has what lives nowhere in particular."""
+    """A store for directories. The first one is the default."""
 
     name: str
     provider: str
@@ -200,7 +186,7 @@ class PlacementShown(Struct, frozen=True):
 
 
 class PlacementsShown(Struct, frozen=True):
-    """All of them."""
+    """All placements."""
 
     placements: tuple[PlacementShown, ...]
 
@@ -208,35 +194,32 @@ class PlacementsShown(Struct, frozen=True):
 _ONE_RESTRICTION = "/v1/restrict/{word}/{dir}/"
 
 
+@dataclass(eq=False)
 class PlacementRoutes:
-    """Where directories live: what restricts it, and moves from one store to another."""
+    """Restrictions of directories, and moves from one store to another."""
 
-    def __init__(self, placements: PlacementAdmin, changing: FairQueue) -> None:
-        """`changing` has the turns of changes between API keys."""
-        self._placements = placements
-        self._changing = changing
+    _placements: PlacementAdmin
+    _changing: FairQueue
 
     @route(
         "GET",
         _ONE_RESTRICTION,
         SEEING,
-        summary="A directory's restriction, and whether it is enforced",
         query=Nothing,
         answers={200: RestrictionShown},
         problems=(404,),
     )
     async def restriction(self, caller: Caller, word: str, directory: bytes) -> Response:
-        """One restriction."""
+        """A directory's restriction, and whether it is enforced."""
         if not caller.allowed or word.lower() != API.lower():
             raise _no_restriction()
-        with _refusals(_no_restriction()):
+        with placement_errors(_no_restriction()):
             return json_response(_restriction_shown(await self._placements.restriction(directory)))
 
     @route(
         "PUT",
         _ONE_RESTRICTION,
         on_path(Scope.ADMIN),
-        summary="Restrict a directory to regions and providers",
         query=Nothing,
         body=RuleAndDeadline,
         max_body=MAX_BODY,
@@ -246,10 +229,13 @@ class PlacementRoutes:
     async def restrict(
         self, caller: Caller, word: str, directory: bytes, body: RuleAndDeadline
     ) -> Response:
-        """Set a restriction. Directories that must move because of it drain."""
+        """Restrict a directory to regions and providers.
+
+        Directories that must move because of it drain.
+        """
         _check_api(word)
         try:
-            with _refusals():
+            with placement_errors():
                 async with self._changing.turn(caller.principal.key_id):
                     await self._placements.restrict(
                         caller.principal, directory, body, body.deadline
@@ -262,15 +248,14 @@ class PlacementRoutes:
         "DELETE",
         _ONE_RESTRICTION,
         on_path(Scope.ADMIN),
-        summary="Delete a restriction; what lives somewhere stays there",
         query=Nothing,
         answers={200: Done},
         problems=(404, 409),
     )
     async def unrestrict(self, caller: Caller, word: str, directory: bytes) -> Response:
-        """Delete a restriction."""
+        """Delete a restriction; what lives somewhere stays there."""
         _check_api(word)
-        with _refusals(_no_restriction()):
+        with placement_errors(_no_restriction()):
             async with self._changing.turn(caller.principal.key_id):
                 await self._placements.unrestrict(caller.principal, directory)
         return done_response(caller.headers, "Ok")
@@ -279,12 +264,11 @@ class PlacementRoutes:
         "GET",
         ("/v1/restrict", "/v1/restrict/", "/v1/restrict/{word}", "/v1/restrict/{word}/"),
         SIGNED_IN,
-        summary="Restrictions that this API key has permission to read",
         query=RestrictionsQuery,
         answers={200: RestrictionPage},
     )
     async def restrictions(self, caller: Caller, word: str, query: RestrictionsQuery) -> Response:
-        """A page of the restrictions that the caller may see."""
+        """Restrictions that this API key has permission to read."""
         if word:
             _check_api(word)
         elif (query.from_ is None) != (query.from_api is None):
@@ -304,16 +288,9 @@ class PlacementRoutes:
             )
         )
 
-    @route(
-        "GET",
-        "/v1/placements",
-        _ADMIN,
-        summary="The stores that directories may live in",
-        query=Nothing,
-        answers={200: PlacementsShown},
-    )
+    @route("GET", "/v1/placements", _ADMIN, query=Nothing, answers={200: PlacementsShown})
     async def placements(self, _: Caller) -> Response:
-        """The stores that there are."""
+        """The stores that directories may live in."""
         found = (
             PlacementShown(each.name, each.provider, each.region)
             for each in self._placements.places
@@ -344,7 +321,7 @@ class PlacementRoutes:
     )
     async def move(self, caller: Caller, directory: bytes, body: Destination) -> Response:
         """Have a directory move. Its holders go on until the deadline, and no lock is ever held twice."""
-        with _refusals():
+        with placement_errors():
             await self._placements.move(caller.principal, directory, body.to, body.deadline)
         return json_response(Done())
 
@@ -365,13 +342,13 @@ class PlacementRoutes:
         answers={200: Progress},
     )
     async def progress(self, _: Caller, directory: bytes) -> Response:
-        """Where a directory lives, and what is still in use at the store that it leaves."""
+        """The placement of a directory, and what is still in use at its former one."""
         return json_response(await self._placements.progress(directory))
 
 
 @contextmanager
-def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
-    """Raise what is refused in here as `ApiProblem`; `unknown` is that of what it does not know."""
+def placement_errors(unknown: ApiProblem | None = None) -> Generator[None]:
+    """Convert placement errors to problems. `unknown` replaces the default 400 for unknown names."""
     try:
         yield
     except PlacementRefused as refusal:
@@ -388,8 +365,8 @@ def _refusals(unknown: ApiProblem | None = None) -> Generator[None]:
 def _check_api(word: str) -> None:
     """Raises `ApiProblem` for what cannot be restricted."""
     if word.lower() != API.lower():
-        told = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
-        raise ApiProblem("malformed", told)
+        detail = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
+        raise ApiProblem("malformed", detail)
 
 
 def _no_restriction() -> ApiProblem:

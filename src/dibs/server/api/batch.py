@@ -1,7 +1,7 @@
 """`/v1/batch`: many commands in one request, each with a reply of its own."""
 
 from collections.abc import Callable, Sequence
-from math import isfinite
+from dataclasses import dataclass
 
 import msgspec
 from starlette.responses import Response
@@ -9,7 +9,6 @@ from starlette.responses import Response
 from dibs.core.names import KINDS, MAX_NAME, fingerprint
 from dibs.errors import DibsError
 from dibs.model import (
-    MANY,
     MAX_SLOTS,
     Acquire,
     Command,
@@ -29,17 +28,17 @@ from dibs.model import (
     Unknown,
 )
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.server.api.parameters import BodyReader, text_flaw
+from dibs.server.api.bounds import CommandBounds
+from dibs.server.api.notifications import NotificationStreams
+from dibs.server.api.parameters import BodyReader
 from dibs.server.api.problems import ApiProblem, lacking, too_often
-from dibs.server.api.push import NotificationStreams
 from dibs.server.api.reading import KeyReader, bounded
 from dibs.server.api.responses import bytes_response
 from dibs.server.api.routing import EACH_COMMAND, Caller, route
 from dibs.server.audit import Audit
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
-from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
-from dibs.server.placement.registry import SLACK
+from dibs.server.placement.router import Moving
 from dibs.server.quotas import FairQueue, Quotas
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -47,7 +46,10 @@ from dibs.stores.port import MAX_BATCH
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 
 MOST_SLOTS = 8_192
-"""Numbered slots in a batch. They are what makes an acquire or a resize expensive."""
+"""Numbered slots in a batch: they make an acquire or a resize expensive."""
+
+MOVING_RECHECK = 1.0
+"""Seconds after which an acquire in a directory that moves can be sent again."""
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
 
@@ -66,38 +68,32 @@ _encoders: dict[bytes, Callable[[object], bytes]] = {
 }
 
 
+@dataclass(eq=False)
 class BatchRoutes:
     """Applies commands that travel together."""
 
-    def __init__(
-        self,
-        leases: LeaseService,
-        quotas: Quotas,
-        reader: KeyReader,
-        streams: NotificationStreams,
-        audit: Audit,
-        limits: Limits,
-        bodies: BodyReader,
-    ) -> None:
-        self._leases = leases
-        self._quotas = quotas
-        self._reader = reader
-        self._streams = streams
-        self._audit = audit
-        self._limits = limits
-        self._bodies = bodies
+    _leases: LeaseService
+    _quotas: Quotas
+    _reader: KeyReader
+    _streams: NotificationStreams
+    _audit: Audit
+    _bounds: CommandBounds
+    _bodies: BodyReader
+    _max_body: int
 
     @route(
         "POST",
         "/v1/batch",
         EACH_COMMAND,
-        summary="Many commands in one request, each with a reply of its own",
         body=Batch,
         answers={200: BatchAnswer},
         problems=(413, 415),
     )
     async def batch(self, caller: Caller) -> Response:
-        """Apply commands. One that is not allowed, or fails, costs the others nothing."""
+        """Many commands in one request, each with a reply of its own.
+
+        A command that is not allowed, or fails, costs the others nothing.
+        """
         commands = await self._commands(caller)
         key_id, kinds = caller.principal.key_id, set(map(type, commands))
         queue, busy, cost = self._queue(kinds), "", max(len(commands), 1)
@@ -131,7 +127,7 @@ class BatchRoutes:
             raise ApiProblem(
                 "media-type", "send a batch as application/json or application/msgpack"
             )
-        body = await self._bodies.read(caller, self._limits.max_body)
+        body = await self._bodies.read(caller, self._max_body)
         try:
             commands = decoder(body).commands
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -143,10 +139,8 @@ class BatchRoutes:
     async def _apply(
         self, caller: Caller, commands: Sequence[Command | Failed], busy: str
     ) -> Sequence[Reply]:
-        """Apply all of them. `busy`: why those of `_NOT_URGENT` are refused; empty if they are not."""
-        trace = (
-            self._leases.traces.trace if len(commands) == 1 else ""
-        )  # else it has several traces
+        """Apply all commands. `busy`: why commands in `_NOT_URGENT` are refused; empty if they are not."""
+        trace = self._leases.trace if len(commands) == 1 else ""  # else it has several traces
         usage = self._quotas.of(caller.principal.key_id)
         before = usage.reserved
         checked: list[Command | Reply] = []
@@ -183,7 +177,8 @@ class BatchRoutes:
         results: Sequence[CallResult] = ()
         if sent:
             results = await self._ask(who, sent)
-            await self._leases.traces.look_ahead()
+            if self._leases.tracing is not None:
+                await self._leases.tracing.look_ahead()
             _check_any(results)
         replies = map(self._reply, sent, results)
         return [next(replies) if isinstance(each, COMMANDS) else each for each in checked]
@@ -195,7 +190,7 @@ class BatchRoutes:
         if isinstance(command, Failed):
             return command
         who, runtime = caller.principal, self._leases.runtime
-        reply = refusal(self._limits, who, command, runtime.stamp)
+        reply = refusal(self._bounds, who, command)
         if reply is not None:
             return reply
         try:
@@ -231,7 +226,7 @@ class BatchRoutes:
     async def _audited(
         self, who: Principal, revoke: Revoke, batch: Sequence[Command | Reply]
     ) -> Command | Reply:
-        """The revocation, after its audit line is written. Where nobody holds, nothing is done."""
+        """Write the audit line of a revocation, and return it. Without holders, return its reply instead."""
         key = revoke.key
         if not any(type(each) is Acquire and each.key == key for each in batch):
             (found,) = await self._leases.runtime.call_all([Inspect(key)])
@@ -266,9 +261,13 @@ class BatchRoutes:
 
     def _reply(self, command: Command, result: CallResult) -> Reply:
         """The reply to a client. A lease that has ended gets no more notifications."""
-        if isinstance(result, DibsError):
+        reply: Reply
+        if isinstance(result, Moving):
+            reply = Refused("moving", recheck_in=MOVING_RECHECK)
+        elif isinstance(result, DibsError):
             return Failed("away", str(result))
-        reply = result.reply
+        else:
+            reply = result.reply
         if isinstance(command, Acquire) and isinstance(reply, Refused):
             self._streams.forget(fingerprint(command.id))
         if type(reply) in _ENDS and isinstance(command, Acquire | Renew | Release | Resize):
@@ -285,17 +284,17 @@ def _command(struct: object) -> Command | Failed:
 
 
 def _check_any(results: Sequence[CallResult]) -> None:
-    """Raises the first error if all commands failed: then the whole batch has failed."""
+    """Raises the first error if all commands failed: then the whole batch has failed.
+
+    An acquire in a directory that moves is refused, and does not count as failed.
+    """
     first = results[0]
-    if isinstance(first, DibsError) and all(isinstance(each, DibsError) for each in results):
+    failed = (isinstance(each, DibsError) and not isinstance(each, Moving) for each in results)
+    if isinstance(first, DibsError) and all(failed):
         raise first
 
 
-# -- what is allowed --------------------------------------------------------------------------------
-
-AHEAD = SLACK // 2
-"""Microseconds that a floor may be ahead of this server's clock. A move adds twice as many to tokens, so
-that they rise with every move."""
+# -- permissions ------------------------------------------------------------------------------------
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)
 
@@ -309,10 +308,8 @@ _SCOPES: dict[type, Scope] = {
 }
 
 
-def refusal(
-    limits: Limits, who: Principal, command: Command, stamp: Callable[[], int]
-) -> Reply | None:
-    """The reply to a command that is not allowed; None for one that is. `stamp`: see `Clock`."""
+def refusal(bounds: CommandBounds, who: Principal, command: Command) -> Reply | None:
+    """The reply to a command that is not allowed; None for one that is."""
     kind, colon, name = command.key.partition(b":")
     if not colon or kind not in _KINDS or not 1 <= len(name) <= MAX_NAME:
         return Failed("invalid", f"a key must be KIND:NAME, with a name of 1 to {MAX_NAME} bytes")
@@ -321,85 +318,5 @@ def refusal(
         if type(command) is Inspect:
             return Status(command.key, 0)  # it looks as if it had never been used
         return Failed("forbidden", lacking(scope, name))
-    flaw = _flaw(limits, command)
-    if flaw is None and type(command) is Acquire:
-        flaw = _floor_flaw(command, stamp)
+    flaw = bounds.flaw(command)
     return None if flaw is None else Failed("invalid", flaw)
-
-
-def _flaw(limits: Limits, command: Command) -> str | None:
-    """The value that is out of bounds. The ledger itself refuses what makes no sense."""
-    if type(command) is Inspect:
-        return None
-    if type(command) is Revoke:
-        if not command.reason.strip():
-            return "give a `reason`: the holder and the audit log get it"
-        return text_flaw("reason", command.reason, MAX_TEXT)
-    if not command.id:  # type: ignore[union-attr]
-        return "`id` must not be empty"
-    if flaw := text_flaw("id", command.id, MAX_ID):  # type: ignore[union-attr]
-        return flaw
-    if (type(command) is Acquire or type(command) is Renew) and not (
-        limits.min_ttl <= command.ttl <= limits.max_ttl
-    ):
-        return (
-            f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
-        )
-    if type(command) is Acquire:
-        return _acquire_flaw(limits, command)
-    if type(command) is Release:
-        return _release_flaw(limits, command)
-    if type(command) is Resize and not (1 <= command.units <= MANY and 0 <= command.seq < 1 << 53):
-        return f"`units` must be 1 to {MANY}, `seq` 0 to 2^53"
-    return None
-
-
-def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
-    if flaw := _size_flaw(limits, command):
-        return flaw
-    if not -(1 << 31) <= command.priority < 1 << 31:  # upgrades wait with the highest priority
-        return "`priority` must be -2^31 to 2^31 - 1"
-    if not (isfinite(command.waiter_ttl) and 0 < command.waiter_ttl <= limits.max_ttl):
-        return f"`waiter_ttl` must be at most {limits.max_ttl:g} seconds"
-    if not 0 <= command.lock_delay <= limits.max_ttl:
-        return f"`lock_delay` must be at most {limits.max_ttl:g} seconds"
-    return (
-        text_flaw("owner", command.owner, MAX_OWNER)
-        or text_flaw("note", command.note, MAX_TEXT)
-        or text_flaw("trace", command.trace, MAX_ID)
-    )
-
-
-def _size_flaw(limits: Limits, command: Acquire) -> str | None:
-    """A capacity that its kind does not have: other holders depend on it."""
-    kind, units, capacity = command.key.partition(b":")[0], command.units, command.capacity
-    if kind == b"semaphore":
-        most = limits.max_capacity
-        if not (1 <= units <= most and 1 <= capacity <= most):
-            return f"`units` and `capacity` must be 1 to {most}"
-    elif kind == b"rwlock":
-        if capacity != MANY or units not in (1, MANY - 1, MANY):
-            return (
-                f"of an rwlock, `capacity` must be {MANY}, and `units` 1 to read, {MANY} to write or "
-                f"{MANY - 1} to upgrade"
-            )
-    elif units != 1 or capacity != 1:
-        return f"of a {kind.decode()}, `units` and `capacity` must be 1"
-    return None
-
-
-def _floor_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
-    """A floor far ahead of the clocks: tokens would fall when the directory of the key moves."""
-    if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
-        return (
-            f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "
-            "server's clock, in microseconds since 1970"
-        )
-    return None
-
-
-def _release_flaw(limits: Limits, command: Release) -> str | None:
-    for what, most in (("retain", limits.max_keep), ("tombstone", limits.max_ttl)):
-        if not 0 <= getattr(command, what) <= most:
-            return f"`{what}` must be at most {most:g} seconds"
-    return None

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
@@ -53,40 +54,29 @@ class EventsQuery(Strict, frozen=True):
     ] = 0
 
 
+@dataclass(eq=False)
 class EventRoutes:
     """Streams of events, of all keys and of one."""
 
-    def __init__(
-        self,
-        server_id: str,
-        answers: EventStreams,
-        activity: Activity,
-        leases: LeaseService,
-        reader: KeyReader,
-        reading: FairQueue,
-        limits: Limits,
-    ) -> None:
-        """`reading` has the turns of reads between API keys."""
-        self._server_id = server_id
-        self._answers = answers
-        self._activity = activity
-        self._leases = leases
-        self._reader = reader
-        self._reading = reading
-        self._limits = limits
+    _server_id: str
+    _answers: EventStreams
+    _activity: Activity
+    _leases: LeaseService
+    _reader: KeyReader
+    _reading: FairQueue
+    _limits: Limits
 
     @route(
         "GET",
         "/v1/events",
         SIGNED_IN,
-        summary="Events of leases, from now on or from the one that Last-Event-ID names",
         query=EventsQuery,
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
     )
     async def events(self, caller: Caller, query: EventsQuery) -> ASGIApp:
-        """Send events as they happen."""
+        """Events of leases, from now on or from the one that Last-Event-ID names."""
         names = names_of(query.prefix)
         begins = tuple(head + names for head in heads_of(query.kind))
         return self._answers.answer(caller, self._followed(caller, begins, query), "event_streams")
@@ -120,14 +110,16 @@ class EventRoutes:
         "GET",
         "/v1/watch/locks/{name}",
         on_path(Scope.READ),
-        summary="The holders of a lock, now and after each change",
         query=LookQuery,
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
     )
     async def watch(self, caller: Caller, name: bytes, query: LookQuery) -> ASGIApp:
-        """Send the state of a key and its events as they happen."""
+        """The holders of a lock, now and after each change.
+
+        Sends the state of the key, and its events as they happen.
+        """
         key = b"%b:%b" % (query.kind.encode(), name)
         return self._answers.answer(caller, self._watched(caller.principal, key))
 

@@ -1,6 +1,8 @@
-"""Lists of keys: what is held, what is in use, and the longest queues."""
+"""Lists of held locks, of keys in use, and of the longest queues."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Annotated
 
@@ -11,16 +13,16 @@ from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.reading import (
+    AT_ONCE,
     HEADS,
+    PAGE_BYTES,
     KeyReader,
     KeysFound,
-    first_of,
     heads_of,
     names_of,
-    page_json,
-    prefixes_of,
+    size_of,
 )
-from dibs.server.api.responses import json_response
+from dibs.server.api.responses import bytes_response, encode, json_response
 from dibs.server.api.routing import SEEING, SIGNED_IN, Caller, route
 from dibs.server.api.schemas import ListQuery, LockPage, Names, Strict, lock_shown
 from dibs.server.auth.policy import Principal, Scope
@@ -76,29 +78,21 @@ class _AfterKeys(Struct, frozen=True):
     cursor: str | None
 
 
+@dataclass(eq=False)
 class ListingRoutes:
-    """Pages of keys. A caller sees those that it may read, and no other."""
+    """Pages of the keys that a caller may read."""
 
-    def __init__(self, leases: LeaseService, reader: KeyReader, limits: Limits) -> None:
-        self._leases = leases
-        self._reader = reader
-        self._limits = limits
+    _leases: LeaseService
+    _reader: KeyReader
+    _limits: Limits
 
     # -- locks --------------------------------------------------------------------------------------
 
     @route(
         "GET",
-        "/v1/locks",
+        ("/v1/locks", "/v1/locks/"),
         SIGNED_IN,
         summary="All locks that are held, and that this API key has permission to read",
-        query=ListQuery,
-        answers={200: LockPage},
-    )
-    @route(
-        "GET",
-        "/v1/locks/",
-        SIGNED_IN,
-        summary="Locks that are held: the same as /v1/locks",
         query=ListQuery,
         answers={200: LockPage},
     )
@@ -111,7 +105,7 @@ class ListingRoutes:
         answers={200: LockPage},
     )
     async def locks(self, caller: Caller, directory: bytes, query: ListQuery) -> Response:
-        """A page of what is held, in a directory and below it."""
+        """A page of held locks, in a directory and below it."""
         limit, most = query.limit or USUAL_LOCKS, self._limits.max_page
         if limit > most:
             raise ApiProblem(
@@ -125,7 +119,7 @@ class ListingRoutes:
         items = [each for each in found.items if each.holders]
         # a key that begins so, and ends in a zero, is the very next one after the last
         following = None if found.cursor is None else encoded(found.cursor[len(kind) :] + b"\0")
-        return await page_json("locks", items, lock_shown, _AfterLocks(following))
+        return await _page("locks", items, lock_shown, _AfterLocks(following))
 
     async def _page_from(
         self, who: Principal, prefixes: Sequence[bytes], start: bytes | None, limit: int
@@ -147,16 +141,9 @@ class ListingRoutes:
 
     # -- keys in use, and queues --------------------------------------------------------------------
 
-    @route(
-        "GET",
-        "/v1/scan",
-        SIGNED_IN,
-        summary="Keys in use, of every kind, that this API key has permission to read",
-        query=ScanQuery,
-        answers={200: StatusPage},
-    )
+    @route("GET", "/v1/scan", SIGNED_IN, query=ScanQuery, answers={200: StatusPage})
     async def scan(self, caller: Caller, query: ScanQuery) -> Response:
-        """A page of keys in use."""
+        """Keys in use, of every kind, that this API key has permission to read."""
         try:
             prefixes, cursor = _prefixes(query), decoded(query.cursor) or None
         except ValueError:
@@ -164,18 +151,14 @@ class ListingRoutes:
         limit = min(query.limit, self._limits.max_page)
         found = await self._reader.read(caller.principal, prefixes, cursor, limit)
         following = None if found.cursor is None else encoded(found.cursor)
-        return await page_json("items", found.items, to_wire, _AfterKeys(following))
+        return await _page("items", found.items, to_wire, _AfterKeys(following))
 
-    @route(
-        "GET",
-        "/v1/queues",
-        SIGNED_IN,
-        summary="Queues, longest first",
-        query=QueuesQuery,
-        answers={200: Queues},
-    )
+    @route("GET", "/v1/queues", SIGNED_IN, query=QueuesQuery, answers={200: Queues})
     async def queues(self, caller: Caller, query: QueuesQuery) -> Response:
-        """The longest queues of the first keys in use."""
+        """Queues, longest first.
+
+        They are the longest among the first keys in use.
+        """
         who, names = caller.principal, names_of(query.names)
         longest, count, cursor = list[Status](), 0, None
         for _ in range(QUEUE_PAGES):
@@ -189,12 +172,12 @@ class ListingRoutes:
             cursor = found.cursor
             if cursor is None:
                 break
-        shown = tuple(map(to_wire, first_of(longest)))
+        shown = tuple(map(to_wire, _first_of(longest)))
         return json_response(Queues(shown, count, complete=cursor is None))
 
 
 def _start(text: str, kind: bytes) -> bytes:
-    """The key where a page begins: in one list of every kind, the page before has named it whole."""
+    """The key at which the page begins. With kind=all, `from` contains the kind."""
     try:
         name = decoded(text.removeprefix(MARK))
     except ValueError:
@@ -206,8 +189,32 @@ def _start(text: str, kind: bytes) -> bytes:
 
 def _prefixes(query: ScanQuery) -> Sequence[bytes]:
     if not query.names:
-        return prefixes_of(decoded(query.prefix))
+        prefix = decoded(query.prefix)
+        heads = [head for head in HEADS if head.startswith(prefix) or prefix.startswith(head)]
+        return [head if head.startswith(prefix) else prefix for head in heads]
     if query.prefix:
         raise ApiProblem("malformed", "give either `prefix` (of keys) or `names`, not both")
     names = names_of(query.names)
     return [head + names for head in HEADS]
+
+
+async def _page[T](
+    name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
+) -> Response:
+    """An object with `items` as `name` and the fields of `rest`. Other requests run in between."""
+    parts: list[bytes] = []
+    for at in range(0, len(items), AT_ONCE):
+        parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
+        await asyncio.sleep(0)
+    head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
+    return bytes_response(head + encode(rest)[1:], "application/json")
+
+
+def _first_of(items: Iterable[Status]) -> Iterable[Status]:
+    """The same, up to the one that brings them above `PAGE_BYTES`."""
+    size = 0
+    for each in items:
+        if size >= PAGE_BYTES:
+            return
+        yield each
+        size += size_of(each)

@@ -1,5 +1,7 @@
 """`/v1/locks/base64:{name}`: acquire, renew, release and inspect one lock, semaphore or other primitive."""
 
+from dataclasses import dataclass
+
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -8,6 +10,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import (
     MANY,
     Acquire,
+    Command,
     Failed,
     Granted,
     Inspect,
@@ -22,7 +25,7 @@ from dibs.model import (
     Revoked,
     Status,
 )
-from dibs.server.api.parameters import text_flaw
+from dibs.server.api.bounds import CommandBounds
 from dibs.server.api.problems import ApiProblem, too_often
 from dibs.server.api.responses import done_response, empty_response, is_seaplane_sdk, json_response
 from dibs.server.api.routing import SEEING, Caller, on_path, route
@@ -51,33 +54,23 @@ from dibs.server.api.waiting import (
 from dibs.server.audit import Audit
 from dibs.server.auth.policy import Scope
 from dibs.server.leases import LeaseService
-from dibs.server.limits import MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.quotas import Quotas
 
 PATH = "/v1/locks/{name}"
 
-MAX_ID_BODY = 1024
-"""Bytes of a body with a lease id."""
-
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 
 
+@dataclass(eq=False)
 class LockRoutes:
     """Commands about one key."""
 
-    def __init__(
-        self,
-        leases: LeaseService,
-        quotas: Quotas,
-        waiting: WaitingAcquires,
-        audit: Audit,
-        limits: Limits,
-    ) -> None:
-        self._leases = leases
-        self._quotas = quotas
-        self._waiting = waiting
-        self._audit = audit
-        self._limits = limits
+    _leases: LeaseService
+    _quotas: Quotas
+    _waiting: WaitingAcquires
+    _audit: Audit
+    _bounds: CommandBounds
+    _max_wait: float
 
     # -- acquire ------------------------------------------------------------------------------------
 
@@ -85,45 +78,40 @@ class LockRoutes:
         "POST",
         PATH,
         on_path(Scope.ACQUIRE),
-        summary="Acquire a lock, or some units of a semaphore, or one side of a readers-writer lock",
         query=AcquireQuery,
         body=NewLeaseIdBody,
-        max_body=MAX_ID_BODY,
-        optional_body=True,
+        id_in_body=True,
         answers={200: HeldAnswer},
         problems=(409, 410, 429),
     )
-    async def acquire(
-        self, caller: Caller, name: bytes, query: AcquireQuery, body: NewLeaseIdBody | None
-    ) -> Response:
-        """Acquire at once, or within `wait` seconds."""
-        lease_id = _given_id(query.id, body)
-        keep_id = lease_id is not None
-        command = self._command(caller, name, query, lease_id or self._leases.late_copies.new_id())
+    async def acquire(self, caller: Caller, name: bytes, query: AcquireQuery) -> Response:
+        """Acquire a lock, or some units of a semaphore, or one side of a readers-writer lock.
+
+        Acquires at once, or within `wait` seconds.
+        """
+        keep_id = query.id is not None
+        command = self._command(caller, name, query)
         self._quotas.check_lease(caller.principal.key_id, (command.key, command.id))
         if query.wait:
             lease = await self._waiting.acquire(caller, command, query.wait, keep_id=keep_id)
         else:
             lease = await self._try(caller, command, keep_id=keep_id)
-        if not keep_id and caller.has_hung_up():  # nobody would hold it until its ttl is over
+        if not keep_id and caller.has_hung_up():  # else it would stay granted for its ttl
             self._leases.give_up(command.key, lease.id)
             raise ClientDisconnect
         return _acquired(caller, command, lease)
 
-    def _command(self, caller: Caller, name: bytes, query: AcquireQuery, lease_id: str) -> Acquire:
+    def _command(self, caller: Caller, name: bytes, query: AcquireQuery) -> Acquire:
         """The command. Raises `ApiProblem`, 400, for parameters that do not fit together."""
-        kind, units, capacity = _units(query, self._limits.max_capacity)
-        self._check_ttl(query.ttl)
-        longest = self._limits.max_wait
+        kind, units, capacity = _units(query)
+        longest = self._max_wait
         if query.wait > longest:
             raise ApiProblem(
                 "malformed", f"`wait` must be at most {longest:g} seconds; then ask again"
             )
-        _check_text("client-id", query.client_id, MAX_OWNER)
-        _check_text("note", query.note)
-        return Acquire(
+        command = Acquire(
             _key(kind, name),
-            lease_id,
+            query.id or self._leases.late_copies.new_id(),
             query.client_id or caller.principal.name,
             query.ttl,
             units,
@@ -132,11 +120,18 @@ class LockRoutes:
             priority=query.priority,
             note=query.note,
             address=caller.ip,
-            trace=self._leases.traces.trace,
+            trace=self._leases.trace,
         )
+        self._check(command)
+        return command
+
+    def _check(self, command: Command) -> None:
+        """Raises `ApiProblem`, 400, for values that are out of bounds."""
+        if flaw := self._bounds.flaw(command):
+            raise ApiProblem("malformed", flaw)
 
     async def _try(self, caller: Caller, command: Acquire, *, keep_id: bool) -> AcquiredLease:
-        """Acquire what is free."""
+        """Acquire without waiting."""
         leases = self._leases
         async with self._quotas.acquiring.turn(caller.principal.key_id):
             try:
@@ -144,7 +139,7 @@ class LockRoutes:
                 reply = answer.reply
                 left = leases.remaining(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
             except BackendUnavailable:
-                if not keep_id:  # nobody else knows this id, so nobody would release it
+                if not keep_id:  # the caller does not know this id, so it cannot release it
                     leases.give_up(command.key, command.id)
                 raise
         if type(reply) is not Granted:
@@ -157,25 +152,20 @@ class LockRoutes:
         "PATCH",
         PATH,
         on_path(Scope.ACQUIRE),
-        summary="Renew a lease",
         query=RenewQuery,
         body=LeaseIdBody,
-        max_body=MAX_ID_BODY,
-        optional_body=True,
+        id_in_body=True,
         answers={200: Extended},
         problems=(409, 410),
     )
-    async def renew(
-        self, caller: Caller, name: bytes, query: RenewQuery, body: LeaseIdBody | None
-    ) -> Response:
-        """Renew a lease for `ttl` seconds from now."""
-        lease_id = _given_id(query.id, body)
-        if lease_id is None:
+    async def renew(self, caller: Caller, name: bytes, query: RenewQuery) -> Response:
+        """Renew a lease."""
+        if query.id is None:
             raise ApiProblem(
                 "malformed", "give the lease id: in Dibs-Lease-Id, in the body or in id="
             )
-        self._check_ttl(query.ttl)
-        command = Renew(_key(query.kind, name), lease_id, query.ttl)
+        command = Renew(_key(query.kind, name), query.id, query.ttl)
+        self._check(command)
         async with self._quotas.renewing.turn(caller.principal.key_id):
             answer = await self._leases.ask(caller.principal, command)
         reply = answer.reply
@@ -186,32 +176,24 @@ class LockRoutes:
             return done_response(caller.headers)
         return json_response(Extended(200, "Ok", query.ttl, round(left, 3), moment(left)))
 
-    def _check_ttl(self, ttl: float) -> None:
-        least, most = self._limits.min_ttl, self._limits.max_ttl
-        if not least <= ttl <= most:
-            raise ApiProblem(
-                "malformed", f"`ttl` must be {least:g} to {most:g} seconds, not {ttl:g}"
-            )
-
     # -- release ------------------------------------------------------------------------------------
 
     @route(
         "DELETE",
         PATH,
         on_path(Scope.ACQUIRE, forced=Scope.FORCE),
-        summary="Release a lease; with force=true, end those of others",
         query=ReleaseQuery,
         body=LeaseIdBody,
-        max_body=MAX_ID_BODY,
-        optional_body=True,
+        id_in_body=True,
         answers={200: (Done, Forced)},
         problems=(404, 410),
     )
-    async def release(
-        self, caller: Caller, name: bytes, query: ReleaseQuery, body: LeaseIdBody | None
-    ) -> Response:
-        """Release a lease or a queue position; with `force`, end the leases of others."""
-        lease_id, key = _given_id(query.id, body), _key(query.kind, name)
+    async def release(self, caller: Caller, name: bytes, query: ReleaseQuery) -> Response:
+        """Release a lease; with force=true, end those of others.
+
+        A lease id that waits leaves the queue.
+        """
+        lease_id, key = query.id, _key(query.kind, name)
         if query.force:
             lease = query.lease if lease_id is None else fingerprint(lease_id)
             return await self._force(caller, key, query, lease)
@@ -222,10 +204,11 @@ class LockRoutes:
             )
         if query.reason or query.now or query.lease:
             raise ApiProblem("malformed", "`lease`, `reason` and `now` need force=true")
-        command, late = Release(key, lease_id), self._leases.late_copies
+        late = self._leases.late_copies
         async with self._quotas.renewing.turn(caller.principal.key_id):
-            if not late.was_made(lease_id):  # another server can still send its Acquire
-                command = late.with_tombstone(command)
+            # another server can still send the Acquire of an id that this one did not make
+            tombstone = 0.0 if late.was_made(lease_id) else late.tombstone
+            command = Release(key, lease_id, tombstone=tombstone)
             reply = (await self._leases.ask(caller.principal, command)).reply
         if isinstance(reply, Failed):
             raise failure(reply)
@@ -237,9 +220,8 @@ class LockRoutes:
         self, caller: Caller, key: bytes, query: ReleaseQuery, lease: str | None
     ) -> Response:
         """End leases of others. The audit line is written before that is done."""
-        if not query.reason.strip():
-            raise ApiProblem("malformed", "give a `reason`: the holder and the audit log get it")
-        _check_text("reason", query.reason)
+        command = Revoke(key, lease, query.reason, query.now)
+        self._check(command)
         who = caller.principal
         async with self._quotas.reading.turn(who.key_id):
             status = (await self._leases.runtime.call(Inspect(key))).reply
@@ -253,7 +235,6 @@ class LockRoutes:
             key.partition(b":")[2],
             {"kind": query.kind, "reason": query.reason, "now": query.now, "lease": lease},
         )
-        command = Revoke(key, lease, query.reason, query.now)
         async with self._quotas.renewing.turn(who.key_id):
             reply = (await self._leases.ask(who, command)).reply
         if not isinstance(reply, Revoked):
@@ -267,16 +248,10 @@ class LockRoutes:
     # -- inspect ------------------------------------------------------------------------------------
 
     @route(
-        "GET",
-        PATH,
-        SEEING,
-        summary="Who holds it",
-        query=LookQuery,
-        answers={200: LockShown, 304: None},
-        problems=(404,),
+        "GET", PATH, SEEING, query=LookQuery, answers={200: LockShown, 304: None}, problems=(404,)
     )
     async def look(self, caller: Caller, name: bytes, query: LookQuery) -> Response:
-        """Return the holders."""
+        """Who holds it."""
         if not caller.allowed:
             raise _not_held(query.kind)
         who, inspect = caller.principal, Inspect(_key(query.kind, name))
@@ -296,19 +271,8 @@ def _key(kind: str, name: bytes) -> bytes:
     return b"%b:%b" % (kind.encode(), name)
 
 
-def _given_id(lease_id: str | None, body: LeaseIdBody | NewLeaseIdBody | None) -> str | None:
-    """The lease id of the query or the header, or that of the body. Raises `ApiProblem`, 400, for both."""
-    if body is None:
-        return lease_id
-    if lease_id is not None:
-        raise ApiProblem(
-            "malformed", "give the lease id once: in Dibs-Lease-Id, in the body or in id="
-        )
-    return body.id
-
-
-def _units(query: AcquireQuery, most: int) -> tuple[str, int, int]:
-    """The kind of key, the units, and the capacity, at most `most`. Raises `ApiProblem`, 400."""
+def _units(query: AcquireQuery) -> tuple[str, int, int]:
+    """The kind of key, the units, and the capacity. Raises `ApiProblem`, 400."""
     if query.mode is not None:
         if query.kind not in (None, "rwlock") or query.capacity or query.units:
             raise ApiProblem(
@@ -324,10 +288,6 @@ def _units(query: AcquireQuery, most: int) -> tuple[str, int, int]:
             )
         if query.capacity is None:
             raise ApiProblem("malformed", "a semaphore needs `capacity`")
-        if query.capacity > most:
-            raise ApiProblem(
-                "malformed", f"`capacity` must be at most {most}, not {query.capacity}"
-            )
         units = query.units or 1
         if units > query.capacity:
             raise ApiProblem(
@@ -337,12 +297,6 @@ def _units(query: AcquireQuery, most: int) -> tuple[str, int, int]:
     if query.units is not None and query.units != 1:
         raise ApiProblem("malformed", "`units` is for a semaphore: give its `capacity` too")
     return query.kind or "lock", 1, 1
-
-
-def _check_text(what: str, text: str, most: int = MAX_TEXT) -> None:
-    """Raises `ApiProblem`, 400, for a text of more bytes."""
-    if flaw := text_flaw(what, text, most):
-        raise ApiProblem("malformed", flaw)
 
 
 def _acquired(caller: Caller, command: Acquire, lease: AcquiredLease) -> Response:

@@ -92,7 +92,7 @@ def describe(routes: Iterable[Operation]) -> Node:
 
 
 def _schemas(routes: Sequence[Operation]) -> tuple[dict[Any, Node], Node]:
-    """The schema of each type that is named in a route, and what they refer to."""
+    """The schema of each type in a route, and the components that they refer to."""
     types: list[Any] = [Problem]
     for route in routes:
         answers = [each for kind in route.answers.values() for each in _each(kind)]
@@ -125,7 +125,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
         operation["responses"]["200"]["links"] = _LINKS[name]
     if route.body is not None:
         operation["requestBody"] = {
-            "required": not route.optional_body,
+            "required": not route.id_in_body,
             "content": {"application/json": {"schema": schemas[route.body]}},
         }
     operation["security"] = [] if route.needs.kind == "public" else [{"key": []}]
@@ -193,7 +193,7 @@ def _success(route: Operation, status: int, schemas: dict[Any, Node]) -> Node:
 
 
 def problems_of(route: Operation) -> list[int]:
-    """The statuses of its problems: those of every route, those of its kind, and its own."""
+    """The statuses of its problems: of every route, of its kind, and its own."""
     found = {400, 503, *route.problems}
     if route.body is not None:
         found |= {408, 413}

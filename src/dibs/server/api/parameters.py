@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -12,11 +12,14 @@ from msgspec import inspect as types
 from starlette.requests import ClientDisconnect
 
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.routing import BoundOperation, Caller, Operation
+from dibs.server.api.routing import Caller
 from dibs.server.quotas import FairQueue
 
 MAX_PARAMETERS = 32
 """Parameters of one request."""
+
+MAX_ID_BODY = 1024
+"""Bytes of a body with a lease id."""
 
 # -- query ------------------------------------------------------------------------------------------
 
@@ -29,29 +32,20 @@ def read_query[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = 
     pairs = _pairs(query)
     if lease_id is not None and "id" in kind.__struct_fields__:
         if "id" in pairs:
-            raise ApiProblem(
-                "malformed", "give the lease id once: in Dibs-Lease-Id, in the body or in id="
-            )
+            raise _several_ids()
         pairs["id"] = lease_id.decode("latin-1")
     try:
         found = msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ApiProblem("malformed", _describe_error(str(error), kind)) from None
-    if any(each.lower() == "null" for each in pairs.values()):  # msgspec takes that word for None
+    if [each for each in pairs.values() if len(each) == 4 and each.lower() == "null"]:
         for field in msgspec.structs.fields(kind):
+            # msgspec takes that word for None
             if field.encode_name in pairs and getattr(found, field.name) is None:
                 raise ApiProblem(
                     "malformed", f"`{field.encode_name}`: leave it out instead of null"
                 )
     return found
-
-
-def query_of(operation: Operation, caller: Caller) -> Any:
-    """The parameters of a request; None if its operation has none. Raises `ApiProblem`, 400."""
-    if operation.query is None:
-        return None
-    lease_id = caller.headers.get(b"dibs-lease-id")
-    return read_query(caller.request.scope["query_string"], operation.query, lease_id)
 
 
 def _pairs(query: bytes) -> dict[str, str]:
@@ -100,13 +94,13 @@ SMALL_BODY = 1 << 16
 """Bytes of a body that needs no room which all API keys share. A connection buffers as many anyway."""
 
 
+@dataclass(eq=False)
 class BodyReader:
     """Reads bodies within bounds of size and time, and in turns between API keys."""
 
-    def __init__(self, small: FairQueue, large: FairQueue, seconds: float) -> None:
-        self._small = small
-        self._large = large
-        self._seconds = seconds
+    _small: FairQueue
+    _large: FairQueue
+    _seconds: float
 
     async def read(self, caller: Caller, most: int) -> bytes:
         """All of the body. Raises `ApiProblem`, 413 if it has more than `most` bytes, 408 if it is late.
@@ -155,37 +149,21 @@ def decode_body[T](body: bytes, kind: "type[T] | Any") -> Any:
         raise ApiProblem("malformed", f"the body: {error}") from None
 
 
-async def read_body(operation: Operation, caller: Caller, bodies: BodyReader) -> Any:
-    """The decoded body of a request; None if it is left out where it may be. Raises `ApiProblem`."""
-    if not operation.optional_body:
-        return decode_body(await bodies.read(caller, operation.max_body), operation.body)
-    raw = await bodies.read(caller, operation.max_body) if has_body(caller) else b""
+async def id_in_body[T: Struct](
+    query: T, caller: Caller, kind: "type[T] | Any", bodies: BodyReader
+) -> T:
+    """The query with the lease id of the body, if there is one. Raises `ApiProblem`: 400, 408, 413."""
+    raw = await bodies.read(caller, MAX_ID_BODY)
     if not raw:
-        return None
+        return query
     try:
-        return decode_body(raw, operation.body)
+        body = decode_body(raw, kind)
     except ApiProblem as problem:
         hint = "other parameters belong in the query, as in ?ttl=30"
         raise ApiProblem(problem.kind, f"{problem.detail}; {hint}") from None
-
-
-_ABSENT = {"directory": b"", "word": ""}
-"""Arguments of a method with several paths, if its path does not name them."""
-
-
-async def arguments_of(
-    bound: BoundOperation, caller: Caller, path: Mapping[str, Any], query: Any, bodies: BodyReader
-) -> dict[str, Any]:
-    """The arguments of a handler. Raises `ApiProblem` for a body that does not fit."""
-    given: dict[str, Any] = {}
-    for name in bound.arguments:
-        if name == "query":
-            given[name] = query
-        elif name == "body":
-            given[name] = await read_body(bound.operation, caller, bodies)
-        else:
-            given[name] = path[name] if name in path else _ABSENT[name]
-    return given
+    if query.id is not None:  # type: ignore[attr-defined]
+        raise _several_ids()
+    return msgspec.structs.replace(query, id=body.id)
 
 
 def has_body(caller: Caller) -> bool:
@@ -194,14 +172,10 @@ def has_body(caller: Caller) -> bool:
     return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 
 
-def check_no_body(caller: Caller) -> None:
-    """Raises `ApiProblem`, 400, without reading a body where none is taken."""
-    if has_body(caller):
-        raise ApiProblem(
-            "malformed",
-            "this route takes no body: put parameters in the query, as in ?ttl=30",
-            headers=((b"connection", b"close"),),
-        )
+def _several_ids() -> ApiProblem:
+    return ApiProblem(
+        "malformed", "give the lease id once: in Dibs-Lease-Id, in the body or in id="
+    )
 
 
 def _too_large(most: int) -> ApiProblem:
@@ -210,12 +184,6 @@ def _too_large(most: int) -> ApiProblem:
         f"the body must be at most {most} bytes long",
         headers=((b"connection", b"close"),),
     )
-
-
-def text_flaw(what: str, text: str, most: int) -> str | None:
-    """The complaint about a text of more than `most` bytes; None if it fits."""
-    size = len(text.encode(errors="surrogatepass"))
-    return f"`{what}` must be at most {most} bytes long, not {size}" if size > most else None
 
 
 # -- types in words ---------------------------------------------------------------------------------

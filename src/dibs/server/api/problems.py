@@ -154,7 +154,7 @@ def too_often() -> ApiProblem:
     )
 
 
-def unauthenticated(told: str, *, invalid: bool = True) -> ApiProblem:
+def unauthenticated(detail: str, *, invalid: bool = True) -> ApiProblem:
     """A 401. `invalid`: the caller did send a credential."""
     challenge = b'Bearer error="invalid_token"' if invalid else b"Bearer"
-    return ApiProblem("unauthenticated", told, headers=((b"www-authenticate", challenge),))
+    return ApiProblem("unauthenticated", detail, headers=((b"www-authenticate", challenge),))

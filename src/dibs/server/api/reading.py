@@ -1,28 +1,24 @@
-"""Pages of keys, as far as an API key may read them."""
+"""Pages of the keys that an API key may read."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import NamedTuple
-
-from msgspec import Struct
-from starlette.responses import Response
 
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.api.problems import ApiProblem
-from dibs.server.api.responses import bytes_response, encode
 from dibs.server.auth.policy import Principal, Scope, reduced
 from dibs.server.leases import LeaseService
 from dibs.server.quotas import FairQueue
 from dibs.stores.http.names import MARK, decoded
 
 LOOKS = 16
-"""Pages of a store that are read for one of ours at most: one may be empty, and not the last."""
+"""Most store pages read for one answer; a page can be empty without being the last."""
 
 AT_ONCE = 100
-"""Keys that are read or encoded before others have their turn."""
+"""Keys that are read or encoded before other requests run."""
 
 PAGE_BYTES = 1 << 20
 """A page ends with the key that brings it above about this size."""
@@ -36,8 +32,8 @@ _ENOUGH = TimedReply(
 )
 
 
-def _size_of(status: Status) -> int:
-    """About how many bytes it has as JSON."""
+def size_of(status: Status) -> int:
+    """Approximate size as JSON, in bytes."""
     listed: tuple[Holder | Waiter, ...] = (*status.holders, *status.waiters)
     texts = sum(250 + _length(each.owner) + _length(each.note) for each in listed)
     return 200 + texts + 5 * sum(len(each.slots) for each in status.holders)
@@ -47,45 +43,23 @@ def _length(text: str) -> int:
     return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
-def bounded(told: Iterable[CallResult]) -> Sequence[CallResult]:
+def bounded(results: Iterable[CallResult]) -> Sequence[CallResult]:
     """The same, with `Failed` for each status that begins beyond `PAGE_BYTES`."""
     found, size = list[CallResult](), 0
-    for each in told:
+    for each in results:
         length = _bytes_of(each)
         found.append(_ENOUGH if length and size >= PAGE_BYTES else each)
         size += length
     return found
 
 
-def first_of(items: Iterable[Status]) -> Iterable[Status]:
-    """The same, up to the one that brings them above `PAGE_BYTES`."""
-    size = 0
-    for each in items:
-        if size >= PAGE_BYTES:
-            return
-        yield each
-        size += _size_of(each)
-
-
-def _bytes_of(told: CallResult) -> int:
-    status = told.reply if isinstance(told, TimedReply) else None
-    return _size_of(status) if isinstance(status, Status) else 0
-
-
-async def page_json[T](
-    name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
-) -> Response:
-    """An object with `items` as `name` and the fields of `rest`. Others have their turn meanwhile."""
-    parts: list[bytes] = []
-    for at in range(0, len(items), AT_ONCE):
-        parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
-        await asyncio.sleep(0)
-    head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
-    return bytes_response(head + encode(rest)[1:], "application/json")
+def _bytes_of(result: CallResult) -> int:
+    status = result.reply if isinstance(result, TimedReply) else None
+    return size_of(status) if isinstance(status, Status) else 0
 
 
 class KeysFound(NamedTuple):
-    """Some keys, and after which one to go on; None after the last."""
+    """Some keys, and the key after which the next page begins; None after the last."""
 
     items: list[Status]
     cursor: bytes | None
@@ -114,17 +88,8 @@ def names_of(text: str) -> bytes:
     return raw
 
 
-def prefixes_of(prefix: bytes) -> list[bytes]:
-    """Prefixes of the keys of each kind that begin with `prefix`."""
-    return [head if head.startswith(prefix) else prefix for head in HEADS if _meet(head, prefix)]
-
-
-def _meet(head: bytes, prefix: bytes) -> bool:
-    return head.startswith(prefix) or prefix.startswith(head)
-
-
 def stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes]:
-    """The beginnings of keys that somebody may see among those that begin with one of these."""
+    """Narrow prefixes of keys to those that the API key may read."""
     for prefix in prefixes:
         head, colon, wanted = prefix.partition(b":")
         for name in _seen(principal, wanted):
@@ -132,7 +97,7 @@ def stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes
 
 
 def _seen(principal: Principal, wanted: bytes) -> Iterable[bytes]:
-    """The parts of what begins with `wanted` that somebody may read."""
+    """Narrow a prefix of names to those that the API key may read."""
     if principal.may(Scope.READ, wanted):
         return (wanted,)
     if not principal.may_somewhere(Scope.READ):
@@ -141,16 +106,16 @@ def _seen(principal: Principal, wanted: bytes) -> Iterable[bytes]:
 
 
 def _before(stretch: bytes) -> bytes:
-    """A key that comes before those of a stretch, and after those of stretches before it."""
+    """A key before all keys of this stretch, and after those of earlier stretches."""
     return stretch[:-1] + (bytes([stretch[-1] - 1]) + b"\xff" * 4 if stretch[-1] else b"")
 
 
+@dataclass(eq=False)
 class KeyReader:
-    """Reads keys of the store, as far as somebody may see them, in turns between API keys."""
+    """Reads the keys that an API key may read, with fair turns between API keys."""
 
-    def __init__(self, leases: LeaseService, reading: FairQueue) -> None:
-        self._leases = leases
-        self._reading = reading
+    _leases: LeaseService
+    _reading: FairQueue
 
     async def read(
         self,
@@ -159,15 +124,15 @@ class KeyReader:
         after: bytes | None,
         limit: int,
     ) -> KeysFound:
-        """The next keys in use that come after `after` and may be seen.
+        """The next keys in use after `after` that the API key may read.
 
-        `prefixes`, in their order: what they begin with; each has its kind.
+        `prefixes` are prefixes of keys, in order, each with its kind.
         """
         items: list[Status] = []
         looks = size = 0
         for stretch in stretches(principal, prefixes):
             if after is not None and after >= stretch and not after.startswith(stretch):
-                continue  # it lies behind us
+                continue  # earlier pages had these
             cursor = after if after is not None and after.startswith(stretch) else None
             if cursor is None and looks:
                 # only for a first page, without a cursor, a store of Redis lists all its keys
@@ -182,7 +147,7 @@ class KeyReader:
                 cursor = page.cursor
                 for item in page.items:
                     items.append(item)
-                    size += _size_of(item)
+                    size += size_of(item)
                     if size >= PAGE_BYTES:
                         return KeysFound(items, item.key)
                 if len(items) >= limit:
@@ -195,12 +160,12 @@ class KeyReader:
         self, who: Principal, commands: Sequence[Command]
     ) -> Sequence[CallResult]:
         """Apply commands. Read few keys at a time, and none beyond `PAGE_BYTES`."""
-        told = list[CallResult]()
+        results = list[CallResult]()
         looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
         for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
-            full = sum(map(_bytes_of, told)) >= PAGE_BYTES
+            full = sum(map(_bytes_of, results)) >= PAGE_BYTES
             is_asked = [not full or type(each) is not Inspect for each in commands[at:end]]
             asked = list(compress(commands[at:end], is_asked))
             answers = iter(await self._leases.ask_all(who, asked) if asked else ())
-            told += [next(answers) if each else _ENOUGH for each in is_asked]
-        return told
+            results += [next(answers) if each else _ENOUGH for each in is_asked]
+        return results

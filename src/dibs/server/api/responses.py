@@ -23,7 +23,7 @@ def json_response(value: Any, status: int = 200, *headers: Header) -> Response:
 
 def text_response(value: str) -> Response:
     """A plain text."""
-    return bytes_response(value.encode(), "text/plain")
+    return bytes_response(value.encode(), "text/plain; charset=utf-8")
 
 
 def empty_response(status: int, *headers: Header) -> Response:
@@ -35,9 +35,19 @@ def empty_response(status: int, *headers: Header) -> Response:
 
 def bytes_response(body: bytes, media_type: str, status: int = 200, *headers: Header) -> Response:
     """A body that is encoded already."""
-    response = Response(body, status, media_type=media_type)
-    response.raw_headers += (NO_STORE, *headers)
-    return response
+    return _BytesResponse(
+        body, status, [(b"content-type", media_type.encode()), NO_STORE, *headers]
+    )
+
+
+class _BytesResponse(Response):
+    """Starlette's response, whose headers are bytes already: to make them of texts takes longer."""
+
+    def __init__(self, body: bytes, status: int, headers: list[Header]) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), *headers]
 
 
 # -- success, as Seaplane's Python SDK takes it -----------------------------------------------------

@@ -3,10 +3,12 @@
 A handler is a method that `route` marks:
 
     class Locks:
-        @route("GET", "/v1/locks/{name}", SEEING, summary="Who holds it", query=LookQuery)
+        @route("GET", "/v1/locks/{name}", SEEING, query=LookQuery)
         async def look(self, caller: Caller, name: bytes, query: LookQuery) -> Response: ...
 
-It gets the caller, and by their names what it takes of these: `name`, the resource that the path names;
+The first line of its docstring is the summary in the OpenAPI document.
+
+It gets the caller, and each of these that it has an argument for: `name`, the resource in the path;
 `directory`, with its slash; `word` and `rest`, text from the path; `query`; `body`.
 
 In a path, `{name}` and `{dir}` are names as `base64:…`, `{word}` is a segment of text, and `{rest}` is all
@@ -19,7 +21,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -32,7 +34,7 @@ from dibs.server.api.problems import ApiProblem
 from dibs.server.auth.policy import BrowserSession, Principal, Scope
 from dibs.stores.http.names import MARK, decoded
 
-type Handler = Callable[..., Awaitable[ASGIApp]]
+type RouteHandler = Callable[..., Awaitable[ASGIApp]]
 
 type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -42,23 +44,29 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Permissions that a route needs. There is no route without."""
+    """Permissions that a route needs. Every route has one."""
 
     kind: Literal["public", "signed-in", "path", "commands", "somewhere", "everywhere", "session"]
-    """
-    `public`: nothing. `signed-in`: a key, whatever it is good for; the handler leaves out what may not be
-    seen. `path`: a scope for the resource, or the directory, that the path names. `commands`: a scope for
-    each command of the body (see `api.batch`). `somewhere`: a scope for any directory; the handler looks
-    at what lies within. `everywhere`: a scope without bounds. `session`: a session of the dashboard's.
+    """The required permission, and who filters.
+
+    | kind | required | filters |
+    |---|---|---|
+    | `public` | nothing | |
+    | `signed-in` | any valid API key or session | the handler |
+    | `path` | the scope for the name or directory in the path | |
+    | `commands` | a scope for each command of the body | `api.batch` |
+    | `somewhere` | the scope for any directory | the handler |
+    | `everywhere` | the scope for all names | |
+    | `session` | a session of the dashboard | |
     """
     scope: Scope | None = None
     hidden: bool = False
-    """What is not allowed looks like what is not there: the handler asks `Caller.allowed`."""
+    """Without the scope the answer is 404, as for a free name: the handler checks `Caller.allowed`."""
     forced: Scope | None = None
-    """With `force=true` in the query it takes this scope instead."""
+    """The scope that `force=true` in the query needs instead."""
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` where a scope is missing, or where nobody would look at it."""
+        """Raises `ValueError` for a missing scope, and for one that would be ignored."""
         if self.kind not in _WITH_SCOPE | _WITHOUT_SCOPE:
             raise ValueError(f"{self.kind!r} is no class of routes")
         if (self.scope is not None) != (self.kind in _WITH_SCOPE):
@@ -83,12 +91,12 @@ def on_path(scope: Scope, *, forced: Scope | None = None) -> Needs:
 
 
 def somewhere(scope: Scope) -> Needs:
-    """A scope for any directory; the handler sees to it that what is done lies within."""
+    """A scope for any directory; the handler checks what is done within it."""
     return Needs("somewhere", scope)
 
 
 def everywhere(scope: Scope) -> Needs:
-    """A scope without bounds."""
+    """A scope for all names."""
     return Needs("everywhere", scope)
 
 
@@ -114,7 +122,7 @@ class Caller:
     __slots__ = ("allowed", "headers", "principal", "request", "session")
 
     def __init__(self, request: Request) -> None:
-        """Raises `ApiProblem`, 400, where two headers disagree on who asks, or what for."""
+        """Raises `ApiProblem`, 400, for a header of `_GIVEN_ONCE` that is given twice."""
         raw = request.scope["headers"]
         self.request = request
         self.headers: Mapping[bytes, bytes] = dict(raw)
@@ -134,11 +142,11 @@ class Caller:
     @property
     def ip(self) -> str:
         """The caller's network address; empty if a proxy names one that cannot be an address."""
-        client = self.request.client
-        return client.host if client and _ADDRESS.fullmatch(client.host) else ""
+        client = self.request.scope.get("client")
+        return client[0] if client and _ADDRESS.fullmatch(client[0]) else ""
 
     def has_hung_up(self) -> bool:
-        """Whether the caller has left already. What is left of the body is dropped."""
+        """Whether the caller has hung up already. Drops the rest of the body."""
         loop = asyncio.get_running_loop()
         while True:
             receiving = asyncio.Task(self._message(), loop=loop, eager_start=True)
@@ -149,7 +157,7 @@ class Caller:
                 return True
 
     async def hung_up(self) -> None:
-        """Wait until the caller hangs up. What it may still send is dropped."""
+        """Wait until the caller hangs up. Drops what it still sends."""
         while (await self._message())["type"] != "http.disconnect":
             pass
 
@@ -170,7 +178,7 @@ def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
 # -- operations -------------------------------------------------------------------------------------
 
 _FROM_PATH = {"name": "{name}", "directory": "{dir}", "word": "{word}", "rest": "{rest}"}
-"""Arguments of handlers, and what they are in a path."""
+"""Arguments of handlers, and their placeholders in paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,22 +188,22 @@ class Operation:
     method: Method
     path: str
     needs: Needs
-    handler: Handler
-    """A method of the class that has it."""
+    handler: RouteHandler
+    """A method of a class with routes."""
     summary: str
     query: type[Struct] | None = None
     body: Any = None
     """The type of the body, if it takes one."""
     max_body: int = 0
     """Bytes of a body that is decoded for the handler; 0: the handler reads it."""
-    optional_body: bool = False
-    """Without a body the handler gets None."""
+    id_in_body: bool = False
+    """The body is optional, and contains the `id` that the query can have."""
     ignores_body: bool = False
     """Without that, a body is refused where none is taken."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     """The type of the body of each success; None for none, `str` for a text, a tuple for one of several."""
     problems: tuple[int, ...] = ()
-    """Statuses of problems besides those that every operation of its kind has."""
+    """Statuses of its problems, without those of every operation of its kind."""
     media: str = "application/json"
     """Of its answers."""
     also_text: bool = False
@@ -213,38 +221,26 @@ class Operation:
         return tuple(inspect.signature(self.handler).parameters)[2:]
 
 
-class Described(TypedDict, total=False):
-    """Optional fields of an `Operation`."""
-
-    query: type[Struct]
-    body: Any
-    max_body: int
-    optional_body: bool
-    ignores_body: bool
-    answers: Mapping[int, Any]
-    problems: tuple[int, ...]
-    media: str
-    also_text: bool
-    documented: bool
-
-
-def route[H: Handler](
+def route[H: RouteHandler](
     method: Method,
     paths: str | tuple[str, ...],
     needs: Needs,
-    *,
-    summary: str,
-    **more: Unpack[Described],
+    **fields: Any,
 ) -> Callable[[H], H]:
-    """Mark a method as the handler of a path, or of several.
+    """Mark a method as the handler of a path, or of several. `fields` are those of an `Operation`.
 
-    Where these need different things of a caller, each has a decorator of its own.
+    The summary is the first line of the docstring, unless `fields` have another one.
+
+    Paths that need different permissions have a decorator each.
     """
 
     def mark(handler: H) -> H:
+        summary = fields.pop("summary", "") or (handler.__doc__ or "").partition("\n")[0].rstrip(
+            "."
+        )
         made = tuple(
             Operation(
-                method=method, path=path, needs=needs, handler=handler, summary=summary, **more
+                method=method, path=path, needs=needs, handler=handler, summary=summary, **fields
             )
             for path in ((paths,) if isinstance(paths, str) else paths)
         )
@@ -257,7 +253,7 @@ def route[H: Handler](
 def table_of(*classes: type) -> tuple[Operation, ...]:
     """The operations whose handlers are methods of these classes, in their order.
 
-    Raises `TypeError` for a method that takes what it would not be given.
+    Raises `TypeError` for a method with an argument that it would not get.
     """
     found: list[Operation] = []
     for each in classes:
@@ -323,7 +319,7 @@ class BoundOperation:
 
     def __init__(self, operation: Operation, part: object) -> None:
         self.operation = operation
-        self.handle: Handler = MethodType(operation.handler, part)
+        self.handle: RouteHandler = MethodType(operation.handler, part)
         self.arguments = operation.arguments
 
 
@@ -343,14 +339,14 @@ class PathEndpoint:
         self.methods = methods
         self._respond = respond
 
-    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Connection, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         found = self.methods.get(scope["method"]) or _no_such_method(self.methods)
-        await self._respond(found, scope, receive, send)
+        return self._respond(found, scope, receive, send)
 
 
 def starlette_routes(operations: Iterable[BoundOperation], respond: Respond) -> list[Route]:
-    """A route for each path, in their order; those that match any rest of a path come last."""
+    """A route for each path, in order. Paths with `{rest}` come last."""
     paths: dict[str, dict[str, BoundOperation]] = {}
     for bound in operations:
         operation = bound.operation

@@ -1,7 +1,6 @@
 """Parameters and answers of `/v1/locks`."""
 
 import time
-from datetime import UTC, datetime
 from math import ceil
 from typing import Annotated, Literal
 
@@ -9,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from dibs.core.names import Kind
 from dibs.model import MANY, MAX_CAPACITY, Status
+from dibs.server.auth.api_key import utc_time
 from dibs.server.limits import MAX_ID, MAX_TEXT
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
@@ -22,7 +22,7 @@ type Text = Annotated[
         extra={"words": f"a text of {MAX_TEXT} letters at most, without control characters"},
     ),
 ]
-"""What people may read: no control characters, and (`$` alone would let one by) none at the end."""
+"""Text without control characters. The lookahead rejects a final newline, which `$` would allow."""
 
 type LeaseId = Annotated[
     str,
@@ -46,7 +46,7 @@ type Names = Annotated[
 
 
 class Strict(Struct, forbid_unknown_fields=True, frozen=True):
-    """Parameters; a misspelt one is no parameter that was left out."""
+    """Parameters. Unknown ones are rejected."""
 
 
 class Nothing(Strict, frozen=True):
@@ -63,7 +63,7 @@ type Ttl = Annotated[
     ),
 ]
 
-type Which = Annotated[
+type KindOfName = Annotated[
     Kind,
     Meta(
         description="What the name belongs to, as `kind` in the answer of the acquire has it",
@@ -72,7 +72,7 @@ type Which = Annotated[
 
 
 class AcquireQuery(Strict, frozen=True):
-    """How a lock is wanted."""
+    """Parameters of an acquire."""
 
     ttl: Ttl = 30.0
     client_id: Annotated[
@@ -139,14 +139,14 @@ class RenewQuery(Strict, frozen=True):
 
     id: AnyId | None = None
     ttl: Ttl = 30.0
-    kind: Which = "lock"
+    kind: KindOfName = "lock"
 
 
 class ReleaseQuery(Strict, frozen=True):
     """The lease to release; or, with `force`, the leases of others to end."""
 
     id: AnyId | None = None
-    kind: Which = "lock"
+    kind: KindOfName = "lock"
     force: Annotated[
         bool, Meta(description="End leases that are not yours: takes the scope force, and a reason")
     ] = False
@@ -167,7 +167,7 @@ class ReleaseQuery(Strict, frozen=True):
 class LookQuery(Strict, frozen=True):
     """The kind of primitive."""
 
-    kind: Which = "lock"
+    kind: KindOfName = "lock"
 
 
 class ListQuery(Strict, frozen=True):
@@ -186,7 +186,7 @@ class HeldAnswer(Struct, frozen=True):
 
     id: str
     kind: str
-    """What the name belongs to: later requests say it with `kind=`, unless it is `lock`."""
+    """The kind of primitive. Later requests need it as `kind=`, unless it is `lock`."""
     sequencer: int
     """The fencing token: it rises with every grant of a name."""
     ttl: float
@@ -196,7 +196,7 @@ class HeldAnswer(Struct, frozen=True):
     expires_at: str
     units: int
     slots: tuple[int, ...]
-    """Which of the units, where they are numbered."""
+    """Numbers of the units, if they are numbered."""
 
 
 class Done(Struct, frozen=True):
@@ -220,9 +220,9 @@ class Forced(Struct, frozen=True):
     status: int
     title: str
     count: int
-    """How many holders were told to end."""
+    """Holders whose leases were revoked."""
     ends_in: float
-    """Seconds until the last of them ends at the latest; until then its units stay taken."""
+    """Seconds until the last of them has ended. Until then its units stay taken."""
     warning: str
 
 
@@ -247,7 +247,7 @@ class LockShown(Struct, frozen=True):
     expires_at: str
     kind: str
     capacity: int | None
-    """None: as many as come."""
+    """None: unlimited."""
     waiting: int
     holding: int
     """How many hold it; `holders` lists at most 100 of them."""
@@ -262,7 +262,7 @@ class LockPage(Struct, frozen=True):
 
 
 def lock_shown(status: Status) -> LockShown:
-    """A lock as people see it: by the first of its holders, and all of them."""
+    """Return a held lock: its first holder, then all."""
     first = status.holders[0]
     left = max(first.expires_in, 0.0)
     return LockShown(
@@ -281,6 +281,5 @@ def lock_shown(status: Status) -> LockShown:
 
 
 def moment(seconds: float) -> str:
-    """The time of day so many seconds from now, as RFC 3339 writes it."""
-    at = datetime.fromtimestamp(time.time() + seconds, UTC)
-    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+    """The time in some seconds, as RFC 3339."""
+    return utc_time(time.time() + seconds, "milliseconds")

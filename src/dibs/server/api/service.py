@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -107,42 +108,33 @@ async def _answers(store: AsyncRuntime) -> bool:
     return isinstance(answer.reply, Status)
 
 
+@dataclass(eq=False)
 class ServiceRoutes:
     """Answers about one server and its service."""
 
-    def __init__(
-        self,
-        server_id: str,
-        capabilities: Callable[[], Capabilities],
-        keys: KeyService,
-        limits: Limits,
-        bodies: BodyReader,
-        health: Health,
-        metrics: Callable[[], bytes] | None,
-        description: Callable[[], bytes],
-    ) -> None:
-        """`metrics` returns the page for Prometheus, `description` the OpenAPI document."""
-        self._server_id = server_id
-        self._capabilities = capabilities
-        self._keys = keys
-        self._limits = limits
-        self._bodies = bodies
-        self._health = health
-        self._metrics = metrics
-        self._description = description
+    _server_id: str
+    _capabilities: Callable[[], Capabilities]
+    _keys: KeyService
+    _limits: Limits
+    _bodies: BodyReader
+    _health: Health
+    _metrics: Callable[[], bytes] | None
+    _description: Callable[[], bytes]
 
     @route(
         "POST",
         ("/v1/token", "/identity/token"),
         SIGNED_IN,
-        summary="Exchange a key for a token that is good for about a minute",
         ignores_body=True,
         answers={200: TokenShape},
         problems=(403,),
         also_text=True,
     )
     async def token(self, caller: Caller) -> Response:
-        """Exchange a key for a token: as text, or as JSON where that is asked for."""
+        """Exchange a key for a token that is good for about a minute.
+
+        The answer is a text, or JSON if the request accepts that.
+        """
         await self._bodies.read(caller, MAX_TOKEN_BODY)
         if b" " + PREFIX.encode() not in caller.headers.get(b"authorization", b""):
             raise ApiProblem(
@@ -154,15 +146,9 @@ class ServiceRoutes:
             return json_response(TokenShape(issued, who.key_id, who.name))
         return text_response(issued)
 
-    @route(
-        "GET",
-        "/v1/about",
-        SIGNED_IN,
-        summary="What this service is and promises, and whose key this is",
-        answers={200: About},
-    )
+    @route("GET", "/v1/about", SIGNED_IN, answers={200: About})
     async def about(self, caller: Caller) -> Response:
-        """Return the capabilities of the service, and the caller's key."""
+        """What this service is and promises, and whose key this is."""
         who, promised = caller.principal, self._capabilities()
         promises = Promises(
             promised.scope,
@@ -184,78 +170,38 @@ class ServiceRoutes:
             )
         )
 
-    @route(
-        "GET",
-        "/v1/limits",
-        SIGNED_IN,
-        summary="All limits, in total and per API key",
-        answers={200: Limits},
-    )
+    @route("GET", "/v1/limits", SIGNED_IN, answers={200: Limits})
     async def limits(self, _: Caller) -> Response:
-        """How much there may be of anything."""
+        """All limits, in total and per API key."""
         return json_response(self._limits)
 
-    @route(
-        "GET",
-        "/v1/openapi.json",
-        PUBLIC,
-        summary="This description",
-        answers={200: dict[str, Any]},
-    )
+    @route("GET", "/v1/openapi.json", PUBLIC, answers={200: dict[str, Any]})
     async def description(self, _: Caller) -> Response:
-        """All of the service, as OpenAPI 3.1."""
+        """This description."""
         return bytes_response(self._description(), "application/json")
 
-    @route(
-        "GET",
-        "/problems/{word}",
-        PUBLIC,
-        summary="What a problem's type means, and what to do",
-        answers={200: ProblemKind},
-        problems=(404,),
-    )
+    @route("GET", "/problems/{word}", PUBLIC, answers={200: ProblemKind}, problems=(404,))
     async def problem(self, _: Caller, word: str) -> Response:
-        """Return the meaning of a problem's type, and advice."""
+        """What a problem's type means, and what to do."""
         kind = PROBLEM_KINDS.get(word)
         if kind is None:
             raise ApiProblem("no-such-route", "unknown problem type")
         return json_response(kind)
 
-    @route(
-        "GET",
-        "/livez",
-        PUBLIC,
-        summary="Whether the server lives: restart one that does not answer",
-        answers={200: Well},
-    )
+    @route("GET", "/livez", PUBLIC, answers={200: Well})
     async def live(self, _: Caller) -> Response:
-        """The event loop turns."""
+        """Whether the server lives: restart one that does not answer."""
         return json_response(Well())
 
-    @route(
-        "GET",
-        "/readyz",
-        PUBLIC,
-        summary="Whether requests should be sent here: "
-        "not while its store is away, or it is about to stop",
-        answers={200: Well},
-    )
+    @route("GET", "/readyz", PUBLIC, answers={200: Well})
     async def ready(self, _: Caller) -> Response:
-        """The store and the records answer, and the server is not about to stop."""
+        """Whether requests should be sent here: not while its store is away, or it is about to stop."""
         await self._health.check()
         return json_response(Well())
 
-    @route(
-        "GET",
-        "/metrics",
-        PUBLIC,
-        summary="Counts and times, for Prometheus",
-        answers={200: str},
-        problems=(404,),
-        media="text/plain",
-    )
+    @route("GET", "/metrics", PUBLIC, answers={200: str}, problems=(404,), media="text/plain")
     async def metrics(self, _: Caller) -> Response:
-        """All that is counted and measured."""
+        """Counts and times, for Prometheus."""
         if self._metrics is None:
             raise ApiProblem("no-such-route", "metrics are off: set metrics = true")
         return bytes_response(self._metrics(), METRICS_FORMAT)

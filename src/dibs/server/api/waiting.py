@@ -1,8 +1,8 @@
 """Acquire with `wait=`: the request stays in the queue until it is granted, times out, or is ended."""
 
 import asyncio
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
@@ -29,13 +29,13 @@ class AcquiredLease(NamedTuple):
     remaining: float
 
 
+@dataclass(eq=False)
 class WaitingAcquires:
     """Requests that wait in the queue of a key."""
 
-    def __init__(self, leases: LeaseService, quotas: Quotas, endings: Endings) -> None:
-        self._leases = leases
-        self._quotas = quotas
-        self._endings = endings
+    _leases: LeaseService
+    _quotas: Quotas
+    _endings: Endings
 
     async def acquire(
         self, caller: Caller, command: Acquire, wait: float, *, keep_id: bool
@@ -62,7 +62,7 @@ class WaitingAcquires:
             task = asyncio.Task(attempt.run(wait), loop=loop, eager_start=True)
             try:
                 if not task.done():
-                    with leases.traces.waiting():
+                    with leases.tracing.waiting() if leases.tracing else nullcontext():
                         await self._until_ended(caller, command.key, task)
             finally:
                 if attempt.is_doubtful:
@@ -98,7 +98,8 @@ class WaitingAcquires:
 
         try:
             with self._endings.watching(caller, end):
-                await self._leases.traces.look(key)
+                if self._leases.tracing is not None:
+                    await self._leases.tracing.look(key)
                 await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return
@@ -142,7 +143,7 @@ def _request(command: Acquire) -> AcquireRequest:
 
 
 def _is_too_late(task: asyncio.Task[Grant]) -> bool:
-    """Whether it was granted while it was being cancelled: nobody would hold it until its ttl is over."""
+    """Whether it was granted while it was being cancelled. Then it must be released."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return task.cancelling() > 0

@@ -105,7 +105,7 @@ class KeyShown(Struct, frozen=True):
     id: str
     name: str
     scopes: tuple[str, ...]
-    """With those that they imply."""
+    """Including implied scopes."""
     prefixes: tuple[str, ...]
     """None means everything."""
     created_at: str
@@ -162,6 +162,6 @@ def key_made(key: StoredKey, text: str) -> KeyMade:
     )
 
 
-def utc_time(at: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def utc_time(at: float, timespec: str = "seconds") -> str:
+    """Seconds since 1970 as RFC 3339 in UTC. `timespec`: as for `datetime.isoformat`."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec=timespec)[:-6] + "Z"

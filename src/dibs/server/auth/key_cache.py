@@ -1,4 +1,4 @@
-"""All API keys in memory: authentication costs a dict lookup and a hash, and goes on without the records."""
+"""All API keys in memory: authentication costs a dict lookup and a hash, and works without the records."""
 
 import asyncio
 import logging
@@ -13,22 +13,22 @@ from dibs.clock import Clock
 from dibs.core.names import printable
 from dibs.errors import DibsError
 from dibs.server.auth.api_key import KIND, StoredKey, read_key, write_key
-from dibs.server.background import repeat
+from dibs.server.background import Callback, Watchers, repeat
 from dibs.server.records.port import Record, Records
 
 log = logging.getLogger("dibs.server")
 
 REFRESH = 1.0
-"""Seconds between two looks at the records. So soon after its revocation a key works nowhere."""
+"""Seconds between two reads of the records. A revoked key stops working everywhere within this time."""
 
-BELIEVED = 60.0
+MAX_AGE = 60.0
 """Seconds after which no key is accepted if neither the records nor the stores could be read."""
 
 ASKED_AFTER = 20.0
 """Seconds without the records after which the stores are asked for revoked keys, and how often."""
 
-DISTANCE = 0.05
-"""Seconds between looks for unknown keys, however many are sent."""
+MIN_LOOKUP_INTERVAL = 0.05
+"""Seconds between lookups of unknown keys, however many are sent."""
 
 ALL_GONE = (
     "all keys are gone from the records, so everybody is refused: restore the records, or make new keys "
@@ -76,7 +76,8 @@ class KeyCache:
         self._marked: set[str] = set()
         """Revoked keys that have a marker."""
         self._on_change: list[Callable[[], Awaitable[None]]] = []
-        self._watchers: dict[str, list[Callable[[], None]]] = {}
+        self._watchers = Watchers[str]()
+        """Callbacks by key id."""
         self._unreadable: set[tuple[str, int]] = set()
         """Records that were logged as unreadable."""
         self._task: asyncio.Task[None] | None = None
@@ -97,8 +98,8 @@ class KeyCache:
 
     @property
     def is_current(self) -> bool:
-        """Whether the records or the stores were asked within `BELIEVED`. Else no key is accepted."""
-        return self._clock.now() - self._confirmed_at < BELIEVED
+        """Whether the records or the stores were asked within `MAX_AGE`. Else no key is accepted."""
+        return self._clock.now() - self._confirmed_at < MAX_AGE
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class KeyCache:
         await asyncio.shield(self._next_look)
 
     async def _look_soon(self) -> None:
-        await asyncio.sleep(DISTANCE)
+        await asyncio.sleep(MIN_LOOKUP_INTERVAL)
         self._next_look = None
         with suppress(DibsError):
             await self.refresh()
@@ -231,25 +232,17 @@ class KeyCache:
 
     # -- watching -----------------------------------------------------------------------------------
 
-    def watch(self, key_id: str, ended: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, key_id: str, ended: Callback) -> Callback:
         """Call `ended` once, in the loop, when that key is not valid any more.
 
         Returns a function that takes this back.
         """
-        watchers = self._watchers.setdefault(key_id, [])
-        watchers.append(ended)
-
-        def forget() -> None:
-            if ended in watchers:
-                watchers.remove(ended)
-
-        return forget
+        return self._watchers.add(key_id, ended)
 
     async def _end_watches(self) -> None:
         """Call the watchers of keys that have ended."""
         now = self.now()
-        for key_id in list(self._watchers):
+        for key_id in self._watchers:
             key = self._keys.get(key_id)
             if key is None or key.ended(now) or not self.is_current:
-                for ended in self._watchers.pop(key_id, ()):
-                    ended()
+                self._watchers.call(key_id)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.server.audit import Audit, What, common_directory
+from dibs.server.audit import Audit, AuditAction, common_directory
 from dibs.server.auth.api_key import KIND, KeyMade, NewKey, StoredKey, check_name, key_made
 from dibs.server.auth.credentials import (
     PREFIX,
@@ -168,7 +168,7 @@ class KeyService:
         return found
 
     def list(self) -> Sequence[StoredKey]:
-        """All keys, oldest first, with those that ended within `KEPT`."""
+        """All keys, oldest first, including keys that ended within `KEPT`."""
         return sorted(self.cache, key=lambda key: (key.created, key.id))
 
     def living(self) -> Sequence[StoredKey]:
@@ -232,7 +232,7 @@ class KeyService:
     async def revoke(self, key_id: str) -> StoredKey:
         """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`.
 
-        A server that cannot read the records finds the marker in the store, within `BELIEVED`.
+        A server that cannot read the records finds the marker in the store, within `MAX_AGE`.
         """
         async with self.cache.changing:
             key = await self._recorded(key_id)
@@ -285,7 +285,7 @@ class KeyAdmin:
         )
         try:
             await self._write(who, "key created", principal)
-        except DibsError:  # nobody has seen the key, and nobody will
+        except DibsError:  # the key was never shown
             with suppress(DibsError, UnknownKey):
                 await self._keys.revoke(principal.key_id)
             raise
@@ -329,7 +329,7 @@ class KeyAdmin:
     def _visible(self, who: Principal) -> Sequence[StoredKey]:
         return [key for key in self._keys.list() if who.administers(key.principal.prefixes)]
 
-    async def _write(self, who: Principal, what: What, about: Principal) -> None:
+    async def _write(self, who: Principal, what: AuditAction, about: Principal) -> None:
         detail = {
             "id": about.key_id,
             "name": about.name,

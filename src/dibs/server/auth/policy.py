@@ -39,14 +39,13 @@ IMPLIED = {
 class Principal:
     """The owner of an API key.
 
-    `prefixes` are directories of any depth, each with its slash at the end; `b""` is everything. What is
-    not allowed is refused.
+    `prefixes` are directories of any depth, each with its slash at the end; `b""` is everything.
     """
 
     key_id: str
     name: str
     scopes: frozenset[Scope]
-    """With those that they imply."""
+    """Including implied scopes."""
     prefixes: tuple[bytes, ...]
 
     def may(self, scope: Scope, name: bytes) -> bool:
@@ -77,7 +76,7 @@ class Principal:
 
 
 class BrowserSession(NamedTuple):
-    """What the cookie of a signed-in browser says."""
+    """The content of a browser's session cookie."""
 
     key_id: str
     """The key that the session is bound to: it ends with it, and may do what the key may."""
@@ -103,7 +102,7 @@ def read_scopes(given: Iterable[str]) -> frozenset[Scope]:
 
 
 def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """The scopes, and those that they imply."""
+    """Add the implied scopes."""
     return frozenset[Scope]().union(*(IMPLIED[scope] for scope in scopes))
 
 

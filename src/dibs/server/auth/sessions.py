@@ -1,13 +1,13 @@
 """Browser sessions at the dashboard: sign in, check that its own page sends a request, sign out.
 
-A session is a signed cookie, so every server of the service accepts it, and none stores it. It is bound to an
+A session is a signed cookie, so every server of the service accepts it without storing it. It is bound to an
 API key: it may do what the key may, and ends with the key, or after twelve hours. Sessions that were ended
 earlier, and sign-in links that were used, are in the records until they would have expired.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from dibs.server.api.routing import Caller
 from dibs.server.auth.credentials import PREFIX, Signatures
 from dibs.server.auth.keys import KeyService, Unauthenticated
 from dibs.server.auth.policy import BrowserSession, Principal
+from dibs.server.background import Callback, Watchers
 from dibs.server.records.port import Conflict, Record, Records
 
 LIFETIME = 12 * 3600
@@ -54,7 +55,7 @@ class SignedIn(NamedTuple):
 
 
 class SignInLink(NamedTuple):
-    """What a sign-in link says."""
+    """The content of a sign-in link."""
 
     key_id: str
     expires_at: int
@@ -77,8 +78,8 @@ class Sessions:
         self._ended: dict[tuple[str, str], int] = {}
         """When each ended session would have expired, by key id and nonce."""
         self._unwritten: dict[tuple[str, str], int] = {}
-        """Those of them that are not in the records yet."""
-        self._watchers: dict[BrowserSession, list[Callable[[], None]]] = {}
+        """Ended sessions that are not in the records yet."""
+        self._watchers = Watchers[BrowserSession]()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -235,32 +236,25 @@ class Sessions:
         if new.keys() <= self._ended.keys():
             return
         self._ended = {each: until for each, until in self._ended.items() if until > now} | new
-        for session in [each for each in self._watchers if self._is_ended(each)]:
-            self._call_watchers(session)
+        for session in self._watchers:
+            if self._is_ended(session):
+                self._watchers.call(session)
 
     def _is_ended(self, session: BrowserSession) -> bool:
         return (session.key_id, session.nonce) in self._ended
 
-    def watch(self, session: BrowserSession, ended: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, session: BrowserSession, ended: Callback) -> Callback:
         """Have `ended` called once, in the loop, when a session ends. Call the result to cancel that."""
         loop = asyncio.get_running_loop()
         left = 0.0 if self._is_ended(session) else session.expires_at - self._keys.now()
-        timer = loop.call_later(left, self._call_watchers, session)
-        self._watchers.setdefault(session, []).append(ended)
+        timer = loop.call_later(left, self._watchers.call, session)
+        forget = self._watchers.add(session, ended)
 
-        def forget() -> None:
+        def cancel() -> None:
             timer.cancel()
-            watchers = self._watchers.get(session, [])
-            if ended in watchers:
-                watchers.remove(ended)
-            if not watchers:
-                self._watchers.pop(session, None)
+            forget()
 
-        return forget
-
-    def _call_watchers(self, session: BrowserSession) -> None:
-        for ended in self._watchers.pop(session, ()):
-            ended()
+        return cancel
 
 
 def _used() -> ApiProblem:
@@ -275,7 +269,7 @@ def _read(record: Record | None) -> dict[str, int]:
     return {} if record is None else decode(record.value, type=dict[str, int])
 
 
-# ---- what browsers send, and what they are sent ---------------------------------------------------
+# ---- headers and cookies of browsers --------------------------------------------------------------
 
 
 def _check_fetch_site(caller: Caller, *others: bytes) -> None:
@@ -296,7 +290,7 @@ def _foreign() -> ApiProblem:
 
 
 def _is_over_tls(caller: Caller) -> bool:
-    """Whether the request came over TLS, as far as this server knows."""
+    """Whether the request came to this server over TLS."""
     return caller.request.scope.get("scheme") == "https"
 
 

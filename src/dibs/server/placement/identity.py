@@ -1,7 +1,8 @@
 """Which store a URL leads to, as text to compare: the same for all users and connection options.
 
-It contains no user and no password, so it can be recorded and shown. Two stores never have the same text.
-Two URLs of one store can have different texts: `was =` in the settings says that they are one.
+It contains no user and no password, so it can be recorded and shown. Two stores never have the same text:
+what a URL leaves to the environment, a profile or a kubeconfig is part of it. Two URLs of one store can have
+different texts: `was =` in the settings says that they are one.
 """
 
 import re
@@ -43,8 +44,8 @@ def is_found_with(records: str, url: str) -> bool:
 
 
 def _parted(url: str) -> tuple[str, str]:
-    scheme, _, rest = url.partition("://")
-    return _SAME.get(scheme.lower(), scheme.lower()), rest
+    scheme, _, rest = url.partition(":")
+    return _SAME.get(scheme.lower(), scheme.lower()), rest.removeprefix("//")
 
 
 def _address_of(url: str) -> tuple[str, bool]:
@@ -58,6 +59,12 @@ def _address_of(url: str) -> tuple[str, bool]:
         case "sqlite":
             path = unquote(rest.partition("?")[0].removeprefix("/"))
             return f"sqlite://{Path(path).expanduser().resolve()}", True
+        case "kubernetes":
+            return _kubernetes(f"kubernetes://{rest}")
+        case "s3":
+            return _s3(f"s3://{rest}")
+        case "temporal":
+            return _temporal(f"temporal://{rest}")
         case _:
             return _other(scheme, rest)
 
@@ -104,6 +111,37 @@ def _server(host: str, port: str) -> str:
     return f"[{host.lower()}]:{port}" if ":" in host else f"{host.lower()}:{port}"
 
 
+def _kubernetes(url: str) -> tuple[str, bool]:
+    """Many clusters have the same address within, and each has a certificate authority of its own."""
+    with needing_extras("kubernetes"):
+        from dibs.stores.kubernetes.store import KubernetesStore
+    access = KubernetesStore(url).access()
+    try:
+        authority = "".join(access.trust.authority.decode("ascii", "replace").split())
+    except OSError as error:
+        raise NotConfigured(f"{redacted(url)}: the cluster's certificate: {error}") from error
+    server = f"{access.server.netloc.rpartition('@')[2]}{access.server.path}".rstrip("/").lower()
+    is_here = _is_loopback(access.server.hostname or "")
+    return f"kubernetes://{server}/{access.namespace}{_hashed(authority)}", is_here
+
+
+def _s3(url: str) -> tuple[str, bool]:
+    """A bucket of AWS is the same from all regions."""
+    with needing_extras("s3"):
+        from dibs.stores.s3 import S3Store
+    endpoint, path = S3Store(url).address()
+    return f"s3://{path}{f' at {endpoint}' if endpoint else ''}", _is_loopback(endpoint or "aws")
+
+
+def _temporal(url: str) -> tuple[str, bool]:
+    with needing_extras("temporal"):
+        from dibs.stores.temporal.url import read_url
+    settings = read_url(url)
+    target, queue = settings.target(), settings.task_queue
+    address = f"temporal://{target.address.lower()}/{quote(target.namespace, safe='')}"
+    return f"{address}?task_queue={quote(queue, safe='')}", _is_loopback(target.address)
+
+
 def _other(scheme: str, rest: str) -> tuple[str, bool]:
     place, _, query = rest.partition("?")
     hosts, slash, path = place.rpartition("@")[2].partition("/")
@@ -115,7 +153,7 @@ def _other(scheme: str, rest: str) -> tuple[str, bool]:
 
 
 def _hashed(text: str) -> str:
-    """Whether it is the same text counts, not what it says."""
+    """Short hash, so that options are compared without being shown."""
     return f"?{sha256(text.encode()).hexdigest()[:12]}" if text else ""
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from math import inf
 from typing import Literal
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from dibs.errors import DibsError
 from dibs.server.audit import Audit
+from dibs.server.auth.api_key import utc_time
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.placement.drain import Drainer
 from dibs.server.placement.registry import (
@@ -229,7 +229,8 @@ class PlacementAdmin:
         if home.to:
             phase = "draining"
             until = found.deadline_of(directory, to).after(home.since)
-        return Progress(home.place, to, phase, keys, round(ends_in, 3), _time_of_day(until))
+        ends_at = None if until == inf else utc_time(until, "milliseconds")
+        return Progress(home.place, to, phase, keys, round(ends_in, 3), ends_at)
 
     def _ahead(self, found: DirectoryRecords, directory: bytes) -> str:
         """The destination of a move that has not begun; empty if there is none."""
@@ -239,13 +240,6 @@ class PlacementAdmin:
         except Unsatisfiable:
             return ""
         return to if to != place else ""
-
-
-def _time_of_day(at: float) -> str | None:
-    """Seconds since 1970 as RFC 3339 writes them; None if infinite."""
-    if at == inf:
-        return None
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 @asynccontextmanager

@@ -40,8 +40,8 @@ _STALE = (
 
 
 _UNCONFIRMED = (
-    "this directory began to move to another store while the command was under way: send it again, with the "
-    "same id, if you brought one"
+    "this directory began to move to another store while the command was under way, which may not have been "
+    "applied"
 )
 
 

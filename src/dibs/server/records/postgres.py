@@ -9,7 +9,7 @@ from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.server.records.port import FORMAT, Records, unreadable
-from dibs.server.records.sql import REVISION, Row, SqlRecords, read_revision
+from dibs.server.records.sql import REVISION, SqlRecords, SqlRow, read_revision
 from dibs.stores.postgres.errors import (
     cut_off,
     error_of,
@@ -32,7 +32,7 @@ NAMES = {
     "log": "dibs.service_log",
 }
 
-type Connection = psycopg.AsyncConnection[Row]
+type Connection = psycopg.AsyncConnection[SqlRow]
 
 
 def postgres_records(url: str) -> Records:
@@ -64,7 +64,7 @@ class PostgresDriver:
         async with self._turn:
             await self._disconnect()
 
-    async def run(self, statement: str, *values: object) -> Sequence[Row]:
+    async def run(self, statement: str, *values: object) -> Sequence[SqlRow]:
         async with self._turn:
             try:
                 return await self._execute(statement, values)
@@ -84,7 +84,7 @@ class PostgresDriver:
         async with self._turn:
             return int((await self._execute(statement, values))[0][0])
 
-    async def _execute(self, statement: str, values: tuple[object, ...]) -> Sequence[Row]:
+    async def _execute(self, statement: str, values: tuple[object, ...]) -> Sequence[SqlRow]:
         db = await self._connected()
         async with self._guarded():
             for _ in range(TRIES - 1):
@@ -160,7 +160,9 @@ async def _has_tables(db: Connection) -> bool:
     return bool(await _rows(db, HAS_TABLES))
 
 
-async def _rows(db: Connection, statement: str, values: tuple[object, ...] = ()) -> Sequence[Row]:
+async def _rows(
+    db: Connection, statement: str, values: tuple[object, ...] = ()
+) -> Sequence[SqlRow]:
     text = statement.format(**NAMES).replace("?", "%s").encode()
     cursor = await db.execute(text, values, prepare=False)  # a pooler can change the connection
     return await cursor.fetchall() if cursor.description else ()

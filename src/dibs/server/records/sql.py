@@ -15,7 +15,7 @@ from dibs.server.records.port import (
     unreadable,
 )
 
-type Row = tuple[Any, ...]
+type SqlRow = tuple[Any, ...]
 
 
 class SqlDriver(Protocol):
@@ -34,7 +34,7 @@ class SqlDriver(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    async def run(self, statement: str, *values: object) -> Sequence[Row]:
+    async def run(self, statement: str, *values: object) -> Sequence[SqlRow]:
         """Execute a statement that can be repeated; return its rows."""
 
     async def change(self, statement: str, *values: object) -> bool:
@@ -118,18 +118,18 @@ class SqlRecords:
 
     # -- rows ---------------------------------------------------------------------------------------
 
-    def _record(self, row: Row) -> Record:
+    def _record(self, row: SqlRow) -> Record:
         if tuple(map(type, row)) != (str, str, bytes, int):
             raise unreadable(self._driver.place, "a document of other types")
         return Record(*row)
 
-    def _entry(self, row: Row) -> LogEntry:
+    def _entry(self, row: SqlRow) -> LogEntry:
         if tuple(map(type, row)) != (int, bytes):
             raise unreadable(self._driver.place, "a line of other types")
         return LogEntry(*row)
 
 
-def read_revision(rows: Sequence[Row], place: str) -> int:
+def read_revision(rows: Sequence[SqlRow], place: str) -> int:
     """The revision in what `REVISION` returned. Raises `Corrupt` or `IncompatibleVersion`."""
     found, revision = rows[0] if rows else (None, None)
     check_format(found, place)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dibs.errors import DibsError
 from dibs.server.records.port import FORMAT, Records, unreadable
-from dibs.server.records.sql import REVISION, Row, SqlRecords, read_revision
+from dibs.server.records.sql import REVISION, SqlRecords, SqlRow, read_revision
 from dibs.stores.sqlite import file
 from dibs.stores.sqlite.errors import code_of, explain, is_busy, locked_out
 from dibs.stores.sqlite.schema import PAGE_SIZE
@@ -62,7 +62,7 @@ class SqliteDriver:
             await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
             thread.shutdown()
 
-    async def run(self, statement: str, *values: object) -> Sequence[Row]:
+    async def run(self, statement: str, *values: object) -> Sequence[SqlRow]:
         text = statement.format(**NAMES)
         return await self._in_thread(lambda db: db.execute(text, values).fetchall())
 

@@ -87,9 +87,12 @@ class Pages:
         self._bodies = bodies
         self._files = StaticFiles(packages=[("dibs.server", "ui/assets")])
 
-    @route("GET", "/", PUBLIC, summary="The dashboard", media="text/html", documented=False)
+    @route("GET", "/", PUBLIC, media="text/html", documented=False)
     async def index(self, caller: Caller) -> Response:
-        """The page. A caller that accepts only JSON gets a 404 that names the API."""
+        """The dashboard.
+
+        A caller that accepts only JSON gets a 404 that names the API.
+        """
         accept = caller.header(b"accept")
         if "application/json" in accept and "text/html" not in accept and "*/*" not in accept:
             raise ApiProblem(
@@ -97,9 +100,9 @@ class Pages:
             )
         return await self._file("index.html", caller)
 
-    @route("GET", "/ui/{rest}", PUBLIC, summary="A file of the dashboard", documented=False)
+    @route("GET", "/ui/{rest}", PUBLIC, documented=False)
     async def file(self, caller: Caller, rest: str) -> Response:
-        """A file of the page."""
+        """A file of the dashboard."""
         if any(part in ("", ".", "..") for part in rest.split("/")):
             raise _no_such_file()  # each file has one path
         return await self._file(rest, caller)
@@ -113,17 +116,9 @@ class Pages:
         response.raw_headers += ((b"cache-control", b"no-cache"), *POLICY)
         return response
 
-    @route(
-        "POST",
-        "/ui/session",
-        PUBLIC,
-        summary="Sign in at the dashboard",
-        query=Nothing,
-        body=SignIn,
-        documented=False,
-    )
+    @route("POST", "/ui/session", PUBLIC, query=Nothing, body=SignIn, documented=False)
     async def sign_in(self, caller: Caller) -> Response:
-        """Begin a session."""
+        """Sign in at the dashboard."""
         if caller.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
             raise ApiProblem("media-type", "send application/json with a key or a ticket")
         given: SignIn = decode_body(await self._bodies.read(caller, MAX_BODY), SignIn)
@@ -146,20 +141,20 @@ class Pages:
         directory = common_directory(found.principal.prefixes)
         await self._audit.write(found.principal, "signed in", directory, detail)
 
-    @route(
-        "GET",
-        "/ui/session",
-        SESSION,
-        summary="Who is signed in at the dashboard",
-        documented=False,
-    )
+    @route("GET", "/ui/session", SESSION, documented=False)
     async def session(self, caller: Caller) -> Response:
-        """The owner of the session, and its CSRF token."""
+        """Who is signed in at the dashboard.
+
+        The answer contains the CSRF token of the session.
+        """
         return self._show(_signed_in(caller))
 
-    @route("DELETE", "/ui/session", SESSION, summary="Sign out at the dashboard", documented=False)
+    @route("DELETE", "/ui/session", SESSION, documented=False)
     async def sign_out(self, caller: Caller) -> Response:
-        """End the session. The answer is 503 if the other servers do not know yet."""
+        """Sign out at the dashboard.
+
+        The answer is 503 if the other servers do not know yet.
+        """
         found = _signed_in(caller)
         no_cookie = self._sessions.no_cookie(caller)
         try:

@@ -1,17 +1,16 @@
 """Settings of an etcd store, and the URL that they are read from; see `EtcdStore` for how one is written."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from dibs.config import seconds
 from dibs.errors import NotConfigured
 from dibs.stores.cas.clock import SKEW
-from dibs.stores.cas.options import read_options
 from dibs.stores.redact import redacted
+from dibs.stores.tls import Tls, tls_context
+from dibs.stores.url_options import duration, read_options, text
 
 if TYPE_CHECKING:
     import ssl
@@ -24,7 +23,7 @@ CONNECT_TIMEOUT = 5.0
 PREFIX = "dibs"
 """What our keys in etcd begin with, unless the URL has a path."""
 
-OPTIONS = ("cafile", "certfile", "keyfile", "skew")
+_OPTIONS = {"cafile": text, "certfile": text, "keyfile": text, "skew": duration}
 
 _FORM = re.compile(
     r"(?P<scheme>etcds?)://(?:(?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@]*)(?P<path>/[^?#]*)?(?:\?(?P<options>[^#]*))?"
@@ -37,7 +36,7 @@ class Member(NamedTuple):
 
     host: str
     port: int
-    tls: "Callable[[], ssl.SSLContext] | None"
+    tls: Tls | None
     connect_timeout: float = CONNECT_TIMEOUT
 
 
@@ -65,24 +64,24 @@ def read_url(url: str) -> EtcdSettings:
             "or etcd://host1:2379,host2:2379,host3:2379 for a cluster"
         )
     try:
-        options = read_options(form["options"] or "", OPTIONS)
+        options = read_options(form["options"] or "", _OPTIONS)
         user, colon, password = (form["login"] or "").partition(":")
         if user and not colon:
             raise ValueError("a user without a password; write etcd://user:password@host")
-        tls = _tls(form["scheme"] == "etcds", options)
+        tls = _tls(shown, form["scheme"] == "etcds", options)
         return EtcdSettings(
             shown=shown,
             members=tuple(_member(text, tls) for text in form["hosts"].split(",")),
             prefix=_prefix(form["path"] or ""),
             user=unquote(user),
             password=unquote(password),
-            skew=seconds(options["skew"], "skew") if "skew" in options else SKEW,
+            skew=options.get("skew", SKEW),
         )
     except ValueError as error:
         raise NotConfigured(f"{shown}: {error}") from None
 
 
-def _member(text: str, tls: "Callable[[], ssl.SSLContext] | None") -> Member:
+def _member(text: str, tls: Tls | None) -> Member:
     found = _HOST.fullmatch(text)
     port = int(found["port"] or PORT) if found else 0
     if found is None or not 0 < port < 65536:
@@ -94,7 +93,7 @@ def _prefix(path: str) -> bytes:
     return (unquote(path).strip("/") or PREFIX).encode()
 
 
-def _tls(encrypted: bool, options: dict[str, str]) -> "Callable[[], ssl.SSLContext] | None":
+def _tls(shown: str, encrypted: bool, options: dict[str, str]) -> Tls | None:
     files = [name for name in ("cafile", "certfile", "keyfile") if name in options]
     if not encrypted:
         if files:
@@ -105,14 +104,7 @@ def _tls(encrypted: bool, options: dict[str, str]) -> "Callable[[], ssl.SSLConte
 
     @cache
     def make() -> "ssl.SSLContext":
-        import ssl
-
-        try:
-            context = ssl.create_default_context(cafile=options.get("cafile"))
-            if "certfile" in options:
-                context.load_cert_chain(options["certfile"], options.get("keyfile"))
-        except (OSError, ValueError) as error:
-            raise NotConfigured(f"a certificate file can't be used: {error}") from error
+        context = tls_context(shown, *map(options.get, ("cafile", "certfile", "keyfile")))
         context.set_alpn_protocols(["http/1.1"])
         return context
 

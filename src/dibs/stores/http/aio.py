@@ -5,20 +5,20 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Command, Finding, Page, Reply
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Command, Finding, Page
 from dibs.process import on_fork
 from dibs.stores.aio import LoopEnd, submit_in_task
+from dibs.stores.http.calls import HttpCalls, is_too_large
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.requests import Requests, findings
+from dibs.stores.http.requests import Requests
 from dibs.stores.http.stream import (
     MISSED_SOME,
     NotificationReader,
     ReconnectDelay,
-    ServerAffinity,
     nowhere,
 )
-from dibs.stores.http.url import LARGEST, HttpSettings
+from dibs.stores.http.url import HttpSettings
 from dibs.stores.http.wire import About
 from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.web.links import LinkPool, WebLink, connect
@@ -145,13 +145,13 @@ class AsyncHttpConnection:
         self._stream: AsyncEventStream | None = None
         self._loop_end: LoopEnd | None = None
         self._reconnect = ReconnectDelay()
-        self._affinity = ServerAffinity()
+        self._calls = HttpCalls(self, self._settings, self._learn)
 
     async def open(self) -> None:
         self._links.part(parting=False)
         if self._loop_end is None:
             self._loop_end = LoopEnd(self._part)
-        await self._about()
+        await self._calls.about()
 
     async def close(self) -> None:
         if self._loop_end is not None:
@@ -165,23 +165,12 @@ class AsyncHttpConnection:
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         link = self._links.idle()
         if link is None:
-            return submit_in_task(self._apply(commands), done)
+            return submit_in_task(self._calls.apply(commands), done)
         request = link.requests.batch(commands)
-        if len(request) > LARGEST and len(commands) > 1:
-            return submit_in_task(self._apply(commands), done)
+        if is_too_large(request, commands):
+            return submit_in_task(self._calls.apply(commands), done)
         link.launch(request, partial(self._landed, link, commands, done))
         return link.close
-
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Apply a batch over a new connection, or in parts that are not too large."""
-        if not commands:
-            return ()
-        link = await self._links.take()
-        request = link.requests.batch(commands)
-        if len(request) > LARGEST and len(commands) > 1:
-            middle = len(commands) // 2
-            return [*await self._apply(commands[:middle]), *await self._apply(commands[middle:])]
-        return self._replies(link, await self._ask(link, request), commands)
 
     def _landed(
         self,
@@ -193,7 +182,7 @@ class AsyncHttpConnection:
         try:
             if isinstance(found, Exception):
                 raise broken(found, self._settings)
-            replies = self._replies(link, found, commands)
+            replies = self._calls.replies(link, found, commands)
         except DibsError as error:
             done(error)
         except Exception as error:  # noqa: BLE001  # else the callers would wait until their timeout
@@ -201,49 +190,22 @@ class AsyncHttpConnection:
         else:
             done(replies)
 
-    def _replies(
-        self, link: AsyncHttpLink, answer: Response, commands: Sequence[Command]
-    ) -> Sequence[Reply]:
-        if self._affinity.is_elsewhere(commands, answer):
-            link.close()
-        try:
-            return link.requests.replies(answer, len(commands))
-        except Forbidden:
-            link.close()  # the next one looks for the key again
-            raise
+    async def take(self) -> AsyncHttpLink:
+        """See `HttpPort`."""
+        return await self._links.take()
 
-    async def _ask(
-        self, link: AsyncHttpLink, request: bytes, timeout: float | None = None
-    ) -> Response:
-        """Send a request and return its answer. Raises `DibsError`."""
+    async def ask(self, link: AsyncHttpLink, request: bytes, timeout: float | None) -> Response:
+        """See `HttpPort`."""
         try:
             return await self._links.ask(link, request, timeout)
         except Exception as error:
             raise broken(error, self._settings, silent=link.silent) from error
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        link = await self._links.take()
-        request = link.requests.scan(prefix, cursor, limit)
-        return link.requests.page(await self._ask(link, request, self._settings.timeout))
+        return await self._calls.scan(prefix, cursor, limit)
 
     async def examine(self) -> Sequence[Finding]:
-        """See `findings`."""
-        about = await self._about()
-        link = await self._links.take()
-        answer = await self._ask(link, link.requests.limits(), self._settings.timeout)
-        return findings(about, link.requests.ttls(answer), self._settings)
-
-    async def _about(self) -> About:
-        """Ask what the service is. This also checks the API key."""
-        link = await self._links.take()
-        answer = await self._ask(link, link.requests.about(), self._settings.timeout)
-        try:
-            about = link.requests.who(answer)
-        except BaseException:
-            link.close()
-            raise
-        self._learn(about)
-        return about
+        return await self._calls.examine()
 
     # -- notifications ------------------------------------------------------------------------------
 

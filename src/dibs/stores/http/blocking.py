@@ -5,23 +5,26 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from math import inf
+from typing import Any
 
-from dibs.errors import BackendUnavailable, Forbidden
+from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Notification, Page, Reply
 from dibs.process import on_fork
+from dibs.stores.http.calls import HttpCalls
 from dibs.stores.http.errors import broken, unreachable
-from dibs.stores.http.requests import NOTIFICATIONS, Requests, findings
+from dibs.stores.http.requests import NOTIFICATIONS, Requests
 from dibs.stores.http.stream import (
     MISSED_SOME,
     EventReader,
     NotificationReader,
     ReconnectDelay,
-    ServerAffinity,
     nowhere,
 )
-from dibs.stores.http.url import LARGEST, HttpSettings
+from dibs.stores.http.url import HttpSettings
 from dibs.stores.http.wire import About
+from dibs.stores.port import step
 from dibs.stores.waker import Waker
 from dibs.stores.web.endpoint import IDLE, keep_alive
 from dibs.stores.web.reading import Response, ResponseReader
@@ -235,15 +238,16 @@ class BlockingHttpConnection:
     def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
         self.inbox = ""
         self._settings = settings
-        self._learn = learn
-        self._affinity = ServerAffinity()
+        self._calls = HttpCalls(self, settings, learn)
+        self._until = inf
+        """When the call that is under way has to end, on the monotonic clock."""
         self._link: BlockingHttpLink | None = None
         self._stream = BlockingEventStream(settings, NotificationReader)
         self._waker: Waker | None = None
         on_fork(self)
 
     def open(self, timeout: float) -> None:
-        self._about(min(timeout, self._settings.timeout))
+        self._run(self._calls.about(), min(timeout, self._settings.timeout))
 
     def close(self) -> None:
         self.inbox = ""
@@ -258,53 +262,30 @@ class BlockingHttpConnection:
     # -- requests -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        if not commands:
-            return ()
-        until = time.monotonic() + min(timeout, self._settings.timeout)
-        link = self._connected(until - time.monotonic())
-        request = link.requests.batch(commands)
-        if len(request) > LARGEST and len(commands) > 1:
-            middle = len(commands) // 2
-            first = self.apply(commands[:middle], timeout)
-            return [*first, *self.apply(commands[middle:], timeout)]
-        answer = link.ask(request, until - time.monotonic())
-        if self._affinity.is_elsewhere(commands, answer):
-            link.close()
-        try:
-            return link.requests.replies(answer, len(commands))
-        except Forbidden:
-            link.close()  # the next one looks for the key again
-            raise
+        return self._run(self._calls.apply(commands), min(timeout, self._settings.timeout))
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        link = self._connected(self._settings.timeout)
-        request = link.requests.scan(prefix, cursor, limit)
-        return link.requests.page(link.ask(request, self._settings.timeout))
+        return self._run(self._calls.scan(prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        """See `findings`."""
-        about = self._about(self._settings.timeout)
-        link = self._connected(self._settings.timeout)
-        answer = link.ask(link.requests.limits(), self._settings.timeout)
-        return findings(about, link.requests.ttls(answer), self._settings)
+        return self._run(self._calls.examine())
 
-    def _about(self, timeout: float) -> About:
-        """Ask what the service is. This also checks the API key."""
-        link = self._connected(timeout)
-        answer = link.ask(link.requests.about(), timeout)
-        try:
-            about = link.requests.who(answer)
-        except BaseException:
-            link.close()
-            raise
-        self._learn(about)
-        return about
+    def _run[T](self, calling: Coroutine[Any, Any, T], timeout: float = inf) -> T:
+        """Run it within `timeout` seconds. Each answer has its own limit besides."""
+        self._until = time.monotonic() + timeout
+        return step(calling)
 
-    def _connected(self, timeout: float) -> BlockingHttpLink:
+    async def take(self) -> BlockingHttpLink:
+        """See `HttpPort`."""
         link = self._link
         if link is None or not link.usable:
-            link = self._link = dial(self._settings, timeout)
+            link = self._link = dial(self._settings, self._until - time.monotonic())
         return link
+
+    async def ask(self, link: BlockingHttpLink, request: bytes, timeout: float | None) -> Response:
+        """See `HttpPort`."""
+        left = self._until - time.monotonic()
+        return link.ask(request, left if timeout is None else min(left, timeout))
 
     # -- notifications ------------------------------------------------------------------------------------
 

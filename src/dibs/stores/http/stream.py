@@ -1,14 +1,14 @@
-"""The stream of notifications: reading it, connecting again after it broke, and staying with its server."""
+"""The stream of notifications: reading it, and pauses before it is opened again after it broke."""
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from secrets import token_urlsafe
 from typing import NoReturn
 
 import msgspec
 
-from dibs.model import Command, Notification
+from dibs.model import Notification
 from dibs.stores.http import wire
 from dibs.stores.http.requests import Requests
 from dibs.stores.http.wire import notification_to_model
@@ -142,43 +142,3 @@ class ReconnectDelay:
     def left(self) -> float:
         """Seconds until the next attempt."""
         return max(self._due - time.monotonic(), 0.0)
-
-
-SOON = 1.0
-SELDOM = 60.0
-"""Seconds between two changes of the connection: at first, and after many."""
-
-
-class ServerAffinity:
-    """Keeps commands at the server that has our stream, where several stand behind one address.
-
-    A server sends notifications about the commands that it received, over its own streams only. So a
-    connection to another server is closed after use, and the next one may lead to the right server. If that
-    does not help it is tried rarely, since nothing depends on notifications.
-    """
-
-    def __init__(self) -> None:
-        self._pause = SOON
-        self._not_before = 0.0
-
-    def is_elsewhere(self, commands: Sequence[Command], answer: Response) -> bool:
-        """Whether to close the connection: another server has answered commands that name our stream."""
-        wanted = _server_of(commands)
-        if not wanted or answer.headers.get(wire.SERVER_HEADER, wanted) == wanted:
-            self._pause = SOON if wanted else self._pause
-            return False
-        now = time.monotonic()
-        if now < self._not_before:
-            return False
-        self._not_before = now + self._pause
-        self._pause = min(2 * self._pause, SELDOM)
-        return True
-
-
-def _server_of(commands: Sequence[Command]) -> str:
-    """The server of the stream that the commands name as their inbox; empty for none."""
-    for command in commands:
-        inbox: str = getattr(command, "inbox", "")
-        if inbox:
-            return inbox.partition(".")[0]
-    return ""

@@ -2,14 +2,17 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from dibs.errors import NotConfigured
+from dibs.stores.redact import redacted
+from dibs.stores.tls import Tls, tls_context
+from dibs.stores.url_options import Read, flag, read_options, text
 from dibs.stores.web.endpoint import is_here
 
 if TYPE_CHECKING:
@@ -20,9 +23,6 @@ CONNECT_TIMEOUT = 5.0
 
 TIMEOUT = 10.0
 """Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
-
-LARGEST = 1 << 19
-"""Bytes of a request above which its commands are sent in two. Services and proxies limit the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class HttpSettings:
     base: str = ""
     """The path in front of `/v1`, without a slash at its end."""
     find_key: FindKey = field(default=lambda: None, repr=False)
-    tls: "Callable[[], ssl.SSLContext] | None" = None
-    """Makes the context for TLS; None without TLS. A function, as reading certificates takes time."""
+    tls: Tls | None = None
     connect_timeout: float = CONNECT_TIMEOUT
     timeout: float = TIMEOUT
 
@@ -105,105 +104,74 @@ def _checked(secret: str, place: str) -> ApiKey:
 
 
 PORTS = {"http": 80, "https": 443}
-OPTIONS = ("cafile", "insecure", "key_file")
-_USER = re.compile(r"(?<=://)[^/?#]*@")
-_FLAGS = {"1": True, "true": True, "0": False, "false": False}
-
-
-def shown(url: str) -> str:
-    """Return the URL without the API key before its `@`."""
-    return _USER.sub("***@", url)
+OPTIONS: Mapping[str, Read] = {"cafile": text, "insecure": flag, "key_file": text}
 
 
 def read_url(url: str) -> HttpSettings:
     """Read a URL. Raises `NotConfigured` with what is wrong, and never with the API key."""
-    return _Reading(url).settings()
+    shown = redacted(url)
+    try:
+        return _settings(url, shown)
+    except ValueError as error:
+        raise NotConfigured(f"{shown}: {error}") from None
 
 
-class _Reading:
-    """Reads one URL."""
+def _settings(url: str, shown: str) -> HttpSettings:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"it can't be read ({error})") from None
+    if parts.scheme not in PORTS or not parts.hostname or parts.fragment:
+        raise ValueError("the lock service's URL looks like https://server:8443")
+    if re.search(r"[\s\x00-\x1f]", url):
+        raise ValueError("there is a blank or a control character in it")
+    options = read_options(parts.query, OPTIONS)
+    _check_encryption(parts.scheme, parts.hostname, options)
+    key = unquote(parts.password or parts.username or "")
+    if key and "key_file" in options:
+        raise ValueError("the API key is given twice, before the @ and by key_file=")
+    return HttpSettings(
+        shown=shown,
+        host=parts.hostname,
+        port=PORTS[parts.scheme] if port is None else port,
+        base=_base(parts.path),
+        find_key=key_finder(key, options.get("key_file")),
+        tls=_tls(shown, options.get("cafile")) if parts.scheme == "https" else None,
+    )
 
-    def __init__(self, url: str) -> None:
-        self.shown = shown(url)
-        try:
-            self.parts = urlsplit(url)
-            self.port = self.parts.port
-        except ValueError as error:
-            raise self.wrong(f"it can't be read ({error})") from None
-        if self.parts.scheme not in PORTS or not self.parts.hostname or self.parts.fragment:
-            raise self.wrong("the lock service's URL looks like https://server:8443")
-        if re.search(r"[\s\x00-\x1f]", url):
-            raise self.wrong("there is a blank or a control character in it")
-        self.options = self._options()
 
-    def wrong(self, what: str) -> NotConfigured:
-        return NotConfigured(f"{self.shown}: {what}")
+def _base(path: str) -> str:
+    path = path.rstrip("/")
+    if path.endswith("/v1"):
+        raise ValueError("leave out /v1: it is added")
+    if not path.isascii():
+        raise ValueError("write other letters than ASCII in the path as %XX")
+    return path
 
-    def settings(self) -> HttpSettings:
-        parts = self.parts
-        assert parts.hostname is not None
-        self._safe_in_clear(parts.hostname)
-        key = unquote(parts.password or parts.username or "")
-        if key and "key_file" in self.options:
-            raise self.wrong("the API key is given twice, before the @ and by key_file=")
-        return HttpSettings(
-            shown=self.shown,
-            host=parts.hostname,
-            port=PORTS[parts.scheme] if self.port is None else self.port,
-            base=self._base(),
-            find_key=key_finder(key, self.options.get("key_file")),
-            tls=self._tls(),
+
+def _check_encryption(scheme: str, host: str, options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if the API key would cross a network unencrypted."""
+    insecure = options.get("insecure", False)
+    if scheme == "https":
+        if insecure:
+            advice = "for a certificate of your own give cafile=FILE, which may be itself"
+            raise ValueError(f"insecure=true is for http://; {advice}")
+        return
+    if not (insecure or is_here(host)):
+        raise ValueError(
+            "http:// sends the API key and lease ids in clear: write https://, or, where "
+            "the network itself is encrypted, add ?insecure=true"
         )
+    if "cafile" in options:
+        raise ValueError("cafile= is for https://")
 
-    def _base(self) -> str:
-        path = self.parts.path.rstrip("/")
-        if path.endswith("/v1"):
-            raise self.wrong("leave out /v1: it is added")
-        if not path.isascii():
-            raise self.wrong("write other letters than ASCII in the path as %XX")
-        return path
 
-    def _options(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name, value in parse_qsl(self.parts.query, keep_blank_values=True):
-            if name not in OPTIONS:
-                raise self.wrong(f"no such option as {name}=; there are {', '.join(OPTIONS)}")
-            if name in found or not value:
-                raise self.wrong(f"{name}= is given twice, or is empty")
-            found[name] = value
-        return found
+def _tls(shown: str, cafile: str | None) -> Tls:
+    @cache
+    def make() -> "ssl.SSLContext":
+        context = tls_context(shown, cafile)
+        context.set_alpn_protocols(["http/1.1"])
+        return context
 
-    def _safe_in_clear(self, host: str) -> None:
-        """Raise if the API key would cross a network unencrypted."""
-        said = self.options.get("insecure", "false").lower()
-        if said not in _FLAGS:
-            raise self.wrong("insecure= is true or false")
-        if self.parts.scheme == "https":
-            if _FLAGS[said]:
-                advice = "for a certificate of your own give cafile=FILE, which may be itself"
-                raise self.wrong(f"insecure=true is for http://; {advice}")
-        elif not (_FLAGS[said] or is_here(host)):
-            raise self.wrong(
-                "http:// sends the API key and lease ids in clear: write https://, or, where "
-                "the network itself is encrypted, add ?insecure=true"
-            )
-
-    def _tls(self) -> "Callable[[], ssl.SSLContext] | None":
-        cafile = self.options.get("cafile")
-        if self.parts.scheme == "http":
-            if cafile is not None:
-                raise self.wrong("cafile= is for https://")
-            return None
-
-        @cache
-        def make() -> "ssl.SSLContext":
-            import ssl
-
-            try:
-                context = ssl.create_default_context(cafile=cafile)
-            except (OSError, ValueError) as error:
-                raise self.wrong(f"the CA's file {cafile} can't be used: {error}") from error
-            context.set_alpn_protocols(["http/1.1"])
-            return context
-
-        return make
+    return make

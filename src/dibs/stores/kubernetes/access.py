@@ -2,7 +2,7 @@
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +17,7 @@ from dibs.stores.kubernetes.credentials import (
     Token,
     TokenFile,
 )
+from dibs.stores.tls import Tls
 from dibs.stores.web.proxy import Proxy, proxy_from_environment, read_proxy
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ApiServer(NamedTuple):
 
     host: str
     port: int
-    tls: "Callable[[], ssl.SSLContext] | None"
+    tls: Tls | None
     connect_timeout: float = CONNECT_TIMEOUT
 
 
@@ -83,6 +84,11 @@ class Trust:
         self._pairs = pairs
         self._made: tuple[object, ssl.SSLContext] | None = None
 
+    @property
+    def authority(self) -> bytes:
+        """The certificate authority of the cluster, as PEM; empty for the system's. Raises `OSError`."""
+        return b"" if self._ca is None else _read(self._ca)
+
     def context(self) -> "ssl.SSLContext":
         """The present context. Raises `NotConfigured` if a file can't be used."""
         pairs = self._credentials.certificate or self._pairs
@@ -98,8 +104,7 @@ class Trust:
     def _make(self, pairs: Sequence[bytes | Path]) -> "ssl.SSLContext":
         import ssl
 
-        authority = None if self._ca is None else _read(self._ca).decode("ascii")
-        context = ssl.create_default_context(cadata=authority)
+        context = ssl.create_default_context(cadata=self.authority.decode("ascii") or None)
         if self.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if pairs:

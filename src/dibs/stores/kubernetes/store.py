@@ -4,17 +4,16 @@ import re
 from collections.abc import Callable
 
 from dibs.clock import Clock
-from dibs.config import seconds
 from dibs.errors import NotConfigured
 from dibs.model import Capabilities
 from dibs.stores.cas.cells import Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
-from dibs.stores.cas.options import read_options
 from dibs.stores.cas.store import CasStore
-from dibs.stores.kubernetes.access import find_access
+from dibs.stores.kubernetes.access import Access, find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
+from dibs.stores.url_options import duration, read_options, text
 
-OPTIONS = ("context", "kubeconfig", "skew")
+_OPTIONS = {"context": text, "kubeconfig": text, "skew": duration}
 
 _FORM = re.compile(
     r"kubernetes:(?://(?P<namespace>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?/?)?(?:\?(?P<options>[^#]*))?"
@@ -56,17 +55,19 @@ class KubernetesStore(CasStore):
                 "for the namespace of the pod or context"
             )
         try:
-            self._options = read_options(form["options"] or "", OPTIONS)
-            skew = self._options.get("skew")
-            self.skew = SKEW if skew is None else seconds(skew, "skew")
+            self._options = read_options(form["options"] or "", _OPTIONS)
+            self.skew = self._options.get("skew", SKEW)
         except ValueError as error:
             raise NotConfigured(f"{url}: {error}") from None
         self._namespace = form["namespace"] or ""
         super().__init__(url, clock=clock)
 
-    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
+    def access(self) -> Access:
+        """The cluster and namespace that the URL means here. Raises `NotConfigured`."""
         options = self._options
-        access = find_access(
+        return find_access(
             self._namespace, options.get("kubeconfig", ""), options.get("context", "")
         )
-        return KubernetesCells(self.url, access, clock, now, self._known)
+
+    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:
+        return KubernetesCells(self.url, self.access(), clock, now, self._known)

@@ -10,15 +10,14 @@ from urllib.parse import unquote
 from nats.aio.client import Client
 
 from dibs.clock import Clock
-from dibs.config import seconds
 from dibs.errors import NotConfigured
 from dibs.model import Capabilities
 from dibs.stores.cas.cells import Cells
 from dibs.stores.cas.clock import SKEW, StoreClock
-from dibs.stores.cas.options import read_options
 from dibs.stores.cas.store import CasStore
 from dibs.stores.nats.cells import NatsCells
 from dibs.stores.redact import redacted
+from dibs.stores.url_options import duration, number, one_of, read_options, text
 
 TIMEOUT = 5
 """Seconds that connecting may take."""
@@ -32,7 +31,15 @@ PING_EVERY = 5
 _FORM = re.compile(
     r"nats://(?:(?P<login>[^/?#]*)@)?(?P<hosts>[^/?#@,]+(?:,[^/?#@,]+)*)/?(?:\?(?P<options>[^#]*))?"
 )
-_OPTIONS = ("bucket", "replicas", "tls", "cafile", "certfile", "keyfile", "skew")
+_OPTIONS = {
+    "bucket": text,
+    "replicas": number,
+    "tls": one_of("on"),
+    "cafile": text,
+    "certfile": text,
+    "keyfile": text,
+    "skew": duration,
+}
 
 
 class NatsStore(CasStore):
@@ -69,10 +76,8 @@ class NatsStore(CasStore):
             self._bucket = options.get("bucket", "dibs")
             if not re.fullmatch(r"[\w-]+", self._bucket, re.ASCII):
                 raise ValueError(f"bucket={self._bucket}: letters, digits, - and _ only")
-            self._replicas = int(options["replicas"]) if "replicas" in options else None
-            self.skew = seconds(options.get("skew", SKEW), "skew")
-            if options.get("tls", "on") != "on":
-                raise ValueError("tls= can only be on")
+            self._replicas = options.get("replicas")
+            self.skew = options.get("skew", SKEW)
             if "keyfile" in options and "certfile" not in options:
                 raise ValueError("keyfile= needs certfile=")
         except ValueError as error:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dibs.errors import NotConfigured
+from dibs.stores.redact import redacted
+from dibs.stores.url_options import did_you_mean, one_of, read_options
 
 CONNECT_TIMEOUT = 10
 """Seconds for one try to connect, unless the URL says otherwise."""
@@ -27,7 +28,7 @@ _DEFAULTS: dict[str, Any] = {
 _ELSEWHERE = ("host", "hostaddr", "port", "dbname", "user", "options")
 """What a connection goes by, and libpq takes from its environment where a URL leaves it open."""
 
-_OURS = {"pooler": ("auto", "yes", "no"), "migrate": ("yes", "no")}
+_OURS = {"pooler": one_of("auto", "yes", "no"), "migrate": one_of("yes", "no")}
 
 
 class Target(NamedTuple):
@@ -58,7 +59,7 @@ class Address:
     __slots__ = ("conninfo", "may_migrate", "place", "pooler", "shown", "target")
 
     def __init__(self, url: str) -> None:
-        self.shown = shown(url)
+        self.shown = redacted(url)
         authority, _, path = url.partition("://")[2].partition("?")[0].partition("/")
         if authority.count("@") > 1 or "@" in path:
             raise NotConfigured(
@@ -76,25 +77,16 @@ class Address:
         self.place = _place(self.target)
 
 
-def shown(url: str) -> str:
-    """The URL without anything secret, whatever else is wrong with it."""
-    url = re.sub(r"(://[^:@/?]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
-
-
 def _without_ours(url: str, name: str) -> tuple[str, dict[str, str]]:
     location, mark, query = url.partition("?")
-    theirs, ours = [], {}
+    parts = {True: list[str](), False: list[str]()}
     for part in query.split("&") if mark else ():
-        option, _, value = part.partition("=")
-        if option not in _OURS:
-            theirs.append(part)
-        elif value in _OURS[option]:
-            ours[option] = value
-        else:
-            known = ", ".join(_OURS[option])
-            raise NotConfigured(f"{name!r}: {option}={unquote(value)} is none of {known}")
-    return (f"{location}?{'&'.join(theirs)}" if theirs else location), ours
+        parts[part.partition("=")[0] in _OURS].append(part)
+    try:
+        ours = read_options("&".join(parts[True]), _OURS)
+    except ValueError as error:
+        raise NotConfigured(f"{name!r}: {error}") from None
+    return (f"{location}?{'&'.join(parts[False])}" if parts[False] else location), ours
 
 
 def _parsed(url: str, name: str) -> dict[str, Any]:
@@ -102,7 +94,11 @@ def _parsed(url: str, name: str) -> dict[str, Any]:
         return conninfo_to_dict(url)
     except ProgrammingError as error:
         said = str(error).strip()
-        if "invalid URI query parameter" not in said:
+        unknown = re.search(r'invalid URI query parameter: "([^"]*)"', said)
+        if unknown is not None:
+            known = [each.keyword.decode() for each in pq.Conninfo.get_defaults()]
+            said += did_you_mean(unknown[1], [*_OURS, *known])
+        else:
             said = re.sub(r'"[^"]*"', '"…"', said)  # it may quote a piece of a password
         raise NotConfigured(f"{name!r} is no URL of a PostgreSQL database: {said}") from None
 

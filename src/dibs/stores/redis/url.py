@@ -1,14 +1,25 @@
 """Settings of a Redis store, and the URL that they are read from; see `RedisStore` for how one is written."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from dibs.config import seconds
 from dibs.errors import NotConfigured
+from dibs.stores.redact import redacted
+from dibs.stores.tls import Tls, tls_context
+from dibs.stores.url_options import (
+    Read,
+    duration,
+    flag,
+    number,
+    one_of,
+    read_options,
+    text,
+    timeout,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -39,10 +50,6 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-type Tls = Callable[[], ssl.SSLContext]
-"""How a connection is encrypted: a function, as reading certificates takes time."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All that a connection needs to know."""
@@ -68,18 +75,7 @@ class Settings:
 
 _FORM = re.compile(r"(?P<scheme>[a-z]+)://(?:(?P<login>.*)@)?(?P<hosts>[^/?@]*)(?P<path>[^?]*)"
                    r"(?:\?(?P<options>.*))?", re.DOTALL)  # fmt: skip
-_SECRET = re.compile(r"(?<=://).*@", re.DOTALL)
-_SECRET_OPTION = re.compile(r"(?<=password=)[^&]*", re.IGNORECASE)
 _ENCRYPTED = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
-
-
-def shown(url: str) -> str:
-    """The URL as it may be shown: the user's name stays, passwords go, however they are written."""
-    scheme, _, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, colon, _ = login.partition(":")
-    masked = f"{user}:***" if colon else user
-    return _SECRET_OPTION.sub("***", f"{scheme}://{masked}{at}{place}")
 
 
 def read_url(url: str) -> Settings:
@@ -87,14 +83,14 @@ def read_url(url: str) -> Settings:
     try:
         return _read(url)
     except ValueError as error:
-        raise NotConfigured(f"{shown(url)}: {error}") from None
+        raise NotConfigured(f"{redacted(url)}: {error}") from None
 
 
 def _read(url: str) -> Settings:
     form = _FORM.fullmatch(url)
     if form is None or form["scheme"] not in _ENCRYPTED:
         raise ValueError("a Redis URL looks like redis://user:password@host:6379/0")
-    options = _options(form["options"] or "")
+    options = read_options(form["options"] or "", _OPTIONS, _REDIS_PY)
     cluster, sentinel = bool(options.get("cluster")), options.get("sentinel", "")
     endpoints = _endpoints(form, SENTINEL_PORT if sentinel else PORT)
     db, holdoff = _db(form, options), options.get("restart_holdoff", 0.0)
@@ -108,19 +104,20 @@ def _read(url: str) -> Settings:
         raise ValueError("a socket's path names one server: leave out cluster= and sentinel=")
     if len(endpoints) > 1 and not (cluster or sentinel):
         raise ValueError("several hosts need cluster=true, or sentinel=SERVICE (the master's name)")
+    shown = redacted(url)
     user, _, password = (form["login"] or "").partition(":")
     sentinel_login = options.get("sentinel_username", ""), options.get("sentinel_password", "")
     if any(sentinel_login) and not sentinel:
         raise ValueError("sentinel_password= is given, and no sentinel=SERVICE")
     return Settings(
-        shown=shown(url),
+        shown=shown,
         endpoints=endpoints,
         topology="cluster" if cluster else "sentinel" if sentinel else "server",
         service=sentinel,
         login=(unquote(user), unquote(password)),
         sentinel_login=sentinel_login,
         db=db,
-        tls=_tls(form["scheme"], options),
+        tls=_tls(shown, form["scheme"], options),
         holdoff=holdoff,
         connect_timeout=options.get("socket_connect_timeout", CONNECT_TIMEOUT),
         timeout=options.get("socket_timeout", TIMEOUT),
@@ -156,88 +153,29 @@ def _db(form: re.Match[str], options: Mapping[str, Any]) -> int:
 
 # ---- options --------------------------------------------------------------------------------------
 
-
-def _options(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name in _IGNORED:
-            continue
-        read = _OPTIONS.get(name)
-        if read is None:
-            known = ", ".join(sorted(_OPTIONS))
-            raise ValueError(f"there is no option {name}=; known are {known}")
-        if name in found:
-            raise ValueError(f"{name}= is given twice")
-        try:
-            found[name] = read(value)
-        except ValueError as error:
-            raise ValueError(f"{name}= {error}") from None
-    return found
-
-
-def _flag(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        raise ValueError("is true or false")
-    return known[text.lower()]
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("is a number")
-    return int(text)
-
-
-def _certificate(text: str) -> bool:
-    if text not in ("required", "none"):
-        raise ValueError("is required or none")
-    return text == "required"
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("is empty")
-    return text
-
-
-def _duration(text: str) -> float:
-    try:
-        found = seconds(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < 86400:
-        raise ValueError("is a duration such as 60s, of less than a day")
-    return found
-
-
-_IGNORED = frozenset(
+_REDIS_PY = frozenset(
     ["max_connections", "health_check_interval", "decode_responses", "retry_on_timeout", "protocol"]
 )
-"""What redis-py's URLs say of its own connections. Ours have no pool, and both protocols serve them alike."""
+"""Options of redis-py's URLs for its own connections, which Dibs ignores."""
 
-_OPTIONS: Mapping[str, Callable[[str], Any]] = {
-    "cluster": _flag,
-    "sentinel": _text,
-    "sentinel_username": _text,
-    "sentinel_password": _text,
-    "db": _number,
-    "restart_holdoff": _duration,
-    "socket_connect_timeout": _duration,
-    "socket_timeout": _duration,
-    "ssl_ca_certs": _text,
-    "ssl_certfile": _text,
-    "ssl_keyfile": _text,
-    "ssl_cert_reqs": _certificate,
-    "ssl_check_hostname": _flag,
+_OPTIONS: Mapping[str, Read] = {
+    "cluster": flag,
+    "db": number,
+    "restart_holdoff": duration,
+    "sentinel": text,
+    "sentinel_password": text,
+    "sentinel_username": text,
+    "socket_connect_timeout": timeout,
+    "socket_timeout": timeout,
+    "ssl_ca_certs": text,
+    "ssl_cert_reqs": one_of("required", "none"),
+    "ssl_certfile": text,
+    "ssl_check_hostname": flag,
+    "ssl_keyfile": text,
 }
 
 
-def _tls(scheme: str, options: Mapping[str, Any]) -> Tls | None:
-    """Return a function that makes the TLS context when it is first needed.
-
-    Without a CA, those that the system trusts are trusted. The function raises `NotConfigured` for files
-    that can't be used.
-    """
+def _tls(shown: str, scheme: str, options: Mapping[str, Any]) -> Tls | None:
     given = [name for name in options if name.startswith("ssl_")]
     if not _ENCRYPTED[scheme]:
         if given:
@@ -251,14 +189,8 @@ def _tls(scheme: str, options: Mapping[str, Any]) -> Tls | None:
     def make() -> "ssl.SSLContext":
         import ssl
 
-        try:
-            context = ssl.create_default_context(cafile=ca)
-            if cert is not None:
-                context.load_cert_chain(cert, key)
-        except (OSError, ValueError) as error:
-            files = ", ".join(name for name in (ca, cert, key) if name)
-            raise NotConfigured(f"TLS can't be set up with {files}: {error}") from error
-        verify = options.get("ssl_cert_reqs", True)
+        context = tls_context(shown, ca, cert, key)
+        verify = options.get("ssl_cert_reqs") != "none"
         if not (verify and options.get("ssl_check_hostname", True)):
             context.check_hostname = False
         if not verify:

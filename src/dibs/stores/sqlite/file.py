@@ -5,11 +5,12 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE, S_ISVTX
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from dibs.clock import BootClock, Clock, boot_id
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
 from dibs.stores.redact import redacted
+from dibs.stores.url_options import flag, read_options, timeout
 
 TIMEOUT = 10.0
 """Seconds for which a locked file is tried again, unless the URL says otherwise."""
@@ -22,6 +23,8 @@ SHARED_BY_MACHINES = {
     "ocfs2", "smb3", "smbfs", "virtiofs",
 }  # fmt: skip
 """Types of file systems that other machines can mount too."""
+
+_OPTIONS = {"timeout": timeout, "unsafe_network_fs": flag}
 
 type Identity = tuple[int, int, int]
 
@@ -37,10 +40,12 @@ class StoreFile:
     def __init__(self, url: str, clock: Clock | None = None, boot: str | None = None) -> None:
         location, _, options = url.partition("?")
         self.path = _path(url, location)
-        self.timeout = TIMEOUT
-        self.unsafe_network_fs = False
-        for name, value in parse_qsl(options, keep_blank_values=True):
-            self._set(url, name, value)
+        try:
+            found = read_options(options, _OPTIONS)
+        except ValueError as error:
+            raise NotConfigured(f"{redacted(url)!r}: {error}") from None
+        self.timeout: float = found.get("timeout", TIMEOUT)
+        self.unsafe_network_fs: bool = found.get("unsafe_network_fs", False)
         if boot is None:
             boot = boot_id() if clock is None else "manual"
         self.boot = boot
@@ -50,17 +55,6 @@ class StoreFile:
         """The file was seen with our boot: another one in it means another running machine."""
         self.swept_to = b""
         """Idle keys up to this one were deleted."""
-
-    def _set(self, url: str, name: str, value: str) -> None:
-        if name == "timeout":
-            self.timeout = _seconds(url, value)
-        elif name == "unsafe_network_fs" and value in ("0", "1"):
-            self.unsafe_network_fs = value == "1"
-        else:
-            raise NotConfigured(
-                f"{redacted(url)!r}: no such option as {name}={value}; "
-                "known are timeout=SECONDS and unsafe_network_fs=1"
-            )
 
     def prepare(self) -> None:
         """Make the folder (0700) and the file (0600) if they are missing.
@@ -127,18 +121,6 @@ def _path(url: str, location: str) -> str:
         raise NotConfigured(f"{redacted(url)!r} names no file")
     at_home = path.startswith("~/")
     return str((Path(path).expanduser() if at_home else Path(path)).absolute())
-
-
-def _seconds(url: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 3600:
-        raise NotConfigured(
-            f"{redacted(url)!r}: timeout={value} must be a number of seconds, up to an hour"
-        )
-    return seconds
 
 
 def _make(path: str) -> None:

@@ -5,10 +5,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from dibs.errors import NotConfigured
+from dibs.stores.redact import redacted
 from dibs.stores.temporal.ids import task_queue
+from dibs.stores.url_options import Read, flag, read_options, text
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -22,8 +24,6 @@ _FORM = re.compile(r"temporal://(?P<host>[^/?@]*)(?:/(?P<namespace>[^?]*))?(?:\?
                    re.DOTALL)  # fmt: skip
 _HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:\[\]]*)(?::(?P<port>\d+))?")
 _WITHOUT_PORT = re.compile(r"[^:/\s]+|\[[^\]]+\]")
-_LOGIN = re.compile(r"(?<=://).*@", re.DOTALL)
-_SECRET_OPTION = re.compile(r"(?<=key=)[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class TemporalSettings:
 
 def read_url(url: str) -> TemporalSettings:
     """Parse a URL. Raises `NotConfigured`, without showing an API key."""
-    name = _SECRET_OPTION.sub("***", _LOGIN.sub("***@", url))
+    name = redacted(url)
     if "@" in url.partition("?")[0]:
         raise NotConfigured(
             f"{name}: Temporal has no user and no password; for an API key set TEMPORAL_API_KEY, "
@@ -111,7 +111,10 @@ def read_url(url: str) -> TemporalSettings:
     form = _FORM.fullmatch(url)
     if form is None:
         raise NotConfigured(f"{name}: a Temporal URL looks like temporal://host:7233/namespace")
-    options = _options(form["options"] or "", name)
+    try:
+        options = read_options(form["options"] or "", _OPTIONS)
+    except ValueError as error:
+        raise NotConfigured(f"{name}: {error}") from None
     namespace = unquote(form["namespace"] or "")
     if "/" in namespace:
         raise NotConfigured(f"{name}: {namespace!r} is no namespace, as it has a / in it")
@@ -134,38 +137,4 @@ def _address(text: str, name: str) -> str:
     return f"{unquote(found['name'])}:{port}" if text else ""
 
 
-def _options(text: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for option, value in parse_qsl(text, keep_blank_values=True):
-        read = _OPTIONS.get(option)
-        if read is None:
-            known = ", ".join(sorted(_OPTIONS))
-            raise NotConfigured(f"{name}: there is no option {option}=; known are {known}")
-        if option in found:
-            raise NotConfigured(f"{name}: {option}= is given twice")
-        try:
-            found[option] = read(value)
-        except ValueError as error:
-            raise NotConfigured(f"{name}: {option}= {error}") from None
-    return found
-
-
-def _flag(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        raise ValueError("is true or false")
-    return known[text.lower()]
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is empty")
-    return text
-
-
-_OPTIONS: Mapping[str, Callable[[str], Any]] = {
-    "api_key": _text,
-    "profile": _text,
-    "task_queue": _text,
-    "tls": _flag,
-}
+_OPTIONS: Mapping[str, Read] = {"api_key": text, "profile": text, "task_queue": text, "tls": flag}

@@ -3,8 +3,9 @@
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+
+from dibs.stores.tls import Tls
 
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
@@ -21,7 +22,7 @@ class WebEndpoint(Protocol):
     @property
     def port(self) -> int: ...
     @property
-    def tls(self) -> "Callable[[], ssl.SSLContext] | None": ...
+    def tls(self) -> Tls | None: ...
     @property
     def connect_timeout(self) -> float: ...
 

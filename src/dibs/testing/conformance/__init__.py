@@ -6,20 +6,23 @@
         def make_store(self, clock, tmp_path):
             return MyStore("mine://somewhere", clock=clock)
 
-pytest then runs every case in both worlds. What a store does not promise in its `capabilities` is
-skipped, and said. See `Suite` for stores that tell the time themselves.
+pytest then runs every case for asyncio and for threads. What a store does not promise in its `capabilities`
+is skipped, with a message. See `Suite` for stores that tell the time themselves.
 """
 
 import pytest
 
-_PARTS = "batches clients contending holding observer pushes queueing reading sharing users vectors world"
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
+_PARTS = (
+    *("batches", "clients", "contending", "holding", "notifications", "observer", "queueing"),
+    *("reading", "sharing", "users", "vectors", "world"),
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from dibs.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
 from dibs.testing.conformance.clients import Clients  # noqa: E402
 from dibs.testing.conformance.contending import Contending  # noqa: E402
 from dibs.testing.conformance.holding import HoldingCases, Revoking  # noqa: E402
-from dibs.testing.conformance.pushes import Pushes  # noqa: E402
+from dibs.testing.conformance.notifications import NotificationCases  # noqa: E402
 from dibs.testing.conformance.queueing import Queueing  # noqa: E402
 from dibs.testing.conformance.reading import Naming, ReadingCases  # noqa: E402
 from dibs.testing.conformance.sharing import Sharing, TokenCases  # noqa: E402
@@ -32,7 +35,7 @@ class BackendConformance(
     HoldingCases,
     Sharing,
     Queueing,
-    Pushes,
+    NotificationCases,
     Revoking,
     TokenCases,
     Naming,

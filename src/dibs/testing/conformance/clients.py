@@ -1,4 +1,4 @@
-"""`Lock` and `Semaphore` over the store: what a user sees, the same in both worlds."""
+"""`Lock` and `Semaphore` over the store: what a user sees, the same for asyncio and threads."""
 
 from typing import Any
 

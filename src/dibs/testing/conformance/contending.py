@@ -13,7 +13,7 @@ THREADS = 4
 ROUNDS = 40
 
 
-class Contender:
+class ContendingThreads:
     """Takes and releases units of one key, and sees whether too many are inside."""
 
     def __init__(self, world: World, capacity: int) -> None:
@@ -69,24 +69,24 @@ class Contending(Suite):
 
     @case
     async def test_one_at_a_time(self, world: World) -> None:
-        contender = Contender(world, 1)
-        await self.contend(world, contender)
-        assert contender.most == 1
-        assert len(contender.tokens) > 1
-        assert len(set(contender.tokens)) == len(contender.tokens)
+        threads = ContendingThreads(world, 1)
+        await self.contend(world, threads)
+        assert threads.most == 1
+        assert len(threads.tokens) > 1
+        assert len(set(threads.tokens)) == len(threads.tokens)
 
     @case
     async def test_no_more_than_there_are(self, world: World) -> None:
-        contender = Contender(world, 2)
-        await self.contend(world, contender)
-        assert contender.most <= 2
-        assert len(set(contender.tokens)) == len(contender.tokens)
+        threads = ContendingThreads(world, 2)
+        await self.contend(world, threads)
+        assert threads.most <= 2
+        assert len(set(threads.tokens)) == len(threads.tokens)
 
-    async def contend(self, world: World, contender: Contender) -> None:
+    async def contend(self, world: World, threads: ContendingThreads) -> None:
         """Let all threads contend, and see that nothing is left behind."""
         names = [f"t{number}" for number in range(THREADS)]
         if world.mode == "async":
-            await asyncio.to_thread(contender.run, names)
+            await asyncio.to_thread(threads.run, names)
         else:
-            contender.run(names)
+            threads.run(names)
         assert (await world.status(await world.connect())).holders == ()

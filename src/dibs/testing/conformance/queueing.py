@@ -159,7 +159,7 @@ class Queueing(Suite):
         assert await world.say(store, world.acquire("b", queue=True)) == Gone()
 
     @case
-    async def test_a_pushed_grant_can_be_given_back(self, world: World) -> None:
+    async def test_a_grant_by_notification_can_be_given_back(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a")
         await world.queue(store, "b")

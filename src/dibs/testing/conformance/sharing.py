@@ -232,7 +232,7 @@ class TokenCases(Suite):
         assert (await world.status(store)).last_token in (0, tokens[-1])
 
     @case
-    async def test_they_rise_over_expiry_revocation_and_pushes(self, world: World) -> None:
+    async def test_they_rise_over_expiry_revocation_and_notifications(self, world: World) -> None:
         store = await world.connect()
         first = (await world.take(store, "a", ttl=3)).token
         await world.outlast(3 * world.second, by=store)

@@ -25,15 +25,13 @@ class Suite:
     """
 
     modes: ClassVar[tuple[Mode, ...]] = ("async", "blocking")
-    """The worlds that the store serves."""
+    """The sides that the store serves."""
     manual: bool = True
     """The store tells the time by the clock it is given."""
     second: float = 1.0
     """What a case calls a second; less for a store whose time really has to pass."""
     many: int = 2000
     """How many keys a case uses that needs very many; fewer for a store to which each is dear."""
-    rounds: int = 12
-    """How often each of a crowd takes its turn where sets of locks are contended; fewer likewise."""
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         """Make the store, not yet connected; made again in `tmp_path` it is the same one.
@@ -56,9 +54,9 @@ class Suite:
 
     @pytest.fixture(params=["async", "blocking"])
     def world(self, request: pytest.FixtureRequest, tmp_path: Path) -> World:
-        """The store under test, in each of the two worlds."""
+        """The store under test, on each of both sides."""
         if request.param not in self.modes:
-            pytest.skip(f"this store does not serve the {request.param} world")
+            pytest.skip(f"this store does not serve the {request.param} side")
         return World(self, request.param, tmp_path)
 
 
@@ -67,7 +65,7 @@ type Case[S] = Callable[[S, World], None]
 
 
 def case[S: Suite](body: Body[S]) -> Case[S]:
-    """Make a test of a coroutine that is written once for both worlds."""
+    """Make a test of a coroutine that is written once for both sides."""
     return needing()(body)
 
 

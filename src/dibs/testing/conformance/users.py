@@ -1,4 +1,4 @@
-"""Users of the store under test: clients of both worlds, and threads beside them."""
+"""Users of the store under test: clients of both sides, and threads beside them."""
 
 import asyncio
 import inspect
@@ -23,7 +23,7 @@ async def now(answer: Any) -> Any:
 
 
 class Users:
-    """Clients of the store under test, in the world under test, and threads beside them."""
+    """Clients of the store under test, on the side under test, and threads beside them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -51,15 +51,15 @@ class Users:
         """The name of the case's lock."""
         return self.world.key().partition(b":")[2]
 
-    def when_queued(self, act: Callable[[], object], waiters: int = 1, kind: Kind = "lock") -> None:
-        """Do something in another thread as soon as so many wait for the case's lock."""
+    def when_queued(self, act: Callable[[], object], kind: Kind = "lock") -> threading.Thread:
+        """Do something in another thread as soon as a waiter is queued for the case's lock."""
         watcher = self.client(blocking=True)
 
         def watch() -> None:
             end = time.monotonic() + PATIENCE
             while time.monotonic() < end:
                 status: Status = watcher.status(self.name, kind)
-                if status.waiting >= waiters:
+                if status.waiting:
                     act()
                     return
                 time.sleep(0.002)
@@ -67,17 +67,7 @@ class Users:
         thread = threading.Thread(target=watch)
         thread.start()
         self._threads.append(thread)
-
-    def beside(self, act: Callable[[], object]) -> None:
-        """Do something blocking in a thread of its own, and wait for it."""
-        thread = threading.Thread(target=act)
-        thread.start()
-        thread.join()
-
-    async def settled(self) -> None:
-        """Wait until the threads have done what they were to do."""
-        for thread in self._threads:
-            await call(self.world, thread.join)
+        return thread
 
     async def close(self) -> None:
         """Wait for the threads, then close all clients."""
@@ -109,7 +99,7 @@ def using(
 
 
 async def within(world: World, lock: Any, body: Body) -> None:
-    """Run `body` inside a `with` block of the world under test."""
+    """Run `body` inside a `with` block of the side under test."""
     if world.mode == "async":
         async with lock as lease:
             await body(lease)
@@ -124,7 +114,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
 
 
 async def call(world: World, blocking: Callable[[], Any]) -> Any:
-    """Call something blocking in either world."""
+    """Call something blocking on either side."""
     return await in_thread(blocking) if world.mode == "async" else blocking()
 
 

@@ -126,7 +126,7 @@ class Replay:
         for wanted in without_passing_heads(expected):
             while not self._has_arrived(wanted):
                 listener = self._listeners[wanted.inbox]
-                assert await self._world.pushed(listener, self._arrives), f"never sent: {wanted}"
+                assert await self._world.notified(listener, self._arrives), f"never sent: {wanted}"
         for arrived in self._arrived:
             assert any(self.same(arrived, each, each.key) for each in self._sent), (
                 f"sent by nobody: {arrived}"

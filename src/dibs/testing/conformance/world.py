@@ -155,7 +155,7 @@ class World:
         return reply
 
     async def queue(self, connection: TestedConnection, name: str, **more: Any) -> Queued:
-        """Acquire, and get a place; its pushes go to `connection`."""
+        """Acquire, and be queued. Notifications go to `connection`."""
         more.setdefault("inbox", connection.inbox)
         reply = await self.say(connection, self.acquire(name, queue=True, **more))
         assert isinstance(reply, Queued), reply
@@ -207,13 +207,13 @@ class World:
             known.get(holder.lease, "nobody") for holder in (await self.status(connection)).holders
         ]
 
-    async def pushed(
+    async def notified(
         self,
         connection: TestedConnection,
         wanted: Callable[[Notification], bool],
         timeout: float = PATIENCE,
     ) -> Notification | None:
-        """The first push to `connection` that is wanted, or None if it doesn't come."""
+        """Return the first notification to `connection` that is wanted; None if none comes in time."""
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
             found = [each for each in await connection.notifications(left) if wanted(each)]

@@ -62,7 +62,7 @@ class Crew:
         plan = self._plan
         return Orders(
             number=number,
-            world=plan.world(number),
+            side=plan.side(number),
             seed=plan.seed * 10_000 + self._started,
             url=self._url,
             prefix=self._prefix,

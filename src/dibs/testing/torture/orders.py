@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dibs.testing.torture.plan import MOST, PRIMITIVES, WorldName
+from dibs.testing.torture.plan import MOST, PRIMITIVES, SideName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class Orders:
 
     number: int
     """Its row on the board."""
-    world: WorldName
+    side: SideName
     seed: int
     url: str
     """With its password, if it has one."""

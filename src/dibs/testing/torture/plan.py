@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from dibs.config import Duration, safe_ttl, seconds
 
-type WorldName = Literal["threads", "asyncio"]
-WORLDS: tuple[WorldName, ...] = ("threads", "asyncio")
+type SideName = Literal["threads", "asyncio"]
+SIDES: tuple[SideName, ...] = ("threads", "asyncio")
 
 MOST = 64
 """The most processes."""
@@ -48,7 +48,7 @@ class TorturePlan:
     With `cycles` it ends once so many are done, or after `seconds` (then an hour if not given). Each of the
     `processes` has so many `tasks` (or threads) that take turns on resources of all `primitives`: on so many
     `locks`, and on as many of each other primitive as lets there be one resource for each task. The
-    processes are of these `worlds` by turns.
+    processes use these `sides` of the API by turns: `asyncio`, `threads`.
 
     Raises `ValueError` for what can't be done, `UnsafeTiming` for a ttl that is all margin. The same
     `seed` draws the same faults, though at other moments of what the processes do.
@@ -65,13 +65,13 @@ class TorturePlan:
         ttl: Duration = 1.0,
         seed: int | None = None,
         primitives: Sequence[str] = PRIMITIVES,
-        worlds: Sequence[WorldName] = WORLDS,
+        sides: Sequence[SideName] = SIDES,
     ) -> None:
         self.seconds = _some_seconds(seconds) if seconds is not None else HOUR if cycles else 60.0
         self.cycles = cycles
         self.processes = processes
         self.tasks = tasks
-        self.worlds = tuple(worlds)
+        self.sides = tuple(sides)
         self.ttl = safe_ttl(ttl)
         self.seed = secrets.randbelow(1_000_000) if seed is None else seed
         if not 2 <= processes <= MOST:
@@ -80,8 +80,8 @@ class TorturePlan:
             raise ValueError(f"tasks is {tasks}: give each process 1 to {MOST_TASKS}")
         if cycles is not None and cycles < 1:
             raise ValueError(f"cycles is {cycles}: give at least 1")
-        if not worlds or set(worlds) - set(WORLDS):
-            raise ValueError(f"worlds is {worlds!r}: give {' or '.join(WORLDS)}, or both")
+        if not sides or set(sides) - set(SIDES):
+            raise ValueError(f"sides is {sides!r}: give {' or '.join(SIDES)}, or both")
         self.resources = _resources(primitives, processes * tasks, locks)
 
     @property
@@ -89,14 +89,14 @@ class TorturePlan:
         """Names of all resources."""
         return names_of(self.resources)
 
-    def world(self, number: int) -> WorldName:
-        """World of a process."""
-        return self.worlds[number % len(self.worlds)]
+    def side(self, number: int) -> SideName:
+        """Side of a process."""
+        return self.sides[number % len(self.sides)]
 
     @property
     def threads(self) -> int:
         """How many processes use threads."""
-        return sum(self.world(number) == "threads" for number in range(self.processes))
+        return sum(self.side(number) == "threads" for number in range(self.processes))
 
     @property
     def bound(self) -> float:

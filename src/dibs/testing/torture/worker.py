@@ -20,24 +20,25 @@ import dibs.sync
 from dibs.runtime.port import step
 from dibs.testing.leash import hold_to
 from dibs.testing.recorder import Recorder
+from dibs.testing.torture.contender import Contender, Stopped, TortureSide
 from dibs.testing.torture.orders import Board, Orders, read_orders
 from dibs.testing.torture.plan import primitive_of
 from dibs.testing.torture.resources import ProtectedFiles
-from dibs.testing.torture.turns import TURNS, Hand, Stopped, TortureWorld, Turns
+from dibs.testing.torture.turns import TURNS, Turns
 
 TOGETHER = 2
-"""The most hands of a process that want the same; else all would gather in the slowest queue."""
+"""The most contenders of a process that want the same; else all would gather in the slowest queue."""
 
 
 class TortureWorker:
-    """The process that hands share: its history, its protected files, its row on the board."""
+    """The process that contenders share: its history, its protected files, its row on the board."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self.recorder = Recorder(orders.history)
-        self.world = TortureWorld(orders.world)
+        self.side = TortureSide(orders.side)
         self.stopping = False
-        self.hands = [Hand(self, number) for number in range(orders.tasks)]
+        self.contenders = [Contender(self, number) for number in range(orders.tasks)]
         self.write = ProtectedFiles(Path(orders.folder), self.recorder).write
         self._board = Board(Path(orders.folder, "board"))
         self._board.show(orders.number, ())  # the one before may have died a holder
@@ -46,7 +47,7 @@ class TortureWorker:
         self._lock = threading.Lock()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: every hand finishes its turn."""
+        """Handle a signal: every contender finishes its turn."""
         self.stopping = True
 
     def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
@@ -65,27 +66,27 @@ class TortureWorker:
         return [TURNS[primitive_of(each)](client, each, self.orders) for each in self.orders.names]
 
     @contextmanager
-    def chosen(self, hand: Hand, resources: Sequence[Turns]) -> Generator[Turns]:
-        """Choose what a hand wants for one turn."""
+    def chosen(self, contender: Contender, resources: Sequence[Turns]) -> Generator[Turns]:
+        """Choose what a contender wants for one turn."""
         while True:
-            chosen = hand.draw.choice(resources)
+            chosen = contender.draw.choice(resources)
             with self._lock:
                 if self._wanted[chosen] < TOGETHER:
                     self._wanted[chosen] += 1
                     break
-        hand.primitive = primitive_of(chosen.name)
+        contender.primitive = primitive_of(chosen.name)
         try:
             yield chosen
         finally:
             with self._lock:
                 self._wanted[chosen] -= 1
 
-    async def take_turns(self, hand: Hand, resources: Sequence[Turns]) -> None:
-        """Let a hand work until all are to stop."""
+    async def take_turns(self, contender: Contender, resources: Sequence[Turns]) -> None:
+        """Let a contender work until all are to stop."""
         try:
             while not self.stopping:
-                with self.chosen(hand, resources) as chosen:
-                    await chosen.take(hand)
+                with self.chosen(contender, resources) as chosen:
+                    await chosen.take(contender)
         except (Stopped, asyncio.CancelledError):
             pass
         except BaseException:
@@ -95,7 +96,7 @@ class TortureWorker:
 
 def run_blocking(worker: TortureWorker) -> None:
     """Take turns in threads; this one waits where a signal can interrupt it."""
-    first, *others = worker.hands
+    first, *others = worker.contenders
 
     def stop(number: int, frame: FrameType | None) -> None:
         worker.stop(number, frame)
@@ -103,9 +104,11 @@ def run_blocking(worker: TortureWorker) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     client = dibs.sync.connect(worker.orders.url)
-    with client, ThreadPoolExecutor(len(worker.hands)) as pool:
+    with client, ThreadPoolExecutor(len(worker.contenders)) as pool:
         resources = worker.resources(client)
-        started = [pool.submit(step, worker.take_turns(hand, resources)) for hand in others]
+        started = [
+            pool.submit(step, worker.take_turns(contender, resources)) for contender in others
+        ]
         step(worker.take_turns(first, resources))
         for each in started:
             each.result()  # which raises what went wrong there
@@ -115,14 +118,14 @@ async def run_async(worker: TortureWorker) -> None:
     """Take turns in an event loop."""
     client = dibs.connect(worker.orders.url)  # and not `async with`: the store may be away now
     resources = worker.resources(client)
-    turns = {hand: worker.take_turns(hand, resources) for hand in worker.hands}
-    tasks = {hand: asyncio.create_task(turn) for hand, turn in turns.items()}
+    turns = {contender: worker.take_turns(contender, resources) for contender in worker.contenders}
+    tasks = {contender: asyncio.create_task(turn) for contender, turn in turns.items()}
 
     def stop() -> None:
         worker.stopping = True
-        for hand, task in tasks.items():
-            if hand.interruptible:
-                hand.interruptible = False
+        for contender, task in tasks.items():
+            if contender.interruptible:
+                contender.interruptible = False
                 task.cancel()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
@@ -138,7 +141,7 @@ def work(worker: TortureWorker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)
     hold_to(worker.orders.parent)
-    if worker.orders.world == "asyncio":
+    if worker.orders.side == "asyncio":
         asyncio.run(run_async(worker))
     else:
         run_blocking(worker)

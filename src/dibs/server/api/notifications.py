@@ -10,6 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
@@ -149,22 +150,21 @@ class StreamReceiver(ForwardingReceiver):
         self._streams.recheck()
 
 
-class PushRoutes:
+@dataclass(eq=False)
+class NotificationRoutes:
     """Opens streams."""
 
-    def __init__(self, answers: EventStreams, streams: NotificationStreams) -> None:
-        self._answers = answers
-        self._streams = streams
+    _answers: EventStreams
+    _streams: NotificationStreams
 
     @route(
         "GET",
         "/v1/stream",
         SIGNED_IN,
-        summary="Notifications for the leases and queue positions whose commands name this stream",
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
     )
     async def stream(self, caller: Caller) -> ASGIApp:
-        """Send notifications as they come."""
+        """Notifications for the leases and queue positions whose commands name this stream."""
         return self._answers.answer(caller, self._streams.opened(caller.principal.key_id))

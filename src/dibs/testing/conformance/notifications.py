@@ -17,12 +17,12 @@ MOMENT = 0.05
 
 
 def about(name: str, event: str) -> "Wanted":
-    """Pushes of one kind for one id."""
+    """Notifications of one kind for one id."""
     return Wanted(fingerprint(name), event)
 
 
 class Wanted:
-    """Tells whether a push is the one that a case waits for."""
+    """Tells whether a notification is the one that a case waits for."""
 
     def __init__(self, lease: str, event: str) -> None:
         self.lease = lease
@@ -32,43 +32,47 @@ class Wanted:
         return (notification.lease, notification.event) == (self.lease, self.event)
 
 
-class Pushes(Suite):
+class NotificationCases(Suite):
     """Notifications that a store sends."""
 
     @needing("notifies")
-    async def test_a_grant_is_pushed_with_all_that_its_owner_needs(self, world: World) -> None:
+    async def test_a_grant_is_notified_with_all_that_its_owner_needs(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a", capacity=2, units=2)
         place = await world.queue(waiter, "b", capacity=2)
         world.pass_time(2 * world.second)
         await world.release(holder, "a")
-        push = await world.pushed(waiter, about("b", "granted"))
-        assert push is not None
+        notification = await world.notified(waiter, about("b", "granted"))
+        assert notification is not None
         (hold,) = (await world.status(holder)).holders
-        assert (push.key, push.token, push.slots) == (world.key(), hold.token, (0,))
-        assert 0 < push.claim_timeout <= 5
+        assert (notification.key, notification.token, notification.slots) == (
+            world.key(),
+            hold.token,
+            (0,),
+        )
+        assert 0 < notification.claim_timeout <= 5
         if "clock" in world.store.capabilities.names():
-            assert 1.9 * world.second <= push.granted_at - place.now
+            assert 1.9 * world.second <= notification.granted_at - place.now
 
     @needing("notifies")
-    async def test_a_push_names_no_id(self, world: World) -> None:
+    async def test_a_notification_names_no_id(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a")
         await world.queue(waiter, "verysecret")
         await world.release(holder, "a")
-        push = await world.pushed(waiter, about("verysecret", "granted"))
-        assert push is not None
-        assert "secret" not in repr(push)
+        notification = await world.notified(waiter, about("verysecret", "granted"))
+        assert notification is not None
+        assert "secret" not in repr(notification)
 
     @needing("notifies")
-    async def test_pushes_reach_their_own_inbox_only(self, world: World) -> None:
+    async def test_notifications_reach_their_own_inbox_only(self, world: World) -> None:
         holder, one, two = [await world.connect() for _ in range(3)]
         assert len({holder.inbox, one.inbox, two.inbox}) == 3
         await world.take(holder, "a")
         await world.queue(one, "b")
         await world.release(holder, "a")
-        assert await world.pushed(one, about("b", "granted")) is not None
-        assert await world.pushed(two, about("b", "granted"), MOMENT) is None
+        assert await world.notified(one, about("b", "granted")) is not None
+        assert await world.notified(two, about("b", "granted"), MOMENT) is None
 
     @needing("notifies")
     async def test_the_new_head_is_woken(self, world: World) -> None:
@@ -77,18 +81,18 @@ class Pushes(Suite):
         await world.queue(one, "b")
         await world.queue(two, "c")
         await world.release(one, "b")
-        push = await world.pushed(two, about("c", "head"))
-        assert push is not None
-        assert push.key == world.key()
+        notification = await world.notified(two, about("c", "head"))
+        assert notification is not None
+        assert notification.key == world.key()
 
     @needing("notifies")
     async def test_a_holder_is_told_of_its_revocation(self, world: World) -> None:
         holder, admin = await world.connect(), await world.connect()
         await world.take(holder, "a", inbox=holder.inbox)
         await world.say(admin, Revoke(world.key(), None, "upgrade"))
-        push = await world.pushed(holder, about("a", "revoked"))
-        assert push is not None
-        assert push.detail == "upgrade"
+        notification = await world.notified(holder, about("a", "revoked"))
+        assert notification is not None
+        assert notification.detail == "upgrade"
 
     @needing("notifies")
     async def test_a_place_that_no_longer_fits_is_told(self, world: World) -> None:
@@ -96,20 +100,22 @@ class Pushes(Suite):
         await world.take(holder, "a", capacity=2)
         await world.queue(waiter, "b", capacity=2, units=2)
         await world.queue(newcomer, "c", capacity=1)
-        assert await world.pushed(waiter, about("b", "refused")) is not None
+        assert await world.notified(waiter, about("b", "refused")) is not None
 
     @needing("notifies")
-    async def test_a_push_ends_waiting_that_has_begun(self, world: World) -> None:
+    async def test_a_notification_ends_waiting_that_has_begun(self, world: World) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a")
         await world.queue(waiter, "b")
         threading.Timer(MOMENT, world.release_elsewhere, ("a",)).start()
         began = time.monotonic()
-        assert await world.pushed(waiter, about("b", "granted")) is not None
+        assert await world.notified(waiter, about("b", "granted")) is not None
         assert time.monotonic() - began < PATIENCE / 2
 
     @case
-    async def test_whoever_missed_a_push_is_granted_when_it_asks(self, world: World) -> None:
+    async def test_whoever_missed_a_notification_is_granted_when_it_asks(
+        self, world: World
+    ) -> None:
         holder, waiter = await world.connect(), await world.connect()
         await world.take(holder, "a")
         await world.queue(waiter, "b", inbox="nobody-reads-this")
