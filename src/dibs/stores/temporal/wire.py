@@ -131,7 +131,7 @@ def unpack_command(packed: Any, key: bytes) -> Command:
     """Read a command that was sent to a broker. Raises `ValueError` for anything that could harm its book."""
     if not isinstance(packed, list):
         raise ValueError(f"no list: {type(packed).__name__}")
-    command = decode_command(cast("Packed", packed), key)
+    command = decode_command(packed, key)
     for each in fields(command):
         value = getattr(command, each.name)
         if isinstance(value, str) and not is_unicode(value):
