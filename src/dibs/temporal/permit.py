@@ -153,7 +153,7 @@ class Permit(str, ABC):
 
     @property
     def deadline(self) -> datetime:
-        """When its holder must stop, unless it is renewed."""
+        """Time at which the holder must stop, unless it is renewed."""
         return datetime.fromtimestamp(self._deadline, UTC)
 
     @property

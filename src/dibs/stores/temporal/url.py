@@ -1,4 +1,4 @@
-"""What a Temporal URL says, over a profile of Temporal's own settings. See `TemporalStore` for its form."""
+"""Temporal URLs, over a profile of Temporal's own settings. See `TemporalStore` for the form."""
 
 import os
 import re
@@ -28,30 +28,30 @@ _WITHOUT_PORT = re.compile(r"[^:/\s]+|\[[^\]]+\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalTarget:
-    """Where to connect, and as whom."""
+    """The server and namespace to connect to, and the login."""
 
     address: str
     namespace: str
     options: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    """What `Client.connect` takes besides."""
+    """Further arguments of `Client.connect`."""
 
     def __str__(self) -> str:
         return f"{self.address}/{self.namespace}"
 
     @classmethod
     def of(cls, client: "Client") -> "TemporalTarget":
-        """Where a client is connected to, for people."""
+        """The target of a client, for people."""
         return cls(address=client.service_client.config.target_host, namespace=client.namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalSettings:
-    """What a URL says."""
+    """The settings of a URL."""
 
     shown: str
     """The store's URL, without anything secret."""
     task_queue: str
-    """Whose workers run the brokers."""
+    """Task queue whose workers run the brokers."""
     address: str = ""
     """Empty: the profile's."""
     namespace: str = ""
@@ -61,10 +61,10 @@ class TemporalSettings:
     """A function, so that no repr shows it."""
     tls: bool | None = None
     given: TemporalTarget | None = None
-    """Where the user's own client is connected to, instead of all that."""
+    """The target of the user's own client, instead of all that."""
 
     def target(self) -> TemporalTarget:
-        """Look the profile up. Raises `NotConfigured` for one that isn't there or can't be read."""
+        """Look the profile up. Raises `NotConfigured` if it is missing or cannot be read."""
         if self.given is not None:
             return self.given
         options: dict[str, Any] = dict(self._profile().to_client_connect_config())
@@ -81,7 +81,7 @@ class TemporalSettings:
         return TemporalTarget(address=address, namespace=namespace, options=options)
 
     def _profile(self) -> "ClientConfigProfile":
-        """The profile, with what the environment says over it.
+        """The profile, overridden by the environment.
 
         Where the URL names a host and no profile, nothing is read from the file: an API key in it is for
         another host.
@@ -101,7 +101,7 @@ class TemporalSettings:
 
 
 def read_url(url: str) -> TemporalSettings:
-    """Take a URL apart. Raises `NotConfigured`, with what is wrong, and never with an API key."""
+    """Parse a URL. Raises `NotConfigured`, without showing an API key."""
     name = redacted(url)
     if "@" in url.partition("?")[0]:
         raise NotConfigured(

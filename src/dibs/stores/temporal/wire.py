@@ -7,7 +7,7 @@ so it does no I/O.
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from dibs.core.codec import decode_command
 from dibs.model import Command
@@ -45,7 +45,7 @@ class BrokerCall:
     """A batch of commands about one key."""
 
     commands: list[Any]
-    """What `unpack_command` reads; anything else fails alone."""
+    """As `unpack_command` reads them. An unreadable one fails alone."""
     number: int = 0
     """Set by workflows; the answer repeats it."""
     workflow_id: str = ""
@@ -69,7 +69,7 @@ class BrokerAnswer:
 
 @dataclass
 class Waited:
-    """What a client that waited learns of one inbox."""
+    """Result of a client's wait for one inbox."""
 
     upto: int
     """The number of the newest notification: the next wait is for what comes after it."""
@@ -82,7 +82,7 @@ class Waited:
 
 @dataclass
 class News:
-    """What a broker sends to a workflow: answers to calls, notifications, or both."""
+    """A broker's signal to a workflow: answers to calls, notifications, or both."""
 
     key: str
     """In base64, as a key may have any bytes."""
@@ -104,7 +104,7 @@ class BrokerInput:
 
 def read_call(packed: Any) -> BrokerCall:
     """Read a call that came by a signal, as far as this release knows its fields. Raises `ValueError`."""
-    given: dict[str, Any] = packed if isinstance(packed, dict) else {}
+    given = cast("dict[str, Any]", packed) if isinstance(packed, dict) else {}
     if not isinstance(given.get("commands"), list):
         raise ValueError("a call has a list of commands")
     known = {each.name: given[each.name] for each in fields(BrokerCall) if each.name in given}
@@ -131,8 +131,7 @@ def unpack_command(packed: Any, key: bytes) -> Command:
     """Read a command that was sent to a broker. Raises `ValueError` for anything that could harm its book."""
     if not isinstance(packed, list):
         raise ValueError(f"no list: {type(packed).__name__}")
-    items: Packed = packed
-    command = decode_command(items, key)
+    command = decode_command(packed, key)
     for each in fields(command):
         value = getattr(command, each.name)
         if isinstance(value, str) and not is_unicode(value):
@@ -146,7 +145,7 @@ TOO_LONG = f"owner, note and reason may have {TEXTS} bytes together here, and no
 
 
 def is_too_long(command: Command) -> bool:
-    """Its texts are longer than `TEXTS`, so no broker takes it."""
+    """Whether its texts are longer than `TEXTS`, so that no broker takes it."""
     texts = [getattr(command, each.name) for each in fields(command)]
     return len(json.dumps([each for each in texts if isinstance(each, str)])) > TEXTS
 

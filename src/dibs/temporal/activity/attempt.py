@@ -199,7 +199,7 @@ class LockAttempt:
 
     @property
     def _max_attempts(self) -> int:
-        """As the retry policy says. 0: any number."""
+        """Limit of the retry policy. 0: no limit."""
         return self._info.retry_policy.maximum_attempts if self._info.retry_policy else 0
 
     @property
@@ -273,7 +273,7 @@ class LockAttempt:
 
 
 def _name_shown(semaphore: ActivitySemaphore) -> str:
-    """Its name, for people."""
+    """The semaphore's name, for people."""
     name = semaphore.name
     return shown(name.encode() if isinstance(name, str) else name)
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from temporalio import workflow
 
@@ -100,7 +100,10 @@ def _value(field: str, arguments: Mapping[str, Any]) -> object:
     value: Any = arguments[head]
     for part in rest:
         try:
-            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            if isinstance(value, Mapping):
+                value = cast("Mapping[str, Any]", value)[part]
+            else:
+                value = getattr(value, part)
         except (AttributeError, KeyError):
             raise TypeError(f"{head} is a {type(value).__name__}, which has no {part}") from None
     return value

@@ -75,7 +75,7 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
                     refuse_nowhere(need.activity)
 
     def terms(self, need: LockNeed) -> LockTerms:
-        """What the activity asks for, and the interceptor's choice for the rest."""
+        """The options of the activity, and the interceptor's for the rest."""
         in_slot = need.wait_in_slot
         return LockTerms(
             need,
@@ -132,7 +132,7 @@ def _is_held(need: LockNeed, asked: ExecuteActivityInput) -> bool:
 
 
 class _Outbound(ActivityOutboundInterceptor):
-    """Hides what attempts leave to one another, and notes the heartbeats."""
+    """Hides our heartbeat detail from the activity, and notes the heartbeats."""
 
     def __init__(self, inner: ActivityOutboundInterceptor) -> None:
         super().__init__(inner)
@@ -140,7 +140,7 @@ class _Outbound(ActivityOutboundInterceptor):
 
     @cached_property
     def own_info(self) -> Info:
-        """As the server sent it."""
+        """The info as the server sent it."""
         return super().info()
 
     @cached_property

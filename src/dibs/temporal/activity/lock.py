@@ -66,7 +66,7 @@ class ActivityLock:
 
     @property
     def lost(self) -> bool:
-        """It ended before the activity did. Another can hold the slot now."""
+        """Whether it ended before the activity did. Another can hold the slot now."""
         return self._silent or self._lease.lost
 
     @property

@@ -192,7 +192,7 @@ class AttemptTimes:
 
 
 def times_of(info: Info) -> AttemptTimes:
-    """By the server's clock alone, so that this machine's clock does not matter."""
+    """The timeouts of an attempt, by the server's clock alone."""
     total = _seconds(info.schedule_to_close_timeout)
     if total is not None:
         total = max(total - (info.started_time - info.scheduled_time).total_seconds(), 0.0)

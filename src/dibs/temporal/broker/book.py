@@ -236,7 +236,7 @@ class BrokerBook:
     # -- time ---------------------------------------------------------------------------------------
 
     def next_change(self, now: float) -> float | None:
-        """When time alone next changes something for a waiter. None if nobody waits."""
+        """Time of the next change for a waiter that needs no command. None if nobody waits."""
         if not self.book.waiting:
             return None
         if self._unfinished:
@@ -251,7 +251,7 @@ class BrokerBook:
         return max(min(times), now)
 
     def last_expiry(self, now: float) -> float:
-        """When the last of the present entries that can expire has expired."""
+        """Time at which the last of the present entries that can expire has expired."""
         ends = (entry.expires for entry in self.book.entries())
         return max((at for at in ends if at < now + AGES / 2), default=0.0)
 

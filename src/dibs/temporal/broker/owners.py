@@ -47,28 +47,28 @@ _ONCE = RetryPolicy(maximum_attempts=1)
 
 
 class OwnerWatch:
-    """Asks from time to time which of some runs have closed, and calls `closed(runs, waiters)`.
+    """Checks regularly which of some runs have closed, and calls `closed(runs, waiters)`.
 
     A run that continued as new may still hold what it held, but waits no longer.
     """
 
     EVERY = 10.0
-    """Seconds between two questions."""
+    """Seconds between two checks."""
 
     def __init__(
         self, closed: Callable[[Sequence[Owner], Sequence[Owner]], None], due_at: float = 0.0
     ) -> None:
         self._closed = closed
         self._due_at = due_at
-        """When to ask; 0 while there is nothing to ask."""
+        """Time of the next check. 0 if there is nothing to check."""
         self._task: asyncio.Task[None] | None = None
 
     def dump(self) -> float:
-        """When the next run has to ask. A question that has no answer yet is asked again there."""
+        """The time of the next check, for the next run. It repeats a check that has no result yet."""
         return self._due_at if self._task is None else self._due_at - self.EVERY
 
     def work(self, runs: Sequence[Owner], waiter: Owner | None, now: float) -> None:
-        """Ask, if it is time to."""
+        """Start a check if one is due."""
         asked = [[*run] for run in runs] + ([[*waiter, WAITS]] if waiter else [])
         if not asked:
             self._due_at = 0.0
@@ -79,7 +79,7 @@ class OwnerWatch:
             self._task = asyncio.create_task(self._ask(asked))
 
     def due_at(self) -> float | None:
-        """When it is time to ask."""
+        """Time of the next check. None if there is none, or one is under way."""
         return self._due_at if self._due_at and self._task is None else None
 
     async def _ask(self, asked: Sequence[Sequence[str]]) -> None:

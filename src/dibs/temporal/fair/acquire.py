@@ -95,7 +95,7 @@ class QueuedAcquire:
             await self.alarm.wait(min(again, end), f"waits for {self._broker.named}")
 
     def _end(self, began: float, until: float | None) -> float:
-        """When to give up, as of now."""
+        """Time at which to give up, as of now."""
         if self.answered:
             return inf if until is None else until
         return began + SERVED if until is None else max(until, began + ANSWERED)

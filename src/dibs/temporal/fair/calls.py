@@ -29,7 +29,7 @@ class Broker:
 
     @property
     def id(self) -> str:
-        """Its workflow ID."""
+        """The broker's workflow ID."""
         return ids.broker_id(self.key)
 
     @property

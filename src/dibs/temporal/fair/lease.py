@@ -1,4 +1,4 @@
-"""What a workflow knows about a lease of a broker, from replies and notifications.
+"""A workflow's knowledge about a lease of a broker, from replies and notifications.
 
 Pure: it reads no clock and sends nothing. Times are the workflow's own (`workflow.time()`). Times of the
 broker are only compared with each other, so the clocks can differ.
@@ -42,9 +42,9 @@ class BrokeredLease:
         self.token = 0
         self.slots: tuple[int, ...] = ()
         self.deadline = -inf
-        """When the holder stops trusting it."""
+        """Time at which the holder stops trusting it."""
         self.renew_at = -inf
-        """When the next renewal is due."""
+        """Time of the next renewal."""
         self.refusal: Refusal | None = None
         self.ending: Ending | None = None
         self._queued: tuple[float, float] | None = None
@@ -60,11 +60,11 @@ class BrokeredLease:
 
     @property
     def granted(self) -> bool:
-        """It was granted at some time."""
+        """Whether it was ever granted."""
         return self.token > 0
 
     def lost(self, now: float) -> bool:
-        """It was not granted, or has ended."""
+        """Whether it was not granted, or has ended."""
         return self.ending is not None or now >= self.deadline
 
     def take_reply(self, reply: Reply, sent: float) -> None:
@@ -105,7 +105,7 @@ class BrokeredLease:
                 pass  # being first in the queue changes nothing for a workflow
 
     def _begun(self, granted_at: float, now: float) -> float:
-        """When a notified grant began by our clock, or a little before."""
+        """Start of a notified grant by our clock, or a little earlier."""
         if self._queued is None:
             return min(granted_at, now)
         sent, answered_at = self._queued
@@ -116,7 +116,7 @@ class BrokeredLease:
         self._stand(begun, ttl)
 
     def _stand(self, begun: float, ttl: float) -> None:
-        """It lasts for this long, and at least as long as before."""
+        """Extend it. A confirmation never shortens it."""
         self.deadline = max(self.deadline, begun + trusted(ttl))
         self.renew_at = max(self.renew_at, begun + pause(ttl))
 

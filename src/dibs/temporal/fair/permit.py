@@ -68,7 +68,7 @@ class FairPermit(Permit):
         self._fast = pool.on_holder_close == "fast"
         self._quarantine = pool.quarantine
         self._until = until
-        """When `max_hold` ends."""
+        """Time at which `max_hold` ends."""
         self._renews = renews
         self._alarm = alarm
         self._renewing: PendingCall | None = None
@@ -112,7 +112,7 @@ class FairPermit(Permit):
         await self._give_up(self._quarantine if self.lost or may_run_on(error) else 0.0)
 
     async def _give_up(self, keep: float) -> bool:
-        """Also if it is lost: the broker can still know a lease that was revoked or is past its deadline."""
+        """Release it, also if it is lost: the broker can still know a lease past its deadline."""
         if self._over:
             return False
         self._calls.raise_if_evicted()
@@ -196,13 +196,13 @@ class FairPermit(Permit):
         self._lose("max_hold" if self._deadline >= self._until else "expired")
 
     def _due(self) -> float:
-        """When to renew next."""
+        """Time of the next renewal."""
         if not self._renews or self._lease.deadline >= self._until:
             return inf
         return max(self._lease.renew_at, self._asked_at + self._ttl / AGAIN)
 
     def _has_no_broker(self) -> bool:
-        """Somebody has ended the broker, and all its leases with it."""
+        """Whether somebody has ended the broker, and so all its leases."""
         last = self._renewing
         return last is not None and last.over and not last.delivered and last.trouble is None
 

@@ -201,7 +201,7 @@ def _longest(pool: PermitPool, asked: AcquireOptions) -> float:
 
 
 def _close_policy(pool: PermitPool) -> ParentClosePolicy:
-    """What becomes of the permit when its holder ends without having released it."""
+    """The server's action on the permit if its holder ends without releasing it."""
     if pool.on_holder_close == "fast":
         return ParentClosePolicy.TERMINATE
     return ParentClosePolicy.REQUEST_CANCEL if pool.quarantine else ParentClosePolicy.ABANDON

@@ -142,7 +142,7 @@ class SlotPermit(Permit):
         self._lose(self._ran_out())
 
     def _due(self) -> float:
-        """When to renew next; never if the deadline is as late as it can be."""
+        """Time of the next renewal: never if the deadline is as late as it can be."""
         if not self._renews or self._deadline >= self._until - spare(self._ttl):
             return inf
         return self._renewed_at + self._ttl / 2
@@ -304,7 +304,7 @@ _CANCELLED = "somebody has cancelled its workflow"
 
 
 def _by_hand(cause: BaseException | None) -> str:
-    """What somebody did to the permit's workflow."""
+    """Why the permit's workflow has ended early, for people."""
     if isinstance(cause, TerminatedError):
         return "somebody has terminated its workflow"
     return _CANCELLED if isinstance(cause, CancelledError) else "its workflow has failed"

@@ -222,7 +222,7 @@ class PermitSlotWorkflow:
 
     @workflow.query(name=STATUS)
     def status(self) -> PermitStatus:
-        """Its holder and its deadline."""
+        """The permit's holder and deadline."""
         return PermitStatus(
             resource=self._given.resource,
             slot=self._given.slot,
