@@ -42,6 +42,7 @@ from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placement.registry import SLACK
 from dibs.server.placement.router import Moving
 from dibs.server.quotas import FairQueue, Quotas
+from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
 
@@ -287,9 +288,15 @@ class BatchRoutes:
 def _command(struct: object) -> Command | Failed:
     try:
         command: Command = to_model(struct)
-    except ValueError as error:
-        return Failed("invalid", f"key: {error}")
+    except ValueError:
+        return Failed("invalid", _KEY_FLAW)
     return command
+
+
+_KEY_FLAW = (
+    "`key` must be KIND:NAME in URL-safe base64 without padding: "
+    f"{encoded(b'lock:jobs/b')} for lock:jobs/b"
+)
 
 
 def _check_any(results: Sequence[CallResult]) -> None:
