@@ -456,6 +456,15 @@ def test_a_body_where_none_is_looked_at_is_refused(
     assert client.get(path).status_code == 404, "nothing was acquired"
 
 
+@pytest.mark.parametrize("ttl", ["0", "-1", "0.5", "1e12", "nan"])
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_ttl_out_of_bounds_is_told_the_bounds(world: World, method: str, ttl: str) -> None:
+    query = {"ttl": ttl, "id": token_urlsafe(16)}
+    answer = world.client().request(method, f"/v1/locks/{b64('x')}", params=query)
+    assert answer.status_code == 400
+    assert "must be 1 to 86400 seconds" in answer.json()["detail"]
+
+
 def test_other_methods(world: World) -> None:
     client = world.client()
     answer = client.put(f"/v1/locks/{b64('x')}")

@@ -52,6 +52,15 @@ def post(client: httpx2.Client, *commands: Command) -> list[Any]:
     return [wire.to_model(each) for each in told.replies]
 
 
+@pytest.mark.parametrize("text", ["lock:jobs/b", "base64:bG9jazpqb2JzL2I", "bG9jazpqb2JzL2I=", "ü"])
+def test_a_key_that_is_not_encoded_is_told_how(world: World, text: str) -> None:
+    command = {"op": "inspect", "key": text}
+    (reply,) = world.client().post("/v1/batch", json={"commands": [command]}).json()["replies"]
+    assert (reply["is"], reply["reason"]) == ("failed", "invalid")
+    assert "KIND:NAME in URL-safe base64 without padding" in reply["detail"]
+    assert "bG9jazpqb2JzL2I for lock:jobs/b" in reply["detail"]
+
+
 def test_each_has_its_answer_in_order(world: World) -> None:
     client = world.client("acquire")
     k = key("order/1")
@@ -78,7 +87,7 @@ def test_a_key_that_is_misspelt_fails_alone(world: World) -> None:
     answer = world.client().post("/v1/batch", content=content)
     failed, status = answer.json()["replies"]
     assert (failed["is"], failed["reason"]) == ("failed", "invalid")
-    assert failed["detail"].startswith("key: ")
+    assert failed["detail"].startswith("`key` must be")
     assert status["is"] == "status"
 
 

@@ -204,6 +204,7 @@ def test_a_name_that_two_keys_have_is_not_enough(line: Line, place: tuple[str, s
         (("--name", "a", "--scope", "god"), "there are read, acquire, force, admin"),
         (("--name", "a", "--scope", ","), "needs a scope"),
         (("--name", "a", "--scope", "read", "--prefix", ""), "leave it out for everything"),
+        (("--name", "a", "--scope", "read", "--prefix", "/"), "leave it out for everything"),
         (("--name", "a", "--scope", "read", "--prefix", "x" * 513), "512 bytes"),
         (("--name", "a", "--scope", "read", "--prefix", "base64:=="), "base64"),
         (("--name", "a", "--scope", "read", "--expires-in", "soon"), "30s"),

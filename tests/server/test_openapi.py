@@ -45,6 +45,24 @@ def test_every_route_is_described() -> None:
     assert told == {(r.method, r.path.replace("{rest}", "{path}")) for r in TABLE if r.documented}
 
 
+def test_a_lease_id_belongs_in_a_header() -> None:
+    told = describe(TABLE)
+    for method in ("post", "patch", "delete"):
+        operation = told["paths"]["/v1/locks/{name}"][method]
+        (header,) = [each for each in operation["parameters"] if each["in"] == "header"]
+        assert (header["name"], header["required"]) == ("Dibs-Lease-Id", False)
+        assert "secret" in header["schema"]["description"]
+    assert "?id=" not in told["info"]["description"], "proxies log queries"
+
+
+def test_commands_of_a_batch_say_how_keys_and_ids_are_written() -> None:
+    schemas = describe(TABLE)["components"]["schemas"]
+    for command in ("Acquire", "Renew", "Release"):
+        fields = schemas[command]["properties"]
+        assert "base64" in fields["key"]["description"]
+        assert "not encoded again" in fields["id"]["description"]
+
+
 def test_operations_have_names_of_their_own() -> None:
     operations = [each for path in describe(TABLE)["paths"].values() for each in path.values()]
     assert len({each["operationId"] for each in operations}) == len(operations)

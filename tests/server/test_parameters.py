@@ -11,8 +11,7 @@ from dibs.server.api.schemas import AcquireQuery, ReleaseQuery, Strict
     ("query", "told"),
     [
         ("ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
-        ("ttl=0", "`ttl` must be a number of seconds"),
-        ("wait=-1", "`wait` must be a number of seconds"),
+        ("wait=-1", "`wait` must be a number of seconds, 0 or more"),
         ("kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
         ("mode=x", "`mode` must be one of read, write"),
         ("id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),

@@ -47,7 +47,7 @@ from dibs.server.placement.joining import OwnPlacement, check_each_once, join, o
 from dibs.server.placement.markers import Markers
 from dibs.server.placement.restrictions import moving_directories
 from dibs.server.placement.router import StoreRouter
-from dibs.server.placement.rules import PlacementSettings
+from dibs.server.placement.rules import PlacementSettings, is_unknown_country
 from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
 from dibs.server.records.sqlite import missing_folders, open_to_others
@@ -238,6 +238,14 @@ class Server:
         urls = (self.config.records_url, *(each.url for each in self.config.stores))
         for reason in open_to_others(urls, secret):
             log.warning("%s", reason)
+        for each in self.config.placement:
+            if is_unknown_country(each.region.strip()):
+                log.warning(
+                    "placement %s: region = %r is in none of the regions that are known (XE, XN, …). A "
+                    "restriction allows it only by that word.",
+                    each.name,
+                    each.region,
+                )
         for warning in await self.records.warnings():
             log.warning("records = %s: %s", redacted(self.config.records_url), warning)
 

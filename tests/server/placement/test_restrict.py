@@ -170,3 +170,34 @@ def test_a_restriction_counts_for_more_than_a_wish_and_progress_says_so(
     until(lambda: admin.get(path("f")).json()["state"] == "Enforced")
     until(lambda: moved(admin, "f", "away"))
     assert admin.get(where).json()["to"] == "", "whoever waits for it waits no longer"
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "body"),
+    [
+        ("GET", "locks", None),
+        ("GET", "move", None),
+        ("PUT", "move", {"to": "home"}),
+        ("GET", "restrict/locks", None),
+        ("PUT", "restrict/locks", {"regions_allowed": ["XE"]}),
+        ("DELETE", "restrict/locks", None),
+    ],
+)
+def test_a_directory_has_one_spelling(
+    admin: httpx2.Client, method: str, route: str, body: object
+) -> None:
+    """With its slash encoded it would be another directory, and the right one not be restricted."""
+    answer = admin.request(method, f"/v1/{route}/{b64('gdpr/')}/", json=body)
+    assert answer.status_code == 400
+    assert f"without the slash at its end: {b64('gdpr')}/" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("region", "is_known"), [("UA", False), ("AT", True), ("rack 7", True)])
+def test_a_country_in_no_known_region_is_told_at_the_start(
+    region: str, is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = PlacementSettings(name="kyiv", url=f"memory://{uuid4()}", region=region)
+    World.over(leases="", placement=(place,)).close()
+    assert (
+        f"placement kyiv: region = {region!r} is in none of the regions" in caplog.text
+    ) != is_known

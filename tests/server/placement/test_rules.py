@@ -42,6 +42,17 @@ directories = st.lists(st.sampled_from([b"a/", b"b/", b"c/"]), max_size=4).map(b
 trees = st.dictionaries(directories, rules, max_size=4)
 
 
+EU_AND_EEA = (
+    "AT BE BG CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MT NL NO PL PT RO SE SI SK"
+)
+
+
+@pytest.mark.parametrize("country", EU_AND_EEA.split())
+def test_countries_of_the_eu_and_the_eea_are_in_europe(country: str) -> None:
+    assert lies_in(country, "XE")
+    assert region_code(country.lower()) == country
+
+
 @pytest.mark.parametrize(
     ("text", "spelt"),
     [

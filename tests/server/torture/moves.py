@@ -31,6 +31,7 @@ class Moves:
     @contextmanager
     def going_on(self, recorder: Recorder) -> Generator[None]:
         """Move until the block ends. All of it counts as a disturbance: acquires are kept waiting."""
+        self._over.clear()
         thread = threading.Thread(target=self._run, args=(recorder,))
         thread.start()
         try:

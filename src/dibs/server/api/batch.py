@@ -40,6 +40,7 @@ from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.placement.router import Moving
 from dibs.server.quotas import FairQueue, Quotas
+from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
 
@@ -278,9 +279,15 @@ class BatchRoutes:
 def _command(struct: object) -> Command | Failed:
     try:
         command: Command = to_model(struct)
-    except ValueError as error:
-        return Failed("invalid", f"key: {error}")
+    except ValueError:
+        return Failed("invalid", _KEY_FLAW)
     return command
+
+
+_KEY_FLAW = (
+    "`key` must be KIND:NAME in URL-safe base64 without padding: "
+    f"{encoded(b'lock:jobs/b')} for lock:jobs/b"
+)
 
 
 def _check_any(results: Sequence[CallResult]) -> None:

@@ -25,6 +25,10 @@ _NAME: Node = {
     "maxLength": 690,
 }
 
+LEASE_ID_HEADER = "Dibs-Lease-Id"
+
+_LEASE_ID = "The lease id, a secret. Use it instead of `id` in the query, which proxies often log"
+
 _EXAMPLES = {"name": "base64:am9icy9uaWdodGx5", "dir": "base64:am9icw"}
 """How `jobs/nightly` is spelt, and the directory that it lies in."""
 
@@ -36,27 +40,32 @@ name has a higher fencing token (`sequencer`).
 - **Names** are `base64:` and their bytes in URL-safe base64 without padding: `jobs/nightly` is \
 `base64:am9icy9uaWdodGx5`.
 - **Parameters** go into the query, also for POST, PATCH and DELETE. Send a body only where one is described.
-- **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`, then with the `id` of the \
-answer `PATCH …?id=…&ttl=30` each time a third of the ttl is over, and `DELETE …?id=…` at the end. After a \
-410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock. Add \
+- **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`. Then send the `id` of the \
+answer in the header `Dibs-Lease-Id`: `PATCH …?ttl=30` each time a third of the ttl is over, `DELETE …` at \
+the end. After a 410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock. Add \
 `kind=` to later requests about a semaphore or a readers-writer lock.
-- **Safe retries**: send a random `id` of at least 128 bits. You can then repeat the request. Release the id \
-even if you give up.
+- **Safe retries**: send a `Dibs-Lease-Id` of your own with the POST, of at least 128 random bits. You can \
+then repeat the request. Release the id even if you give up.
 - **Errors** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
 holders. Only requests that are not valid HTTP get `text/plain`, with 400.
 """
 
 _SUCCESS = {200: "Done", 201: "Created", 204: "Done", 304: "Not modified"}
 
+_SAME_LEASE = {
+    "path.name": "$request.path.name",
+    f"header.{LEASE_ID_HEADER}": "$response.body#/id",
+}
+
 _LINKS: dict[str, Node] = {
     "locks_acquire": {
         "renew": {
             "operationId": "locks_renew",
-            "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
+            "parameters": _SAME_LEASE,
         },
         "release": {
             "operationId": "locks_release",
-            "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
+            "parameters": _SAME_LEASE,
         },
         "look": {
             "operationId": "locks_look",
@@ -114,7 +123,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
     operation: Node = {
         "operationId": name,
         "summary": route.summary,
-        "parameters": [*_in_path(route), *_in_query(route)],
+        "parameters": [*_in_path(route), *_in_query_or_header(route)],
         "responses": {
             **{str(status): _success(route, status, schemas) for status in route.answers},
             **{str(status): _problem(status) for status in problems_of(route)},
@@ -158,17 +167,21 @@ def _in_path(route: Operation) -> list[Node]:
     ]
 
 
-def _in_query(route: Operation) -> list[Node]:
+def _in_query_or_header(route: Operation) -> list[Node]:
     kind = route.query
     if kind is None:
         return []
     schema, components = msgspec.json.schema_components([kind], ref_template=_TEMPLATE)
     found = components.get(kind.__name__, schema[0])
-    required = found.get("required", [])
-    return [
+    required, properties = found.get("required", []), found.get("properties", {})
+    listed = [
         {"name": name, "in": "query", "required": name in required, "schema": _plain(each)}
-        for name, each in found.get("properties", {}).items()
+        for name, each in properties.items()
     ]
+    if "id" in properties:
+        plain = _plain(properties["id"]) | {"description": _LEASE_ID}
+        listed.append({"name": LEASE_ID_HEADER, "in": "header", "required": False, "schema": plain})
+    return listed
 
 
 def _plain(schema: Node) -> Node:

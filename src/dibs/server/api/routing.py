@@ -32,7 +32,7 @@ from starlette.types import Scope as Connection
 from dibs.core.names import MAX_NAME
 from dibs.server.api.problems import ApiProblem
 from dibs.server.auth.policy import BrowserSession, Principal, Scope
-from dibs.stores.http.names import MARK, decoded
+from dibs.stores.http.names import MARK, decoded, encoded
 
 type RouteHandler = Callable[..., Awaitable[ASGIApp]]
 
@@ -284,10 +284,21 @@ def path_arguments(params: Mapping[str, str]) -> dict[str, Any]:
         if what == "name":
             found[what] = _resource_name(text)
         elif what == "dir":
-            found["directory"] = _resource_name(text) + b"/"
+            found["directory"] = _directory(text)
         else:
             found[what] = text
     return found
+
+
+def _directory(text: str) -> bytes:
+    """A directory, with its slash, which its text leaves out: each directory has one spelling."""
+    raw = _resource_name(text)
+    if raw.endswith(b"/"):
+        shorter = encoded(raw.rstrip(b"/"))
+        raise ApiProblem(
+            "malformed", f"encode a directory without the slash at its end: {MARK}{shorter}/"
+        )
+    return raw + b"/"
 
 
 def _resource_name(text: str) -> bytes:

@@ -56,8 +56,6 @@ class Nothing(Strict, frozen=True):
 type Ttl = Annotated[
     float,
     Meta(
-        gt=0,
-        le=1e9,
         description="Seconds until it ends unless it is renewed; see /v1/limits",
         extra={"words": "a number of seconds, such as 30 or 2.5"},
     ),
@@ -94,7 +92,7 @@ class AcquireQuery(Strict, frozen=True):
             ge=0,
             description="Seconds to wait in the queue. Disconnecting leaves the queue, unless you sent "
             "an `id`: that place is kept for a while",
-            extra={"words": "a number of seconds, such as 30 or 2.5"},
+            extra={"words": "a number of seconds, 0 or more, such as 30 or 2.5"},
         ),
     ] = 0.0
     kind: (

@@ -109,10 +109,11 @@ def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
 def read_prefix(text: str) -> bytes:
     """A directory, with a slash at its end, which is added if it is missing.
 
-    `base64:…` stands for any bytes. Raises `ValueError` for an invalid directory.
+    `base64:…` stands for any bytes. `/` is refused: it would only be the names that begin with a slash, and
+    people mean everything (`base64:Lw` is the former). Raises `ValueError` for an invalid directory.
     """
     raw = _raw(text)
-    if not raw:
+    if not raw or text == "/":
         raise ValueError("a prefix is a directory such as shop/: leave it out for everything")
     found = raw if raw.endswith(b"/") else raw + b"/"
     if len(found) > MAX_NAME:
@@ -140,7 +141,8 @@ def write_prefix(prefix: bytes) -> str:
         text = prefix.decode()
     except UnicodeDecodeError:
         return MARK + encoded(prefix)
-    return text if text.isprintable() and not text.startswith(MARK) else MARK + encoded(prefix)
+    is_plain = text.isprintable() and not text.startswith(MARK) and text != "/"
+    return text if is_plain else MARK + encoded(prefix)
 
 
 def reduced(prefixes: Iterable[bytes]) -> tuple[bytes, ...]:

@@ -23,15 +23,16 @@ REGIONS = {
 """Parts of the world, and their other names."""
 
 COUNTRIES = {
-    "XA": "AE BH HK ID IN JP KR SG TW",
-    "XE": "BE CH DE ES FI FR IE IT NL PL RO SE",
+    "XA": "AE BH HK ID IL IN JP KR MY QA SA SG TH TW",
+    "XC": "CN",
+    "XE": "AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MT NL NO PL PT RO SE SI SK",
     "XF": "ZA",
-    "XN": "CA US",
-    "XO": "AU",
+    "XN": "CA MX US",
+    "XO": "AU NZ",
     "XS": "BR CL",
     "XU": "GB",
 }
-"""The countries of each part."""
+"""The countries of each part: in Europe the EEA and Switzerland, elsewhere those with public clouds."""
 
 PROVIDERS = ("AWS", "AZURE", "DIGITALOCEAN", "EQUINIX", "GCP")
 """As Seaplane's SDK spells them. It raises for any other spelling."""
@@ -65,6 +66,11 @@ def _known(text: str, known: dict[str, str], others: Iterable[str], what: str, t
     if found is None:
         raise ValueError(f"unknown {what} {text!r}: write {these}, or the {what} of a placement")
     return found
+
+
+def is_unknown_country(region: str) -> bool:
+    """Whether a region looks like a country's code, and belongs to no known part of the world."""
+    return len(region) == 2 and region.isalpha() and region.lower() not in _REGION
 
 
 def lies_in(region: str, wanted: str) -> bool:

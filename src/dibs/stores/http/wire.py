@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, replace
 from functools import reduce
 from operator import attrgetter, or_
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from msgspec import Struct, defstruct
+from msgspec import Meta, Struct, defstruct
 
 from dibs import model
 from dibs.core.codec import COMMANDS, ENTRIES, REPLIES
@@ -58,11 +58,28 @@ class _Entry(Struct, omit_defaults=True, frozen=True):
     """Part of a reply, or a notification."""
 
 
+_DESCRIPTIONS = {
+    "key": "KIND:NAME (lock, semaphore, rwlock, tasklock or leader) in URL-safe base64 without padding: "
+    "bG9jazpqb2JzL2I for lock:jobs/b",
+    "id": "The lease id, as it is, not encoded again: at least 128 random bits of your own, and a secret",
+    "owner": "Who it is, for people",
+    "ttl": "Seconds for which the store keeps the lease without renewal",
+    "queue": "Wait in the queue if it is not free. Send the same command again within `recheck_in` seconds",
+    "inbox": "Address of notifications: the inbox of this client's stream; empty without one",
+}
+"""Fields of commands, for the OpenAPI document."""
+
+
 def _struct(record: type, base: type[Struct]) -> Any:
     """Make the struct of a record, with the same name and the fields that are sent."""
     listed = [each for each in fields(record) if each.name not in _UNSENT.get(record, ())]
+    told = _DESCRIPTIONS if base is _Op else {}
     members = [
-        (each.name, _type_of(each.type), *(() if each.default is MISSING else (each.default,)))
+        (
+            each.name,
+            _described(_type_of(each.type), told.get(each.name)),
+            *(() if each.default is MISSING else (each.default,)),
+        )
         for each in listed
     ]
     return defstruct(
@@ -72,6 +89,10 @@ def _struct(record: type, base: type[Struct]) -> Any:
         namespace={"__doc__": f"See `dibs.model.{record.__name__}`."},
         module=__name__,
     )
+
+
+def _described(kind: Any, description: str | None) -> Any:
+    return Annotated[kind, Meta(description=description)] if description else kind
 
 
 def _type_of(declared: Any) -> Any:
