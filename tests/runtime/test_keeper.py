@@ -107,6 +107,27 @@ def test_a_renewal_leaves_time_to_those_with_shorter_ttls(
     long.release()
 
 
+def test_a_lease_that_is_late_has_its_whole_limit(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store can take longer for many of them than a short ttl would allow."""
+    limits = limits_of(site, monkeypatch)
+    short, long = (site.client.lock(f"{ttl}", ttl=ttl).acquire() for ttl in (6.0, 60.0))
+
+    def take_long(commands: Sequence[Command]) -> None:
+        is_long = any(isinstance(each, Renew) and each.ttl == 60.0 for each in commands)
+        if is_long and limits[-1][1] < 5.0:
+            raise BackendUnavailable("it takes 5 s")
+
+    site.store.before = take_long
+    site.clock.advance(180)
+    short.ensure()
+    long.ensure()
+    assert {limit for ttl, limit in limits if ttl == 60.0 and limit > 1.5} == {10.0}
+    short.release()
+    long.release()
+
+
 def test_those_that_are_not_renewed_shorten_no_renewal(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -342,7 +342,8 @@ class StoreKeeper:
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for _, alike in groupby(renewals, lambda each: _magnitude(each[1])):
             for batch in _batches(list(alike)):
-                answers = self._call(connection, [command for _, command in batch])
+                commands = [command for _, command in batch]
+                answers = self._call(connection, commands, is_late=self._is_late(batch))
                 for (lease, _), answer in zip(batch, answers, strict=True):
                     self._tell(lease, answer)
         for abandoned in _batches(given_up):
@@ -355,16 +356,23 @@ class StoreKeeper:
             if isinstance(gate, Gate):
                 gate.open()
 
-    def _time_limit(self, commands: Sequence[Command]) -> float:
-        """Seconds for a batch: at most a quarter of the time left to leases with shorter ttls.
+    def _is_late(self, batch: Sequence[tuple[Watched, Command]]) -> bool:
+        """Whether renewals have failed for so long that these get their whole time limit.
+
+        Else a lease with a short ttl could cost others theirs, at a store that takes long for many of them.
+        """
+        now = self._clock.now()
+        return any(lease._deadline - now < lease.ttl / 3 for lease, _ in batch)
+
+    def _spare(self, command: Command) -> float:
+        """Seconds for a batch of such commands: a quarter of the time left to leases with shorter ttls.
 
         They can be at another placement of the same service, and a placement that hangs must not cost them
-        their renewals. A batch with the shortest ttls has its whole limit.
+        their renewals.
         """
-        size = min(_magnitude(command) for command in commands)
+        size = _magnitude(command)
         ends = min((end for other, end in self._earliest().items() if other < size), default=inf)
-        spare = ends - self._clock.now()
-        return min(time_limit(command, self._call_timeout, spare / 4) for command in commands)
+        return (ends - self._clock.now()) / 4
 
     def _earliest(self) -> Mapping[int, float]:
         """The earliest deadline of the leases with ttls of each magnitude that are to be renewed.
@@ -400,13 +408,19 @@ class StoreKeeper:
             log.exception("telling a lease of its renewal failed")
 
     def _call(
-        self, connection: BlockingConnection, commands: Sequence[Command]
+        self,
+        connection: BlockingConnection,
+        commands: Sequence[Command],
+        *,
+        is_late: bool = False,
     ) -> list[TimedReply | DibsError]:
         sent = self._clock.now()
         outcomes: Sequence[Outcome]
 
         async def apply(some: Sequence[Command]) -> Sequence[Reply]:
-            return connection.apply(some, self._time_limit(some))
+            spare = None if is_late else self._spare(some[0])
+            limits = [time_limit(command, self._call_timeout, spare) for command in some]
+            return connection.apply(some, min(limits))
 
         try:
             outcomes = step(apply_in_halves(apply, commands))
@@ -433,12 +447,12 @@ class StoreKeeper:
 
 
 def _magnitude(command: Command) -> int:
-    """That of its ttl; more for what has none."""
+    """The magnitude of its ttl; a higher one for commands without a ttl."""
     return _size(getattr(command, "ttl", NO_TTL))
 
 
 def _size(ttl: float) -> int:
-    """The same for all ttls between two powers of two."""
+    """The magnitude of a ttl: the same for all ttls between two powers of two."""
     return frexp(ttl)[1]
 
 

@@ -93,7 +93,7 @@ def is_denial(reply: Reply) -> bool:
 
 
 def _when_tokens_rise(lost: RoutingTable) -> str:
-    """When stores give higher tokens than before, without the floors that moves had set."""
+    """When the stores' own clocks are above all floors that moves had set, as the end of a message."""
     floor = max((home.floor for home in lost.homes.values()), default=0)
     if not floor:
         return ""
