@@ -228,7 +228,7 @@ def test_list_follows_on_a_terminal(cli: Cli, world: World, tmp_path: Path) -> N
 def test_watching_a_list_needs_a_terminal(cli: Cli) -> None:
     done = cli("list", "--watch")
     assert done.returncode == 64
-    assert "in a pipe use `dibs events`" in done.stderr
+    assert "needs a terminal; in a pipe use `dibs events`" in done.stderr
 
 
 def _readable(file: int, seconds: float) -> bool:
