@@ -58,8 +58,8 @@ endef
 	{ echo "install uv, or a Python with pip (on Debian: apt-get install python3-pip)" >&2; exit 1; }
 
 .PHONY: demo
-demo: env ## watch processes take turns, one killed, its lock passing on
-	@$(PYTHON) examples/demo.py
+demo: env ## watch workers take turns, some killed, their locks passing on (ARGS="--for 1m" for less)
+	@$(PYTHON) -m dibs demo $(ARGS)
 
 # Without servers and processes, on memory and SQLite, for each time that you save.
 FAST_TESTS := $(addprefix tests/,api config conformance core fencing locks runtime tasks testing torture stores)

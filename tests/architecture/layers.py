@@ -263,7 +263,7 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names("process settings temporal testing config stores.http.* stores.waker server.*")
-        | names("stores.redact locks.by_id runtime.port"),
+        | names("stores.redact locks.by_id runtime.port core.names"),
         siblings=True,
         theirs=names("click rich msgspec"),
         not_stdlib=names("http"),  # services are asked over the store's connections

@@ -159,7 +159,7 @@ def test_what_nobody_could_read_is_not_kept(cli: Cli) -> None:
         (("acquire", "x", "--ttl", "9", "--kind", "lock", "--capacity", "2"), "--kind lock"),
         (("acquire", "x", "--ttl", "9", "--lock-id", "short"), "22 to 64 random characters"),
         (("acquire", "x", "--ttl", "9", "--lock-id", "ä" * 22), "letters, digits, - and _"),
-        (("acquire", "ä", "-B", "--ttl", "9"), "NAME must be URL-safe base64"),
+        (("acquire", "ä", "-B", "--ttl", "9"), "the name must be URL-safe base64"),
         (("renew", "x", "--ttl", "9"), "Missing option '-L' / '--lock-id'"),
         (("renew", "x", "--lock-id", OWN), "Missing option '-T' / '--ttl'"),
         (("release", "x", "--lock-id", "a b"), "letters, digits, - and _"),

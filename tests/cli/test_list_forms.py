@@ -87,7 +87,7 @@ def test_show_too(prints: Prints, store: None) -> None:
     assert prints("show", "other", "--no-decode")[0] == [f"lock {encoded(b'other')}: held"]
     assert "name_base64" in prints.objects("show", "other", "--no-decode")[0]
     assert prints("show", "-B", encoded(b"free"), code=FREE)[0] == ["lock free: free"]
-    assert "-B: NAME must be URL-safe base64" in prints.refused("show", "-B", "a b")
+    assert "-B: the name must be URL-safe base64" in prints.refused("show", "-B", "a b")
     longest = b"\xff" * 512
     assert prints("show", "-B", encoded(longest), code=FREE)
     for too_long in (["-B", encoded(longest + b"x")], ["x" * 513]):

@@ -56,9 +56,10 @@ def test_verify_knows_the_password_of_a_named_store() -> None:
     ):
         context.meta["store"] = "reports"
         settings.setenv("DIBS_STORES__REPORTS__URL", "redis://me:secret@localhost:1")
-        assert options.full_url(None) == "redis://me:secret@localhost:1"
+        assert options.full_url() == "redis://me:secret@localhost:1"
+        context.meta["url"] = "sqlite:///x.db"
         with pytest.raises(click.UsageError, match="give either --url or --store"):
-            options.full_url("sqlite:///x.db")
+            options.full_url()
 
 
 @pytest.mark.once

@@ -76,7 +76,7 @@ def test_a_store_that_is_not_there(cli: Cli) -> None:
         (("--seconds", "0"), "a second to a week"),
         (("--primitives", "lock,mutex"), "there is no 'mutex'; give some of lock, semaphore"),
         (("--seconds", "soon"), "write it as"),
-        (("sqlite:///x", "--url", "sqlite:///x"), "given twice"),
+        (("sqlite:///x", "--url", "sqlite:///y"), "given twice"),
     ],
 )
 def test_wrong_usage(cli: Cli, wrong: tuple[str, ...], hint: str) -> None:

@@ -18,13 +18,13 @@ from tests.servers.waiting import wait_until
 PARENT = """
 import os, signal, sys, time
 from dibs.cli.warden import Warden, now
-from dibs.cli.supervisor import Child
+from dibs.cli.supervisor import RunningCommand
 warden = Warden.start()
 print(warden.group, flush=True)
 if sys.argv[1:]:
     term, kill = map(float, sys.argv[1:3])
     warden.tell(now() + term, now() + kill)
-    child = Child.start(sys.argv[3:], dict(os.environ), warden.group)
+    child = RunningCommand.start(sys.argv[3:], dict(os.environ), warden.group)
 for order in sys.stdin:
     word, *numbers = order.split()
     if word == "tell":

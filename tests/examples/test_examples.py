@@ -13,14 +13,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NOT_HERE = frozenset({"demo.py"})
-"""It kills, and takes its time: `make demo`."""
-
 TOLD = "Prints: "
 
 
 def examples() -> list[str]:
-    return sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in NOT_HERE)
+    return sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
 def promised(source: str) -> list[str]:

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from dibs.cli import main
-from dibs.cli.serve import _tell, _tell_json
+from dibs.cli.serve import _print_text, _print_json
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.config import CannotListen, ServerConfig, read_config
@@ -372,11 +372,11 @@ def test_where_nobody_said_where_leases_go_it_is_told(
     monkeypatch.setattr("dibs.server.config.implicit_url", lambda: url)
     for records, told in (("", f"Leases and keys: {url}"), (elsewhere, f"Leases: {url}")):
         world = World(ServerConfig(listen="127.0.0.1:0", records=records))
-        _tell(world.server)
+        _print_text(world.server)
         first, *others = capsys.readouterr().out.splitlines()
         assert first == told
         assert others[0].startswith("Created an administrator")
-        _tell_json(world.server)
+        _print_json(world.server)
         assert json.loads(capsys.readouterr().out)["leases"] == url
         world.close()
 

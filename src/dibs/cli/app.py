@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from dibs.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
-from dibs.cli.options import KINDS, as_json, examples, store_name, store_url
-from dibs.cli.output import Messages, Unwritten, discard_stdout, emit, fill, watched_stdout
+from dibs.cli.options import COMPLETE, KINDS, as_json, examples, store_name, store_url
+from dibs.cli.output import Messages, Unwritten, WatchedStdout, discard_stdout, emit, fill
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
 from dibs.settings import STORE_KEYS, STORES, closest, is_link
@@ -61,9 +61,6 @@ _VERBS = {verb: place for group in _GROUPS.values() for verb, place in group.ite
 _ALIASES = {"acq": "acquire", "rl": "release", "ls": "list"}
 """Shorter words for verbs."""
 
-_COMPLETE = "_DIBS_COMPLETE"
-"""A shell asks with this variable what may stand next: see `dibs completion`."""
-
 _MEANT = {
     **dict.fromkeys(("status", "info", "get", "describe"), "show"),
     **dict.fromkeys(("lock", "exec", "hold"), "run"),
@@ -84,8 +81,6 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args:
-            args = [_ALIASES.get(args[0], args[0]), *args[1:]]
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -93,6 +88,7 @@ class _Verbs(click.Group):
             if meant is not None:
                 ctx.fail(f"{error.message} {meant}")
             raise
+        name = _ALIASES.get(name or "", name)
         names = {param.name for param in command.params} if command else set()
         takes_url = isinstance(command, click.Group) or names & {"url", "server"}
         if ctx.meta.get("url") and not takes_url:
@@ -114,9 +110,10 @@ class _Verbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
+        verb = _ALIASES.get(cmd_name, cmd_name)
+        if verb not in _VERBS:
             return None
-        module, _, name = _VERBS[cmd_name].partition(":")
+        module, _, name = _VERBS[verb].partition(":")
         command: click.Command = getattr(import_module(f"dibs.cli.{module}"), name)
         return command
 
@@ -166,12 +163,6 @@ def version(as_json: bool) -> int:
     return 0
 
 
-def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        click.echo(f"dibs {_release()}")
-        context.exit()
-
-
 @click.group(
     cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -181,16 +172,9 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         "dibs doctor redis://cache                    check a store",
     ),
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Print the version.",
-)
+@click.version_option(package_name="dibs", message="dibs %(version)s", help="Print the version.")
 @store_name
-@store_url(expose_value=False)
+@store_url
 def app() -> None:
     """Distributed locks for shell commands: only one at a time, on one machine or on many.
 
@@ -201,15 +185,15 @@ def app() -> None:
 def serve(arguments: Sequence[str] | None) -> int:
     """Run one command line. A failure prints a line or two on stderr and returns an exit code."""
     fill()
-    if arguments is None and (asked := os.environ.get(_COMPLETE)):
+    if arguments is None and (asked := os.environ.get(COMPLETE)):
         from dibs.cli.completion import complete
 
         complete(app, asked)
     given = list(sys.argv[1:] if arguments is None else arguments)
     messages = Messages(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(messages)
-    for told in misspelt(os.environ):
-        messages.show("warning", told)
+    for warning in misspelt(os.environ):
+        messages.show("warning", warning)
     try:
         return _invoke(given, messages)
     except BrokenPipeError:  # nobody reads stdout any more
@@ -220,7 +204,7 @@ def serve(arguments: Sequence[str] | None) -> int:
         messages.show("error", f"cannot write to stdout: {error.strerror}", exit_code=UNWRITTEN)
         return UNWRITTEN
     except click.ClickException as error:
-        _tell_usage(error, messages, given)
+        _show_usage_error(error, messages, given)
         return USAGE
     except DibsError as error:
         _trace_on_request()
@@ -240,34 +224,39 @@ def serve(arguments: Sequence[str] | None) -> int:
 
 def _invoke(given: list[str], messages: Messages) -> int:
     asked = bool(given)  # click takes out what it reads
-    with watched_stdout():
-        try:
-            with app.make_context("dibs", given or ["--help"], obj=messages) as context:
-                code = app.invoke(context)
-        except click.exceptions.Exit as done:
-            code = done.exit_code
+    watched = WatchedStdout()
+    sys.stdout = cast("TextIO", watched)
+    try:
+        with app.make_context("dibs", given or ["--help"], obj=messages) as context:
+            code = app.invoke(context)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    finally:
+        sys.stdout = watched.plain
+    watched.flush()
     return int(code or 0) if asked else USAGE
 
 
-def _tell_usage(error: click.ClickException, messages: Messages, given: Sequence[str]) -> None:
+def _show_usage_error(
+    error: click.ClickException, messages: Messages, given: Sequence[str]
+) -> None:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _path_in(given)
-    told = error.format_message()
+    message = error.format_message()
     if isinstance(error, click.NoSuchOption) and context:
-        told += _option_meant(error.option_name, context.command)
+        message += _option_meant(error.option_name, context.command)
     if isinstance(error, click.MissingParameter):
-        told = f"{told} {getattr(error.param, 'help', None) or ''}".rstrip()
-    messages.show("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
+        message = f"{message} {getattr(error.param, 'help', None) or ''}".rstrip()
+    messages.show("error", f"{message}\n  Try: {path} --help", exit_code=USAGE)
 
 
 def _path_in(given: Sequence[str]) -> str:
     """The command path in the arguments. Click's error for an option without a value lacks it."""
     path, command = "dibs", cast("click.Group", app)
     for word in given:
-        verb = _ALIASES.get(word, word)
-        found = command.get_command(click.Context(command), verb)
+        found = command.get_command(click.Context(command), word)
         if found is not None:
-            path = f"{path} {verb}"
+            path = f"{path} {_ALIASES.get(word, word)}"
             if not isinstance(found, click.Group):
                 break
             command = found
@@ -297,55 +286,49 @@ def _trace_on_request() -> None:
         traceback.print_exc()
 
 
-_PREFIX = "DIBS_"
-_SERVERS = "DIBS_SERVER_"
-"""`dibs serve` looks at those itself."""
+_NAMED = re.compile(r"([A-Z]+)__(.+)__([A-Z_]+)", re.ASCII)
+"""A setting of one resource or store: its kind, its name, and the setting."""
 
-_ONE_NAME_S = re.compile(r"([A-Z]+)__(.+)__([A-Z_]+)", re.ASCII)
+_FOR_ALL = (
+    *(*STORE_KEYS, *READERS, "config", "require", "debug"),
+    *("api_key", "api_key_file", "lock_id", "application"),
+)
 
-_OTHERS = ("config", "require", "debug", "api_key", "api_key_file", "lock_id", "application")
-_FOR_ALL = frozenset({*STORE_KEYS, *READERS, *_OTHERS})
+
+def _settings_of(kind: str) -> Collection[str]:
+    """Settings of one resource of this kind, or one store; for all, if it is empty."""
+    match kind:
+        case "tasklock" | "leader":
+            import dibs
+
+            config = dibs.TaskLockConfig if kind == "tasklock" else dibs.LeaderConfig
+            return [each.name for each in fields(config)]
+        case _ if kind in KINDS:
+            return READERS
+        case _:
+            return {"": _FOR_ALL, STORES: STORE_KEYS}.get(kind, ())
 
 
 def misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each; never its value, which can be a secret."""
+    """A warning for each unknown variable; never its value, which can be a secret.
+
+    `dibs serve` reads DIBS_SERVER_… itself.
+    """
     for variable, value in environ.items():
-        name = variable.removeprefix(_PREFIX)
-        if name == variable or variable.startswith(_SERVERS) or name.lower() in _FOR_ALL:
+        name = variable.removeprefix("DIBS_")
+        if name == variable or name.startswith("SERVER_") or is_link(name, value):
             continue
-        meant = _variable_meant(name, value)
-        if meant is not None:
-            guess = f". Did you mean {_PREFIX}{meant}?" if meant else ""
+        named = _NAMED.fullmatch(name)
+        kind, _, field = named.groups() if named else ("", "", name)
+        known = _settings_of(kind.lower())
+        if field.lower() in known:
+            continue
+        if known:
+            close = closest(field.lower(), known)
+            meant = name.removesuffix(field) + close.upper()
+        else:
+            close = closest(kind.lower(), (STORES, *KINDS))
+            meant = close.upper() + name.removeprefix(kind)
+        if named or close:
+            guess = f". Did you mean DIBS_{meant}?" if close else ""
             yield f"ignored the unknown setting {variable}{guess}"
-
-
-def _variable_meant(name: str, value: str) -> str | None:
-    """The variable that was meant; empty if none is close, None if the variable is not for Dibs."""
-    if is_link(name, value):
-        return None
-    found = _ONE_NAME_S.fullmatch(name)
-    if found is None:
-        return closest(name.lower(), _FOR_ALL).upper() or None
-    kind, whose, field = found.groups()
-    known = (STORES, *KINDS)
-    if kind.lower() not in known:
-        close = closest(kind.lower(), known).upper()
-        return close and f"{close}__{whose}__{field}"
-    settings = _fields(kind.lower())
-    if field.lower() in settings:
-        return None
-    close = closest(field.lower(), settings).upper()
-    return close and f"{kind}__{whose}__{close}"
-
-
-def _fields(kind: str) -> Collection[str]:
-    """Settings of a resource or store of this kind."""
-    import dibs
-
-    if kind == STORES:
-        return STORE_KEYS
-    if kind == "tasklock":
-        return [each.name for each in fields(dibs.TaskLockConfig)]
-    if kind == "leader":
-        return [each.name for each in fields(dibs.LeaderConfig)]
-    return READERS

@@ -10,9 +10,6 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from dibs.cli import options
 
-VARIABLE = "_DIBS_COMPLETE"
-"""The variable by which a shell asks what may stand next."""
-
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -32,7 +29,7 @@ def completion(context: click.Context, shell: str) -> int:
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows them all"
-    script = kind(context.find_root().command, {}, "dibs", VARIABLE)
+    script = kind(context.find_root().command, {}, "dibs", options.COMPLETE)
     print(script.source_template % script.source_vars())
     return 0
 
@@ -42,7 +39,7 @@ def complete(app: click.Command, asked: str) -> NoReturn:
     warnings.simplefilter("ignore")
     code = 1
     try:
-        code = shell_complete(app, {}, "dibs", VARIABLE, asked)
+        code = shell_complete(app, {}, "dibs", options.COMPLETE, asked)
         sys.stdout.flush()
     except Exception:  # noqa: BLE001, S110 - nothing that goes wrong may garble the line being typed
         pass

@@ -7,7 +7,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FORBIDDEN
-from dibs.cli.output import Messages, emit, finding_shape
+from dibs.cli.output import Messages, emit, fields_of
 from dibs.model import Finding
 
 TROUBLE = 1
@@ -17,24 +17,22 @@ _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "problem": "PROBLEM"
 
 
 @click.command(epilog=options.examples("dibs doctor redis://cache", "dibs doctor --json"))
-@click.argument("given", metavar="[URL]", required=False)
+@options.url_argument
 @options.store
 @options.as_json
-def doctor(given: str | None, url: str | None, as_json: bool) -> int:
+def doctor(as_json: bool) -> int:
     """Check a store's configuration and report problems.
 
     Exit codes: 0 no problem (there may be warnings), 1 a problem that can cost exclusion, order or
     liveness, 69 store unreachable, 77 access denied.
     """
-    if given and url:
-        raise click.UsageError("the URL is given twice, as an argument and with --url")
-    with options.open_client(given or url) as client:
+    with options.open_client() as client:
         path = options.missing_file(client)
         absent = Finding("file", "note", f"{path} does not exist; it is created at first use")
         findings = [absent] if path else client.examine()
     if as_json:
         for finding in findings:
-            emit(finding_shape(finding))
+            emit(fields_of(finding, "about level told advice"))
     else:
         print(
             "\n".join([client.url, *(line for each in findings for line in _finding_lines(each))])
@@ -55,13 +53,13 @@ def _finding_lines(finding: Finding) -> list[str]:
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @options.store
 @options.as_json
-def migrate(dry_run: bool, url: str | None, as_json: bool) -> int:
+def migrate(dry_run: bool, as_json: bool) -> int:
     """Create or update the schema of a PostgreSQL store.
 
     Dibs does this on first use if its role has the rights. The command also prints the grants that
     another role needs. Exits with 77 if this role may not change the schema.
     """
-    with options.open_client(url) as client:
+    with options.open_client() as client:
         store: Any = client.session.store
         has_schema = hasattr(store, "migrate")
         steps = store.migrate(dry_run=dry_run) if has_schema else ()
@@ -81,9 +79,9 @@ def _migration_lines(
     url: str, steps: Sequence[Any], grants: Sequence[str], *, dry_run: bool
 ) -> list[str]:
     done = "would apply" if dry_run else "applied"
-    told = [f"{done} {step.number:04} {step.name}" for step in steps]
-    if not told:
-        told = [f"{url} {'is up to date' if grants else 'needs no migrations'}"]
+    lines = [f"{done} {step.number:04} {step.name}" for step in steps]
+    if not lines:
+        lines = [f"{url} {'is up to date' if grants else 'needs no migrations'}"]
     if grants and not dry_run:
-        told += ["Grants for another role:", *(f"  {grant};" for grant in grants)]
-    return told
+        lines += ["Grants for another role:", *(f"  {grant};" for grant in grants)]
+    return lines

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import click
 
@@ -12,10 +14,13 @@ from dibs.cli.options import Kind
 from dibs.cli.output import Messages, emit, kind_of, name_shape, printable, shown, span
 from dibs.errors import BackendUnavailable
 from dibs.server.key_changes import KeyStates
-from dibs.server.lock_events import LockEvent
+from dibs.server.lock_events import LockEvent, event_json, read_event
+from dibs.stores.http.names import MARK, encoded
 
 if TYPE_CHECKING:
     from dibs.sync import Client
+
+_NAMES = ("kind", "name")
 
 _COLOURS = {
     "granted": "green",
@@ -38,7 +43,6 @@ def events(
     kind: Kind | None,
     renewals: bool,
     every: float,
-    url: str | None,
     as_json: bool,
 ) -> int:
     """Print what happens to locks, until you press Ctrl-C.
@@ -47,7 +51,7 @@ def events(
     polled. A short hold can be missed, and `events` infers from the time whether it was released or expired.
     """
     messages = Messages(as_json)
-    for event in _found(prefix, kind, renewals, every, url, messages):
+    for event in _found(prefix, kind, renewals, every, messages):
         if event.what == "renewed" and not renewals:
             continue
         if as_json:
@@ -62,54 +66,65 @@ def _found(
     kind: Kind | None,
     renewals: bool,
     every: float,
-    url: str | None,
     messages: Messages,
 ) -> Iterator[LockEvent]:
-    full = options.full_url(url)
+    full = options.full_url()
     if options.is_service(full):
-        with needing("http"):
-            from dibs.cli.service import followed
-        return followed(full, prefix, kind, renewals, messages)
-
-    return polled(options.open_client(url), prefix, kind, every, messages)
+        return _streamed(full, prefix, kind, renewals, messages)
+    return polled(options.open_client(), prefix, kind, every, messages)
 
 
 def _emit(event: LockEvent) -> None:
-    from dibs.server.lock_events import event_json
-
-    told = {
-        name: value for name, value in event_json(event).items() if name not in ("kind", "name")
-    }
-    emit(name_shape(event.key) | told)
+    fields = event_json(event).items()
+    emit(name_shape(event.key) | {name: value for name, value in fields if name not in _NAMES})
 
 
 def line(event: LockEvent) -> str:
     """An event, as people read it."""
     clock = time.strftime("%H:%M:%S", time.localtime(event.at))
     what = click.style(f"{event.what:<8}", fg=_COLOURS.get(event.what))
-    said = [f"{clock}  {what}  {kind_of(event.key)} {shown(event.key)}"]
+    parts = [f"{clock}  {what}  {kind_of(event.key)} {shown(event.key)}"]
     owner, note = printable(event.owner), printable(event.note)
     if owner or note:
-        said.append(f"{owner} ({note})".strip() if note else owner)
+        parts.append(f"{owner} ({note})".strip() if note else owner)
     if event.token:
-        said.append(f"token {event.token}")
+        parts.append(f"token {event.token}")
     if len(event.slots) > 1 or event.slots not in ((), (0,)):
-        said.append(f"slots {','.join(map(str, event.slots))}")
+        parts.append(f"slots {','.join(map(str, event.slots))}")
     if event.waited:
-        said.append(f"after {span(event.waited)} in the queue")
+        parts.append(f"after {span(event.waited)} in the queue")
     if event.held_for is not None and event.what != "renewed":
-        said.append(f"held for {span(event.held_for)}")
+        parts.append(f"held for {span(event.held_for)}")
     if event.reason:
-        said.append(printable(event.reason))
-    return ", ".join(said)
+        parts.append(printable(event.reason))
+    return ", ".join(parts)
+
+
+def _streamed(
+    url: str, prefix: bytes, kind: Kind | None, renewals: bool, messages: Messages
+) -> Iterator[LockEvent]:
+    """Yield a service's events without end. Raises the error that ends the stream for good."""
+    with needing("http"):
+        from dibs.cli.service import Tail, report_connection
+    asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
+    asked |= {"kind": kind} if kind else {}
+    asked |= {"renewals": "true"} if renewals else {}
+    with closing(Tail(url, "/events" + (f"?{urlencode(asked)}" if asked else ""))) as tail:
+        for event in tail:
+            if event.kind == "message":
+                yield read_event(event.data)
+            elif event.kind == "reset":
+                messages.show("warning", "some events were missed")
+            else:
+                report_connection(event, messages)
 
 
 def polled(
     client: "Client", prefix: bytes, kind: Kind | None, every: float, messages: Messages
 ) -> Iterator[LockEvent]:
     """Yield events without end. Raises `BackendUnavailable` if not even the first look succeeds."""
-    told: list[LockEvent] = []
-    keys = KeyStates(told.append, time.monotonic, time.time)
+    found: list[LockEvent] = []
+    keys = KeyStates(found.append, time.monotonic, time.time)
     has_looked = False
     while True:
         begun, scan = time.monotonic(), keys.begin_scan()
@@ -122,6 +137,6 @@ def polled(
             if not has_looked:
                 raise
             messages.show("warning", f"{error}; still trying")
-        yield from told
-        told.clear()
+        yield from found
+        found.clear()
         time.sleep(every)

@@ -46,9 +46,13 @@ def code_of(error: DibsError) -> int:
             return LOST
         case Forbidden():
             return FORBIDDEN
-        case InvalidName() | InvalidRequest() | UnsafeTiming():
-            return USAGE
-        case NotConfigured() | MissingCapability():
+        case (
+            InvalidName()
+            | InvalidRequest()
+            | UnsafeTiming()
+            | NotConfigured()
+            | MissingCapability()
+        ):
             return USAGE
         case _:
             return UNAVAILABLE

@@ -1,5 +1,6 @@
 """`dibs keys …`: who may use the lock service, and for what."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,16 +11,17 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.output import Messages, Row, Shape, emit, needs_stdout, print_table, printable
+from dibs.cli.output import Messages, Shape, TableRow, emit, needs_stdout, print_table, printable
 from dibs.config import seconds
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
+from dibs.stores.http.names import MARK, decoded
 
 if TYPE_CHECKING:
     from dibs.cli.keys_local import LocalKeys
 
     type KeyAccess = RemoteKeys | LocalKeys
 
-_HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
+_HEAD: TableRow = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
 
 _TIMES = ("CREATED", "EXPIRES")
 
@@ -52,21 +54,12 @@ def keys() -> None:
 def _access_options(command: Callable[..., int]) -> Callable[..., int]:
     for option in (
         options.as_json,
-        options.store_name,
         click.option("--config", metavar="FILE", help="The settings of `dibs serve`."),
         click.option(
             "--leases", metavar="URL", help="The service's leases, if its records are there too."
         ),
         click.option("--records", metavar="URL", help="The service's records."),
-        click.option(
-            "--server",
-            "--url",
-            "server",
-            metavar="URL",
-            callback=options.before_or_after,
-            help="A running service to use instead. Default: DIBS_URL, if it is a service and no "
-            "records are given.",
-        ),
+        options.server,
     ):
         command = option(command)
     return command
@@ -112,15 +105,18 @@ def create(
     access = access_by(messages, **where)
     made = access.create(asked) | {"url": access.place}
     try:
-        _hand_over(made, as_json=as_json)
+        if as_json:
+            emit(made)
+        else:
+            print(made["key"], flush=True)
     except OSError:
         take_back(access, made["id"], messages)
         raise
     for given, directory in slashes_added(prefixes):
         messages.show("note", f"--prefix {given} means the directory {directory}")
     if not as_json:
-        told = f"created key {made['id']} ({made['name']}) in {access.place}: {_good_for(made)}"
-        messages.show("made", f"{told}\n{_GIVING}")
+        text = f"created key {made['id']} ({made['name']}) in {access.place}: {_good_for(made)}"
+        messages.show("made", f"{text}\n{_GIVING}")
     return 0
 
 
@@ -176,8 +172,8 @@ def revoke(
     key_id = _id_of(key, known)
     gone = access.revoke(key_id) if key_id else None
     if gone is None:
-        told = f"no key {key} in {access.place}: see `dibs keys list`"
-        messages.show("error", told, exit_code=FREE)
+        text = f"no key {key} in {access.place}: see `dibs keys list`"
+        messages.show("error", text, exit_code=FREE)
         return FREE
     if _administrators(known) == [key_id]:
         messages.show("warning", _NOBODY_LEFT)
@@ -198,8 +194,8 @@ def rotate_secret(config: str | None, records: str | None) -> int:
     """Replace the secret that signs tokens and sessions.
 
     Run it beside the service's records, or where DIBS_SERVER_SECRET_FILE is. Servers that share the file
-    use the new secret at once. They accept the old one for the lifetime of a token, about a minute; then
-    whoever signed in at the dashboard before has to sign in again. API keys stay as they are.
+    use the new secret at once. They accept the old one for the lifetime of a token, about a minute. Then
+    all dashboard users must sign in again. API keys stay as they are.
     """
     with needing("server"):
         from dibs.cli.keys_local import rotate
@@ -211,7 +207,6 @@ def rotate_secret(config: str | None, records: str | None) -> int:
 def access_by(
     messages: Messages,
     *,
-    server: str | None,
     records: str | None,
     leases: str | None,
     config: str | None,
@@ -220,7 +215,7 @@ def access_by(
 
     Raises `UsageError` for options that contradict each other.
     """
-    beside = bool(records or leases or config)
+    server, beside = options.url_asked(), bool(records or leases or config)
     if server is not None and beside:
         raise click.UsageError("give either --server, or --records, --leases and --config")
     name = options.store_asked()
@@ -292,12 +287,12 @@ def wanted(
     """The body of `POST /v1/keys`. Raises `UsageError`."""
     with needing("http"):
         from dibs.server.auth.api_key import MAX_LIFE, check_name
-        from dibs.server.auth.policy import read_prefix, read_scopes, reduced, write_prefix
+        from dibs.server.auth.policy import read_prefix, reduced, write_prefix
     try:
         check_name(name)
         shape: Shape = {
             "name": name,
-            "scopes": sorted(read_scopes(scopes)),
+            "scopes": sorted(_scopes(scopes)),
             "prefixes": [
                 write_prefix(each) for each in reduced(map(read_prefix, prefixes)) if each
             ],
@@ -311,11 +306,30 @@ def wanted(
     return shape
 
 
+def _scopes(given: Sequence[str]) -> set[str]:
+    """Scopes by their names. One text can have several, separated by commas.
+
+    Raises `ValueError` for an unknown name, and if there is none at all.
+    """
+    from dibs.server.auth.policy import Scope
+
+    words = {word.strip().lower() for text in given for word in text.split(",") if word.strip()}
+    known = ", ".join(Scope)
+    if not words:
+        raise ValueError(f"a key needs a scope: {known}")
+    for word in words - set(Scope):
+        raise ValueError(f"{word!r} is no scope: there are {known}")
+    return words
+
+
 def slashes_added(prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Prefixes without a slash at their end, each with the directory that it stands for."""
-    from dibs.server.auth.policy import lacks_slash, read_prefix, write_prefix
+    from dibs.server.auth.policy import read_prefix, write_prefix
 
-    return ((each, write_prefix(read_prefix(each))) for each in prefixes if lacks_slash(each))
+    for each in prefixes:
+        raw = decoded(each.removeprefix(MARK)) if each.startswith(MARK) else os.fsencode(each)
+        if not raw.endswith(b"/"):
+            yield each, write_prefix(read_prefix(each))
 
 
 def take_back(access: "KeyAccess", key_id: str, messages: Messages) -> None:
@@ -323,8 +337,8 @@ def take_back(access: "KeyAccess", key_id: str, messages: Messages) -> None:
     try:
         access.revoke(key_id)
     except DibsError as error:
-        told = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
-        messages.show("warning", f"key {key_id}: {told} ({error})")
+        text = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
+        messages.show("warning", f"key {key_id}: {text} ({error})")
     else:
         messages.show("warning", f"key {key_id}: nobody has seen it, so it was revoked")
 
@@ -350,21 +364,13 @@ def _administrators(known: list[Shape]) -> list[str]:
     ]
 
 
-def _hand_over(made: Shape, *, as_json: bool) -> None:
-    """Show the key. Raises `OSError` if it can't be, for all that is known here."""
-    if not as_json:
-        print(made["key"], flush=True)
-        return
-    emit(made)
-
-
 def _good_for(key: Shape) -> str:
     where = ", ".join(key["prefixes"]) or "everything"
     until = f", until {key['expires_at']}" if key["expires_at"] else ""
     return f"{', '.join(key['scopes'])} in {where}{until}"
 
 
-def _row(key: Shape) -> Row:
+def _row(key: Shape) -> TableRow:
     end = f"revoked {key['revoked_at']}" if key["revoked_at"] else key["expires_at"] or ""
     if key["expires_at"] and not key["good"] and not key["revoked_at"]:
         end = f"expired {end}"

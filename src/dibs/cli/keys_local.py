@@ -1,15 +1,14 @@
 """API keys managed in the service's records; this needs write access there, but no key."""
 
 import asyncio
-import getpass
-import socket
 from collections.abc import Awaitable, Callable, Sequence
+from socket import gethostname
 from typing import Any
 
 import click
 import msgspec
 
-from dibs.cli.options import configured_store_url, service_meant
+from dibs.cli.options import configured_store_url, service_meant, user_name
 from dibs.cli.output import Messages, Shape
 from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
@@ -32,7 +31,9 @@ class LocalKeys:
         self._stores = stores
         """Where servers that cannot read the records look for revoked keys."""
         self.place = redacted(url)
-        self._who = Principal("", _somebody(), frozenset(Scope), EVERYTHING)
+        self._who = Principal(
+            "", f"{user_name() or 'somebody'} at {gethostname()}", frozenset(Scope), EVERYTHING
+        )
 
     def create(self, wanted: Shape) -> Shape:
         async def created(admin: KeyAdmin, _: KeyService) -> KeyMade:
@@ -113,19 +114,10 @@ def rotate(records: str | None, config: str | None) -> str:
     settings = read_config(config, given, default_store=configured_store_url())
     service = None if records or config or settings.secret_file else service_meant()
     if service is not None:
-        told = "run this on its machine, with --records URL or DIBS_SERVER_SECRET_FILE"
-        raise click.UsageError(f"{service.place} names a service: {told}")
+        hint = "run this on its machine, with --records URL or DIBS_SERVER_SECRET_FILE"
+        raise click.UsageError(f"{service.place} names a service: {hint}")
     path = settings.secret_path
     if path is not None and not settings.secret and not path.exists():
         raise NotConfigured(f"no file {path}: `dibs serve` has never run with these records")
     settings.secrets().rotate(TOKEN_LIFETIME + TOKEN_LEEWAY)
     return str(settings.secret_path)
-
-
-def _somebody() -> str:
-    """The user and host, as the audit log shows them."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "somebody"
-    return f"{user} at {socket.gethostname()}"

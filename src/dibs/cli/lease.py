@@ -1,6 +1,5 @@
 """`dibs acquire`, `renew`, `release` and `revoke`: leases that outlive a command, and the end of others'."""
 
-import getpass
 import re
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,7 +11,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, NOT_ACQUIRED
-from dibs.cli.options import KINDS, Kind, base64_name, bytes_of, find
+from dibs.cli.options import KINDS, Kind, base64_name, find, user_name
 from dibs.cli.output import (
     Messages,
     counted,
@@ -48,7 +47,7 @@ _FEWEST = 22
         "dibs release db/migrate -L LOCK-ID",
     )
 )
-@click.argument("name", type=options.Spelt())
+@click.argument("name", type=options.Name())
 @click.option(
     "-T", "--ttl", required=True, metavar="TIME", help="The lease ends after this time, such as 5m."
 )
@@ -93,9 +92,7 @@ def acquire(as_json: bool, **wanted: Any) -> int:
     except BackendUnavailable as error:
         if not error.busy:
             raise
-        messages.fail(
-            error, NOT_ACQUIRED
-        )  # another transaction has the row; the store itself is well
+        messages.fail(error, NOT_ACQUIRED)  # another transaction has the row
         return NOT_ACQUIRED
     except RuntimeError:
         signals.check()  # within the standard library's locks an interrupt may become this
@@ -113,14 +110,26 @@ def _check(wanted: dict[str, Any]) -> None:
 
 
 def _acquire(wanted: dict[str, Any], messages: Messages, signals: Signals, as_json: bool) -> int:
-    kind: Acquirable = wanted["kind"] or ("semaphore" if wanted["capacity"] > 1 else "lock")
-    ttl, wait = ttl_of(wanted["ttl"]), wait_of(wanted["wait"])
-    name = bytes_of(wanted["name"], wanted["is_base64"])
-    with options.open_client(wanted["url"]) as client:
+    kind: _Acquirable = wanted["kind"] or ("semaphore" if wanted["capacity"] > 1 else "lock")
+    ttl, wait, name = ttl_of(wanted["ttl"]), wait_of(wanted["wait"]), wanted["name"]
+    person = "/".join(filter(None, (gethostname(), user_name())))  # no process: this one ends
+    with options.open_client() as client:
         leases = unattended(client, kind, name)
+        ask = None if wait == 0 else partial(client.status, name, kind)
         try:
-            ask = partial(client.status, name, kind)
-            held = _held(leases, wanted, ttl, wait, messages, signals, ask)
+            with WaitProgress(messages, ask, check=signals.check) as progress:
+                asking = leases.acquire(
+                    wanted["client_id"] or person,
+                    ttl,
+                    units=wanted["units"],
+                    capacity=wanted["capacity"],
+                    note=wanted["note"] or "",
+                    priority=wanted["priority"] or 0,
+                    wait=wait,
+                    lease_id=wanted["lock_id"],
+                    on_wait=progress.tell,
+                )
+                held = step(asking)
             early = signals.hold()
         except Interrupted:
             leases.give_up()  # it may have been granted in this moment
@@ -129,7 +138,7 @@ def _acquire(wanted: dict[str, Any], messages: Messages, signals: Signals, as_js
             step(leases.release(held.id))
             raise Interrupted(early)
         try:
-            _tell(held, ttl, as_json)
+            _print_lease(held, ttl, as_json)
         except OSError:
             step(leases.release(held.id))  # the id was not printed, so no one can release it later
             raise
@@ -138,39 +147,7 @@ def _acquire(wanted: dict[str, Any], messages: Messages, signals: Signals, as_js
     return 0
 
 
-def _held(
-    leases: ManualLeases,
-    wanted: dict[str, Any],
-    ttl: float,
-    wait: float | None,
-    messages: Messages,
-    signals: Signals,
-    ask: Callable[[], object],
-) -> "ManualLease":
-    with WaitProgress(messages, None if wait == 0 else ask, check=signals.check) as progress:
-        asking = leases.acquire(
-            wanted["client_id"] or _somebody(),
-            ttl,
-            units=wanted["units"],
-            capacity=wanted["capacity"],
-            note=wanted["note"] or "",
-            priority=wanted["priority"] or 0,
-            wait=wait,
-            lease_id=wanted["lock_id"],
-            on_wait=progress.tell,
-        )
-        return step(asking)
-
-
-def _somebody() -> str:
-    """The default owner: host and user, without a process, as this one ends."""
-    try:
-        return f"{gethostname()}/{getpass.getuser()}"
-    except (OSError, KeyError):
-        return gethostname()
-
-
-def _tell(held: "ManualLease", ttl: float, as_json: bool) -> None:
+def _print_lease(held: "ManualLease", ttl: float, as_json: bool) -> None:
     if not as_json:
         print(f"LOCK-ID: {held.id}\nSEQUENCER: {held.token}", flush=True)
         return
@@ -197,7 +174,7 @@ def _advice(held: "ManualLease", ttl: float) -> str:
     )
 
 
-type Acquirable = Literal["lock", "semaphore"]
+type _Acquirable = Literal["lock", "semaphore"]
 
 lock_id = click.option(
     "-L",
@@ -265,7 +242,7 @@ def with_id[T](
 @click.command(
     epilog=options.examples("dibs renew db/migrate --ttl 5m -L 1BacdUiyei_Fk14QZRNvzzWT")
 )
-@click.argument("name", type=options.Spelt())
+@click.argument("name", type=options.Name())
 @lock_id
 @click.option(
     "-T", "--ttl", required=True, metavar="TIME", help="The lease ends this time from now."
@@ -278,9 +255,7 @@ def renew(
     name: bytes,
     lock_id: str,
     ttl: str,
-    is_base64: bool,
     kind: Kind | None,
-    url: str | None,
     as_json: bool,
 ) -> int:
     """Renew the lease on NAME with this id, for --ttl from now.
@@ -288,9 +263,9 @@ def renew(
     A renewal never shortens a lease. Nothing renews it again: repeat the command in time. Exits with 76 if
     the lease has ended. Then stop your work: another holder may have NAME.
     """
-    wanted, lease_id, plain = ttl_of(ttl), id_of(lock_id), bytes_of(name, is_base64)
-    with options.open_client(url) as client:
-        key, left = with_id(client, kind, plain, lambda leases: leases.renew(lease_id, wanted))
+    wanted, lease_id = ttl_of(ttl), id_of(lock_id)
+    with options.open_client() as client:
+        key, left = with_id(client, kind, name, lambda leases: leases.renew(lease_id, wanted))
     if as_json:
         emit(name_shape(key) | {"renewed": True, "ttl": wanted, "expires_in": round(left, 3)})
     else:
@@ -300,22 +275,20 @@ def renew(
 
 
 @click.command(epilog=options.examples("dibs release db/migrate -L 1BacdUiyei_Fk14QZRNvzzWT"))
-@click.argument("name", type=options.Spelt())
+@click.argument("name", type=options.Name())
 @lock_id
 @base64_name
 @options.kind
 @options.store
 @options.as_json
-def release(
-    name: bytes, lock_id: str, is_base64: bool, kind: Kind | None, url: str | None, as_json: bool
-) -> int:
+def release(name: bytes, lock_id: str, kind: Kind | None, as_json: bool) -> int:
     """Release the lease on NAME with this id, or leave the queue.
 
     Exits with 76 if the lease has already ended. To end another holder's lease, use `dibs revoke`.
     """
-    lease_id, plain = id_of(lock_id), bytes_of(name, is_base64)
-    with options.open_client(url) as client:
-        key, _ = with_id(client, kind, plain, lambda leases: leases.release(lease_id))
+    lease_id = id_of(lock_id)
+    with options.open_client() as client:
+        key, _ = with_id(client, kind, name, lambda leases: leases.release(lease_id))
     if as_json:
         emit(name_shape(key) | {"released": True})
     else:
@@ -335,16 +308,14 @@ def release(
 @options.kind
 @options.store
 @options.as_json
-def revoke(
-    name: bytes, reason: str, at_once: bool, kind: Kind | None, url: str | None, as_json: bool
-) -> int:
+def revoke(name: bytes, reason: str, at_once: bool, kind: Kind | None, as_json: bool) -> int:
     """End the lease of another holder of NAME.
 
     The holder cannot renew any more. NAME is free when the lease runs out, or at once with --now.
 
     Exit codes: 0 revoked, 1 NAME was not held.
     """
-    with options.open_to_look(url) as client:
+    with options.open_to_look() as client:
         status = find(client, name, kind)
         found = next(each for each in KINDS if each == kind_of(status.key))
         count = client.revoke(name, reason=reason, now=at_once, kind=found)
@@ -358,7 +329,7 @@ def revoke(
             | {"revoked": count, "ends_in": round(ends_in, 3) if is_known else None}
         )
     else:
-        print(_told(status, count, ends_in if is_known else None))
+        print(_revoked(status, count, ends_in if is_known else None))
     return 0 if count else FREE
 
 
@@ -369,7 +340,7 @@ def _danger(status: Status) -> str:
     )
 
 
-def _told(status: Status, count: int, ends_in: float | None) -> str:
+def _revoked(status: Status, count: int, ends_in: float | None) -> str:
     name = shown(status.key)
     if not count:
         return f"{name} is not held"

@@ -12,10 +12,10 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import needing
-from dibs.cli.options import Kind, base64_name, bytes_of, decode, written
+from dibs.cli.options import Kind, base64_name, decode, written
 from dibs.cli.output import (
-    Row,
     Shape,
+    TableRow,
     emit,
     kind_of,
     last_end,
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
     from dibs.cli.service import Remote
 
-_HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
+_HEAD: TableRow = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 
 _TICK = re.compile(rb"tasklock:.+@\d{4,}-\d\d-\d\dT[\d:.]+Z", re.DOTALL)
 """The lock of one run of a scheduled task: see `tasks.definition.Scheduled.tick_name`."""
 
 
 REST = 4
-"""With `--watch`, the pause between two reads is at least so many times as long as a read."""
+"""Shortest pause between two reads with `--watch`, in times that a read takes."""
 
 
 def _waiting(status: Status) -> int:
@@ -95,27 +95,24 @@ ORDERS: dict[str, Callable[[Status], float]] = {
 @options.as_json
 def listing(
     prefix: bytes,
-    is_base64: bool,
     locks: bool,
     watch: bool,
     every: float,
     kind: Kind | None,
-    url: str | None,
     **how: Any,
 ) -> int:
     """List what is held or waited for.
 
     With PREFIX, only names that begin with it.
     """
-    prefix = bytes_of(prefix, is_base64)
     if watch and (locks or how["as_json"]):
         raise click.UsageError("--watch shows a table: leave out --locks and --json")
     if watch and not sys.stdout.isatty():
         raise click.UsageError("--watch needs a terminal; in a pipe use `dibs events`")
     if locks:
-        _list_locks(prefix, kind, url, **how)
+        _list_locks(prefix, kind, **how)
         return 0
-    with options.open_client(url) if watch else options.open_to_look(url) as client:
+    with options.open_client() if watch else options.open_to_look() as client:
 
         def look() -> Iterable[Status]:
             found: Iterable[Status] = client.list(prefix, kind)
@@ -165,7 +162,7 @@ class _Watch:
         self._order = order
         self._is_decoded = is_decoded
         self._found: list[Status] = []
-        self._told = ""
+        self._title = ""
 
     def run(self) -> None:
         """Go on until interrupted. Raises `BackendUnavailable` if not even the first read succeeds."""
@@ -180,7 +177,7 @@ class _Watch:
                 try:
                     pause = self._read(console.size.height)
                 except BackendUnavailable as error:
-                    self._told, pause = str(error), self._every
+                    self._title, pause = str(error), self._every
                 live.update(self._drawn(), refresh=True)
 
     def _read(self, height: int) -> float:
@@ -196,7 +193,7 @@ class _Watch:
                 yield status
 
         self._found = heapq.nsmallest(max(height - 3, 1), counted(), _rank(self._order))
-        self._told = f"{count} in use, {waiting} waiting; by {self._order}; Ctrl-C ends"
+        self._title = f"{count} in use, {waiting} waiting; by {self._order}; Ctrl-C ends"
         return max(self._every, REST * (time.monotonic() - begun))
 
     def _drawn(self) -> "Group":
@@ -209,13 +206,12 @@ class _Watch:
             table.add_column(Text(title), no_wrap=True, overflow="ellipsis")
         for status in self._found:
             table.add_row(*map(Text, _row(status, self._is_decoded)))
-        return Group(Text(self._told, no_wrap=True, overflow="ellipsis"), table)
+        return Group(Text(self._title, no_wrap=True, overflow="ellipsis"), table)
 
 
 def _list_locks(
     name: bytes,
     kind: Kind | None,
-    url: str | None,
     is_all: bool,
     order: str | None,
     is_decoded: bool | None,
@@ -228,7 +224,7 @@ def _list_locks(
         raise click.UsageError(f"give either --locks or --kind {kind}, not both")
     if as_json and is_decoded:
         raise click.UsageError("give either --json or -D: the JSON of --locks has names in base64")
-    found = held_locks(url, name)
+    found = held_locks(name)
     if as_json:
         for lock in found:
             emit(lock)
@@ -244,7 +240,7 @@ def _is_in_use(status: Status) -> bool:
     return _TICK.fullmatch(status.key) is None
 
 
-def _row(status: Status, is_decoded: bool | None = None) -> Row:
+def _row(status: Status, is_decoded: bool | None = None) -> TableRow:
     waiting = _waiting(status)
     return (
         kind_of(status.key),
@@ -258,14 +254,14 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
 HEAD = ("LOCK-NAME", "LOCK-ID", "CLIENT-ID", "CLIENT-IP", "TTL")
 
 
-def held_locks(url: str | None, name: bytes) -> Iterator[Shape]:
+def held_locks(name: bytes) -> Iterator[Shape]:
     """The held lock of that name, those in a directory (which ends in a slash), or all."""
-    full = options.full_url(url)
+    full = options.full_url()
     if options.is_service(full):
         with needing("http"):
             from dibs.cli.service import Remote
-        return _told(Remote(full), name)
-    return _seen(url, name)
+        return _locks_of(Remote(full), name)
+    return _locks_in_store(name)
 
 
 def row(lock: Shape, *, is_decoded: bool) -> tuple[str, ...]:
@@ -273,11 +269,11 @@ def row(lock: Shape, *, is_decoded: bool) -> tuple[str, ...]:
     name, info = lock["name"], lock["info"]
     if is_decoded:
         name = printable(decoded(name).decode("utf-8", "backslashreplace"))
-    told = (lock["id"], info["client-id"], info["ip"], str(info["ttl"]))
-    return (name, *map(printable, told))
+    cells = (lock["id"], info["client-id"], info["ip"], str(info["ttl"]))
+    return (name, *map(printable, cells))
 
 
-def _told(service: "Remote", name: bytes) -> Iterator[Shape]:
+def _locks_of(service: "Remote", name: bytes) -> Iterator[Shape]:
     """Ask the service, page by page. An empty page can be followed by others."""
     if name and not name.endswith(b"/"):
         found = service.ask("GET", f"/v1/locks/{MARK}{encoded(name)}?kind=lock")
@@ -296,9 +292,9 @@ def _pages(service: "Remote", path: str) -> Iterator[Shape]:
         query = f"?from={MARK}{page['next']}"
 
 
-def _seen(url: str | None, name: bytes) -> Iterator[Shape]:
+def _locks_in_store(name: bytes) -> Iterator[Shape]:
     """In a store."""
-    with options.open_to_look(url) as client:
+    with options.open_to_look() as client:
         if name and not name.endswith(b"/"):
             found: Iterator[Status] = iter((client.status(name, "lock"),))
         else:

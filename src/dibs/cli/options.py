@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import unquote_to_bytes
 
 import click
 
 from dibs.cli.output import kind_of, shown
+from dibs.core.names import Kind as Kind
 from dibs.model import Status
 from dibs.process import start_thread
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from dibs.sync import Client
 
 
-type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
-
 KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
 
 
@@ -31,8 +30,8 @@ def examples(*lines: str) -> str:
 
 
 def before_or_after(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The value of `--url` or `--store`, which may stand before the verb or after it."""
-    name = "url" if "--url" in param.opts else "store"
+    """Note the value of `--url` or `--store`, which may stand before the verb or after it."""
+    name = "store" if "--store" in param.opts else "url"
     if value is not None and ctx.meta.setdefault(name, value) != value:
         raise click.UsageError(f"--{name} is given twice, with different values")
     found: str | None = ctx.meta.get(name)
@@ -48,22 +47,24 @@ store_name = click.option(
     "the file that DIBS_CONFIG names.",
 )
 
+store_url = click.option(
+    "--url",
+    metavar="URL",
+    expose_value=False,
+    callback=before_or_after,
+    help="The store, such as redis://cache or sqlite:////srv/leases.db. Default: DIBS_URL, "
+    "or `url` in the file that DIBS_CONFIG names, or ~/.local/state/dibs/leases.db.",
+)
 
-def store_url[F: Callable[..., Any]](*, expose_value: bool = True) -> Callable[[F], F]:
-    """The option `--url`."""
-    return click.option(
-        "--url",
-        metavar="URL",
-        expose_value=expose_value,
-        callback=before_or_after,
-        help="The store, such as redis://cache or sqlite:////srv/leases.db. Default: DIBS_URL, "
-        "or `url` in the file that DIBS_CONFIG names, or ~/.local/state/dibs/leases.db.",
-    )
+url_argument = click.argument(
+    "given", metavar="[URL]", required=False, expose_value=False, callback=before_or_after
+)
+"""The same URL, for verbs about the store itself."""
 
 
 def store[F: Callable[..., Any]](command: F) -> F:
     """The options `--url` and `--store`."""
-    return store_url()(store_name(command))
+    return store_url(store_name(command))
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
@@ -141,6 +142,33 @@ def check_amounts(wanted: Mapping[str, Any]) -> None:
         raise click.UsageError("a lock has one holder: leave out either --capacity or --kind lock")
 
 
+def _note_base64(ctx: click.Context, param: click.Parameter, is_base64: bool) -> None:
+    ctx.meta["base64"] = is_base64
+
+
+base64_name = click.option(
+    "-B",
+    "--base64",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_note_base64,
+    help="The name is given in URL-safe base64.",
+)
+
+
+def bytes_of(name: bytes) -> bytes:
+    """The name that is meant: with -B it is given in base64."""
+    if not click.get_current_context().meta.get("base64"):
+        return name
+    from dibs.stores.http.names import MARK, decoded
+
+    try:
+        return decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
+    except ValueError:
+        raise click.UsageError("-B: the name must be URL-safe base64") from None
+
+
 class Prefix(click.ParamType[bytes]):
     """A prefix of names, as bytes."""
 
@@ -153,7 +181,7 @@ class Prefix(click.ParamType[bytes]):
         raw = value if isinstance(value, bytes) else os.fsencode(value)
         if _is_url(raw):
             self.fail("this is a store's URL: give it with --url", param, ctx)
-        return raw
+        return bytes_of(raw)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -168,27 +196,26 @@ class Name(Prefix):
     """A name as bytes: what the shell gave us, UTF-8 or not."""
 
     name = "name"
-    longest = 512
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
         """The bytes of the argument."""
         raw = super().convert(value, param, ctx)
-        if not 1 <= len(raw) <= self.longest:
+        if not 1 <= len(raw) <= 512:
             self.fail(f"a name must be 1 to 512 bytes long; this one is {len(raw)}", param, ctx)
         return raw
-
-
-class Spelt(Name):
-    """A name, perhaps in base64: see `naming.bytes_of`."""
-
-    longest = 1024
 
 
 def _is_url(raw: bytes) -> bool:
     scheme, mark, _ = raw.partition(b"://")
     return bool(mark) and scheme.lower().decode("ascii", "replace") in SCHEMES
+
+
+def url_asked() -> str | None:
+    """The URL given with `--url`, `--server` or as an argument."""
+    url: str | None = click.get_current_context().meta.get("url")
+    return url
 
 
 def store_asked() -> str | None:
@@ -197,7 +224,7 @@ def store_asked() -> str | None:
     return name
 
 
-def open_client(url: str | None) -> "Client":
+def open_client() -> "Client":
     """The client for `--url`, for `--store`, or for the settings."""
     import logging
 
@@ -205,7 +232,7 @@ def open_client(url: str | None) -> "Client":
 
     # The verbs print what matters, so the library's log is dropped.
     logging.getLogger("dibs").addHandler(logging.NullHandler())
-    name = store_asked()
+    url, name = url_asked(), store_asked()
     if url and name:
         raise click.UsageError("give either --url or --store, not both")
     if name and "://" in name:
@@ -236,20 +263,20 @@ def missing_file(client: "Client") -> str:
     return ""
 
 
-def open_to_look(url: str | None) -> "Client":
-    """The same client; an empty store instead of a file that is not there: looking must not make it."""
+def open_to_look() -> "Client":
+    """The same client, but an empty store if the SQLite file does not exist: reading must not create it."""
     from dibs import sync
 
-    client = open_client(url)
+    client = open_client()
     return sync.connect("memory://") if missing_file(client) else client
 
 
-def full_url(url: str | None) -> str:
+def full_url() -> str:
     """The URL of the store that `open_client` opens, with its password."""
     from dibs.settings import configured_store
 
-    with open_client(url) as client:  # it says what is wrong with a store
-        if url:
+    with open_client() as client:  # it says what is wrong with a store
+        if url := url_asked():
             return url
         found = configured_store(store_asked())
         return client.url if found is None else found.url
@@ -260,10 +287,6 @@ def is_service(url: str) -> bool:
     return url.partition(":")[0].lower() in ("http", "https")
 
 
-base64_name = click.option(
-    "-B", "--base64", "is_base64", is_flag=True, help="NAME or PREFIX is URL-safe base64."
-)
-
 decode = click.option(
     "-D/ ",
     "--decode/--no-decode",
@@ -271,20 +294,6 @@ decode = click.option(
     default=None,
     help="Print names as text, or in URL-safe base64.",
 )
-
-
-def bytes_of(name: bytes, is_base64: bool) -> bytes:
-    """The name that is meant."""
-    if is_base64:
-        from dibs.stores.http.names import MARK, decoded
-
-        try:
-            name = decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
-        except ValueError:
-            raise click.UsageError("-B: NAME must be URL-safe base64") from None
-    if len(name) > Name.longest:
-        raise click.UsageError(f"a name must be 1 to 512 bytes long; this one is {len(name)}")
-    return name
 
 
 def written(key: bytes, is_decoded: bool | None) -> str:
@@ -319,6 +328,9 @@ def in_use(client: "Client", name: bytes, kinds: Iterable[Kind]) -> list[Status]
     return [status for status in statuses if status.holders or status.waiting or status.waiters]
 
 
+COMPLETE = "_DIBS_COMPLETE"
+"""The variable with which a shell asks for completions: see `dibs completion`."""
+
 COMPLETION_WAIT = 0.3
 """Seconds that Tab waits for a store."""
 
@@ -332,7 +344,7 @@ def names_in_use(ctx: click.Context, incomplete: str) -> list[str]:
 
     def look() -> None:
         try:
-            with ctx.scope(cleanup=False), open_to_look(ctx.params.get("url")) as client:
+            with ctx.scope(cleanup=False), open_to_look() as client:
                 statuses = client.list(os.fsencode(incomplete), ctx.params.get("kind"))
                 found.extend(filter(None, map(_word, islice(statuses, MOST_NAMES))))
         except Exception:  # noqa: BLE001, S110 - then there is nothing to choose from
@@ -356,6 +368,7 @@ def server[F: Callable[..., Any]](command: F) -> F:
         "--url",
         "server",
         metavar="URL",
+        expose_value=False,
         callback=before_or_after,
         help="The service, such as https://locks.example.com [DIBS_URL].",
     )
@@ -396,3 +409,13 @@ def _configured() -> "StoreSettings | None":
     if found is None and name is not None:
         raise click.UsageError(f"no store {name!r} in the settings")
     return found
+
+
+def user_name() -> str:
+    """The user who runs this; empty if the system knows none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

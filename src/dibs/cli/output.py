@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import click
 
@@ -44,44 +44,30 @@ class Unwritten(OSError):
     """stdout cannot be written, for example because its disk is full."""
 
 
-class _Stdout:
+class WatchedStdout:
     """stdout whose write errors are `Unwritten`, unlike those of other files."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
+        self.plain: TextIO = sys.stdout
 
     def write(self, text: str) -> int:
-        with _telling():
-            return self._stream.write(text)
+        """Write text."""
+        return self._watch(partial(self.plain.write, text))
 
     def flush(self) -> None:
-        with _telling():
-            self._stream.flush()
+        """Write what is buffered."""
+        self._watch(self.plain.flush)
+
+    def _watch[T](self, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except BrokenPipeError:
+            raise  # the reader has ended, such as `head`
+        except OSError as error:
+            raise Unwritten(error.errno, error.strerror) from error
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def _telling() -> Generator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise  # the reader has ended, such as `head`
-    except OSError as error:
-        raise Unwritten(error.errno, error.strerror) from error
-
-
-@contextmanager
-def watched_stdout() -> Generator[None]:
-    """Raises `Unwritten` in the block, or at its end, if stdout cannot be written."""
-    plain = sys.stdout
-    sys.stdout = cast("TextIO", _Stdout(plain))
-    try:
-        yield
-        sys.stdout.flush()
-    finally:
-        sys.stdout = plain
+        return getattr(self.plain, name)
 
 
 def discard_stdout() -> None:
@@ -141,15 +127,9 @@ def holders(status: Status) -> str:
 
 
 def state(status: Status) -> str:
-    """Units taken, if there are several, and the holders."""
-    return taken(status) + holders(status)
-
-
-def taken(status: Status) -> str:
-    """Units taken, as a beginning; empty if there is one unit, or no bound."""
-    if not status.holders or not 1 < status.capacity < MANY:
-        return ""
-    return f"{status.used} of {status.capacity}: "
+    """Units taken, if there is a bound above one, and the holders."""
+    is_counted = status.holders and 1 < status.capacity < MANY
+    return (f"{status.used} of {status.capacity}: " if is_counted else "") + holders(status)
 
 
 def last_end(status: Status) -> str:
@@ -169,7 +149,7 @@ def held_by(holders: Sequence[Holder], count: int = 0) -> str:
 
 
 type Shape = dict[str, Any]
-type Row = tuple[str, ...]
+type TableRow = tuple[str, ...]
 
 
 def emit(shape: Mapping[str, Any]) -> None:
@@ -178,8 +158,8 @@ def emit(shape: Mapping[str, Any]) -> None:
 
 
 def print_table(
-    head: Row,
-    rows: Iterable[Row],
+    head: TableRow,
+    rows: Iterable[TableRow],
     *,
     headless: bool,
     empty: str = "Nothing is held.",
@@ -228,7 +208,7 @@ def status_shape(status: Status, *, decode: bool = True) -> Shape:
         "holders": [holder_shape(holder) for holder in status.holders],
         "waiting": max(status.waiting, len(status.waiters)),
         "waiters": [
-            _fields(waiter, "owner lease units priority waited note") for waiter in status.waiters
+            fields_of(waiter, "owner lease units priority waited note") for waiter in status.waiters
         ],
         "last_token": status.last_token,
     }
@@ -236,16 +216,10 @@ def status_shape(status: Status, *, decode: bool = True) -> Shape:
 
 def holder_shape(holder: Holder) -> Shape:
     """A holder."""
-    names = "owner lease token units slots held_for expires_in note state"
-    return _fields(holder, names)
+    return fields_of(holder, "owner lease token units slots held_for expires_in note state")
 
 
-def finding_shape(finding: Finding) -> Shape:
-    """A finding of `dibs doctor`."""
-    return _fields(finding, "about level told advice")
-
-
-def _fields(record: Holder | Waiter | Finding, names: str) -> Shape:
+def fields_of(record: Holder | Waiter | Finding, names: str) -> Shape:
     """These fields of a record, with seconds rounded to milliseconds."""
     found = {name: getattr(record, name) for name in names.split()}
     return {

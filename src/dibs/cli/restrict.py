@@ -1,5 +1,6 @@
 """`dibs restrict …` and `dibs move`: where the locks of a directory may be, and where they are."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
+from dibs.cli.options import base64_name, bytes_of, decode
 from dibs.cli.output import Messages, Shape, counted, emit, print_table, printable
 from dibs.config import seconds
 from dibs.stores.http.names import MARK, decoded, encoded
@@ -17,52 +19,37 @@ from dibs.stores.http.names import MARK, decoded, encoded
 if TYPE_CHECKING:
     from dibs.cli.service import Remote
 
-in_base64 = click.option(
-    "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
-)
+_LONGEST = 30 * 86400.0
+"""Seconds of the longest deadline that a service accepts."""
 
 
-class _Deadline(click.ParamType[float | None]):
-    """A duration, or `never`."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | None:
-        if value is None or isinstance(value, float):
-            return value
-        if value == "never":
-            return None
-        try:
-            found = seconds(value, "--deadline")
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not 0 < found <= _LONGEST:
-            self.fail("--deadline must be more than 0 s and at most 30 days", param, ctx)
-        return found
+def _seconds(ctx: click.Context, param: click.Parameter, given: str) -> float | None:
+    """The deadline in seconds; None for `never`."""
+    if given == "never":
+        return None
+    try:
+        found = seconds(given, "--deadline")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not 0 < found <= _LONGEST:
+        raise click.BadParameter("--deadline must be more than 0 s and at most 30 days")
+    return found
 
 
 deadline_option = click.option(
     "--deadline",
-    type=_Deadline(),
+    metavar="TIME",
+    callback=_seconds,
     default="15m",
     show_default=True,
     help="Refuse new acquires at once, and revoke leases that remain after this time. "
     "`never`: refuse and revoke nothing, and move once the directory is idle.",
 )
 
-decode = click.option(
-    "-D/ ",
-    "--decode/--no-decode",
-    "is_decoded",
-    default=True,
-    help="Print directories as text (the default), or in URL-safe base64.",
-)
 
-
-def service(url: str | None) -> "Remote":
+def service() -> "Remote":
     """The service to use. Raises `UsageError` if none is given."""
+    url = options.url_asked()
     if url and options.store_asked():
         raise click.UsageError("give either --server or --store, not both")
     named = None if url else options.configured_service()
@@ -74,22 +61,15 @@ def service(url: str | None) -> "Remote":
     return Remote(found)
 
 
-def segment(directory: str, *, is_base64: bool) -> str:
+def segment(directory: str) -> str:
     """A directory in a path, with its slash; empty for `/`, which is everything."""
-    if is_base64:
-        try:
-            raw = decoded(directory.removeprefix(MARK))
-        except ValueError as error:
-            raise click.UsageError(f"{directory!r} is {error}") from None
-    else:
-        raw = directory.encode("utf-8", "surrogateescape")
-    raw = raw.removesuffix(b"/")
+    raw = bytes_of(os.fsencode(directory)).removesuffix(b"/")
     return f"/{MARK}{encoded(raw)}/" if raw else ""
 
 
-def shown(directory: str, *, is_decoded: bool) -> str:
+def shown(directory: str, *, is_decoded: bool | None) -> str:
     """A directory from a service's answer, for people."""
-    if not is_decoded:
+    if is_decoded is False:
         return directory
     return printable(decoded(directory).decode("utf-8", "backslashreplace")) + "/"
 
@@ -113,19 +93,19 @@ _LISTS: tuple[str, ...] = (
 )
 
 
+_MEANT = {
+    "show": "get",
+    "ls": "list",
+    "put": "set",
+    **dict.fromkeys(("del", "remove", "rm"), "delete"),
+}
+
+
 class _Aliased(click.Group):
     """Accepts other words for its verbs."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        meant = {
-            "show": "get",
-            "ls": "list",
-            "put": "set",
-            **dict.fromkeys(("del", "remove", "rm"), "delete"),
-        }
-        return super().resolve_command(ctx, [meant.get(args[0], args[0]), *args[1:]])
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _MEANT.get(cmd_name, cmd_name))
 
 
 @click.group(
@@ -145,7 +125,7 @@ def restrict() -> None:
 @restrict.command(epilog=options.examples("dibs restrict get locks shop/"))
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
-@in_base64
+@base64_name
 @decode
 @options.no_header
 @options.server
@@ -153,13 +133,11 @@ def restrict() -> None:
 def get(
     api: str,
     directory: str,
-    is_base64: bool,
-    server: str | None,
     as_json: bool,
-    **how: bool,
+    **how: Any,
 ) -> int:
     """Show the restriction on a directory. Exits with 1 if there is none."""
-    found = _ask("GET", api, directory, server, is_base64=is_base64)
+    found = _ask("GET", api, directory)
     if found is None:
         return _none(directory, as_json=as_json)
     _print([found], as_json=as_json, **how)
@@ -172,10 +150,10 @@ def get(
 @options.no_header
 @options.server
 @options.as_json
-def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> int:
+def listing(api: str | None, as_json: bool, **how: Any) -> int:
     """List the restrictions that your API key may see."""
     with needing("http"):
-        _print(list(_all(api, server)), as_json=as_json, **how)
+        _print(list(_all(api)), as_json=as_json, **how)
     return 0
 
 
@@ -195,7 +173,7 @@ def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> 
 )
 @click.option("--exclude-region", multiple=True, metavar="NAMES", help="Denied regions.")
 @deadline_option
-@in_base64
+@base64_name
 @options.server
 @options.as_json
 def set_(
@@ -206,8 +184,6 @@ def set_(
     region: tuple[str, ...],
     exclude_region: tuple[str, ...],
     deadline: float | None,
-    is_base64: bool,
-    server: str | None,
     as_json: bool,
 ) -> int:
     """Restrict a directory; replaces its earlier restriction.
@@ -217,19 +193,19 @@ def set_(
     """
     lists = map(_names, (region, exclude_region, provider, exclude_provider))
     body: Shape = {**dict(zip(_LISTS, lists, strict=True)), "deadline": deadline}
-    _ask("PUT", api, directory, server, body, is_base64=is_base64)
+    _ask("PUT", api, directory, body)
     return _done("Set", "set_restriction", api, directory, as_json=as_json)
 
 
 @restrict.command(epilog=options.examples("dibs restrict delete locks shop/"))
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
-@in_base64
+@base64_name
 @options.server
 @options.as_json
-def delete(api: str, directory: str, is_base64: bool, server: str | None, as_json: bool) -> int:
+def delete(api: str, directory: str, as_json: bool) -> int:
     """Delete a restriction. The directory stays where it is. Exits with 1 if there is none."""
-    if _ask("DELETE", api, directory, server, is_base64=is_base64) is None:
+    if _ask("DELETE", api, directory) is None:
         return _none(directory, as_json=as_json)
     return _done("Deleted", "deleted_restriction", api, directory, as_json=as_json)
 
@@ -238,22 +214,19 @@ def _ask(
     method: str,
     api: str,
     directory: str,
-    server: str | None,
     body: Shape | None = None,
-    *,
-    is_base64: bool,
 ) -> Any:
     with needing("http"):
-        found = segment(directory, is_base64=is_base64)
+        found = segment(directory)
         if not found:
             raise click.UsageError("DIR must be a directory, such as shop/")
-        return service(server).ask(method, f"/v1/restrict/{quote(api, safe='')}{found}", body)
+        return service().ask(method, f"/v1/restrict/{quote(api, safe='')}{found}", body)
 
 
-def _all(api: str | None, server: str | None) -> Iterator[Shape]:
+def _all(api: str | None) -> Iterator[Shape]:
     """Every page."""
     path = "/v1/restrict/" if api is None else f"/v1/restrict/{quote(api, safe='')}/"
-    query, remote = "", service(server)
+    query, remote = "", service()
     while True:
         page = remote.ask("GET", path + query)
         yield from page["restrictions"]
@@ -283,7 +256,9 @@ def _done(verb: str, what: str, api: str, directory: str, *, as_json: bool) -> i
     return 0
 
 
-def _print(found: Sequence[Shape], *, is_decoded: bool, headless: bool, as_json: bool) -> None:
+def _print(
+    found: Sequence[Shape], *, is_decoded: bool | None, headless: bool, as_json: bool
+) -> None:
     if as_json:
         for each in found:
             emit(each)
@@ -292,16 +267,13 @@ def _print(found: Sequence[Shape], *, is_decoded: bool, headless: bool, as_json:
     print_table(HEAD, rows, headless=headless, empty="There are no restrictions.")
 
 
-def _row(each: Shape, *, is_decoded: bool) -> tuple[str, ...]:
+def _row(each: Shape, *, is_decoded: bool | None) -> tuple[str, ...]:
     lists = (f"[{','.join(each['details'][name])}]" for name in _LISTS)
     directory = shown(each["directory"], is_decoded=is_decoded)
     return (each["api"], directory, each["state"], *lists, each["placement"])
 
 
 _LOOKS_EVERY = 1.0
-
-_LONGEST = 30 * 86400.0
-"""Seconds of the longest deadline that a service accepts."""
 
 
 @click.command(
@@ -314,7 +286,7 @@ _LONGEST = 30 * 86400.0
 @deadline_option
 @click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask before leases would be revoked.")
-@in_base64
+@base64_name
 @options.server
 @options.as_json
 def move(
@@ -323,8 +295,6 @@ def move(
     deadline: float | None,
     wait: bool,
     is_sure: bool,
-    is_base64: bool,
-    server: str | None,
     as_json: bool,
 ) -> int:
     """Move the locks of a directory to another placement; without --to, show where it lives.
@@ -334,7 +304,7 @@ def move(
     are revoked. The service stores the request, so you can stop this command before the move.
     """
     with needing("http"):
-        remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"
+        remote, path = service(), f"/v1/move{segment(directory)}"
         if place is not None:
             if deadline is not None and not is_sure and not as_json and sys.stdin.isatty():
                 _confirm(directory, place, deadline, remote.ask("GET", path))
@@ -342,16 +312,16 @@ def move(
         seen: Shape = remote.ask("GET", path)
         messages, last = Messages(as_json), ""
         while wait and seen["to"]:
-            told = _told(directory, seen)
-            if told != last:
-                messages.show("moving", told)
-            last = told
+            text = _describe(directory, seen)
+            if text != last:
+                messages.show("moving", text)
+            last = text
             time.sleep(_LOOKS_EVERY)
             seen = remote.ask("GET", path)
     if as_json:
         emit({"directory": directory} | seen)
     else:
-        print(_told(directory, seen))
+        print(_describe(directory, seen))
     return 0
 
 
@@ -368,16 +338,16 @@ def _confirm(directory: str, place: str, deadline: float, seen: Shape) -> None:
     click.confirm("Move it?", abort=True, err=True)
 
 
-def _told(directory: str, seen: Shape) -> str:
+def _describe(directory: str, seen: Shape) -> str:
     if not seen["to"]:
         return f"{directory} lives at {seen['place']}"
-    told = f"{directory} moves from {seen['place']} to {seen['to']}"
+    text = f"{directory} moves from {seen['place']} to {seen['to']}"
     if seen["keys"]:
         are, ends = ("is", "Its lease") if seen["keys"] == 1 else ("are", "The last lease")
-        told += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
-        told += f". {ends} ends in {seen['ends_in']:.0f} s unless renewed"
+        text += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
+        text += f". {ends} ends in {seen['ends_in']:.0f} s unless renewed"
     if seen["phase"] == "draining":
-        told += ". New acquires are refused"
+        text += ". New acquires are refused"
     if seen["until"]:
-        told += f", and leases that remain are revoked at {seen['until']}"
-    return told
+        text += f", and leases that remain are revoked at {seen['until']}"
+    return text

@@ -12,10 +12,10 @@ from dibs.cli.exits import LOST, NOT_ACQUIRED
 from dibs.cli.options import KINDS, in_use
 from dibs.cli.output import Messages, holders, kind_of, printable, shown
 from dibs.cli.signals import Interrupted, Signals
-from dibs.cli.supervisor import NotStarted, Supervisor
-from dibs.cli.terminal import Terminal
+from dibs.cli.supervisor import NotStarted, Supervisor, Terminal
 from dibs.cli.waiting import WaitProgress
 from dibs.cli.warden import Warden, now
+from dibs.config import seconds
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOW = "dibs run NAME [OPTIONS] -- CMD [ARGS]..."
 
 
-class Run(click.Command):
+class _RunCommand(click.Command):
     """A verb whose own arguments end at `--`; the rest is the command to run.
 
     As with `flock`, the command can also follow NAME if all options are before NAME.
@@ -47,12 +47,12 @@ class Run(click.Command):
         try:
             rest = super().parse_args(ctx, own)
         except click.UsageError as error:
-            told = error.format_message()
+            message = error.format_message()
             if dashes and isinstance(error, click.MissingParameter):
                 raise click.UsageError(f"NAME stands before --: {_HOW}", ctx) from None
-            if dashes or not told.startswith(("No such option", "Got unexpected extra")):
+            if dashes or not message.startswith(("No such option", "Got unexpected extra")):
                 raise
-            raise click.UsageError(f"put -- before the command: {_HOW} ({told})", ctx) from None
+            raise click.UsageError(f"put -- before the command: {_HOW} ({message})", ctx) from None
         if not command and not ctx.resilient_parsing:
             raise click.UsageError(f"no command given: {_HOW}", ctx)
         ctx.params["command"] = command
@@ -82,7 +82,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 @click.command(
-    cls=Run,
+    cls=_RunCommand,
     epilog=options.examples(
         "dibs run backup -- ./backup.sh               wait until it is free",
         "dibs run -nq backup -- ./backup.sh           skip if it is running, for cron",
@@ -169,7 +169,7 @@ class _Run:
     def run(self) -> int:
         self._signals.install()
         try:
-            with options.open_client(self._wanted["url"]) as client:
+            with options.open_client() as client:
                 return self._run_with(client)
         except NotStarted as error:
             self._messages.show("error", printable(str(error)), exit_code=error.code)
@@ -201,10 +201,10 @@ class _Run:
             if (interrupt := supervisor.interrupt) is not None:
                 raise interrupt
             return supervisor.code
-        self._tell_loss(lease, supervisor.code)
+        self._report_loss(lease, supervisor.code)
         return LOST
 
-    def _tell_loss(self, lease: "Lease", code: int | None) -> None:
+    def _report_loss(self, lease: "Lease", code: int | None) -> None:
         command = printable(self._wanted["command"][0])
         try:
             lease.ensure()
@@ -221,19 +221,19 @@ class _Run:
 
     def _release(self, lease: "Lease") -> None:
         """Release the lease. If that fails or is interrupted, it expires by itself."""
-        lost, told = lease.lost, "the store did not answer"
+        lost, why = lease.lost, "the store did not answer"
         self._signals.end()
         try:
             if lease.release() or lost:
                 return
         except DibsError as error:
-            told = str(error)
+            why = str(error)
         except Interrupted:
-            told = "interrupted"
+            why = "interrupted"
         finally:
             self._signals.hold()
         self._messages.show(
-            "warning", f"the lease was not released and may last until it expires: {told}"
+            "warning", f"the lease was not released and may last until it expires: {why}"
         )
 
 
@@ -263,7 +263,12 @@ def acquire(
     """
     primitive = _primitive(client, wanted, on_lost)
     units = wanted["units"]
-    began, is_away = now(), False
+    limit, is_away = primitive.config.wait, False
+    until = None if limit is None else now() + seconds(limit, "wait")
+
+    def left() -> float | None:
+        return None if until is None else max(until - now(), 0.0)
+
     try:
         return primitive.acquire(units=units, wait=0)
     except AcquireTimeout as error:
@@ -271,18 +276,16 @@ def acquire(
             raise
         _refuse_nested(primitive.key, error.holders, wanted["capacity"] - units)
     except BackendUnavailable as error:
-        waits = primitive.config.wait is None or _left(primitive, began) > 0
-        if wanted["no_wait"] or not waits:
+        if wanted["no_wait"] or left() == 0:
             raise
         messages.show("unavailable", f"still trying: {error}")
         is_away = True
-    wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
 
     def ask() -> None:
         client.status(wanted["name"], primitive.kind)
 
     with WaitProgress(messages, ask, check=check, is_away=is_away) as progress:
-        return primitive.acquire(units=units, wait=wait, on_wait=progress.tell)
+        return primitive.acquire(units=units, wait=left(), on_wait=progress.tell)
 
 
 def _refuse_nested(key: bytes, holders: Sequence[Holder], room: int) -> None:
@@ -295,12 +298,6 @@ def _refuse_nested(key: bytes, holders: Sequence[Holder], room: int) -> None:
             f'the "dibs run" around this command holds {shown(key)} until this command ends, so waiting '
             "for it would never end: use another name, or run the command without a second dibs run"
         )
-
-
-def _left(primitive: "Lock | Semaphore", began: float) -> float:
-    """Seconds left to wait; the quiet try counts."""
-    wait: float = primitive.config.wait  # type: ignore[assignment]  # LockConfig has made it seconds
-    return wait - (now() - began)
 
 
 def _primitive(

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli import options
+from dibs.cli.exits import needing
 from dibs.cli.options import configured_store_url
 from dibs.cli.output import Messages, emit, needs_stdout
-from dibs.errors import NotConfigured
 
 if TYPE_CHECKING:
     from dibs.server.config import ServerConfig
     from dibs.server.main import Server
-
-_NEEDED = "the service needs an extra: pip install 'dibs[server]'"
 
 
 @click.command(
@@ -66,13 +64,9 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
     start, on this machine only, creates an administrator API key and prints it once. On SIGTERM the
     server finishes its requests and exits with 0.
     """
-    try:
+    with needing("server"):
         from dibs.server.config import read_config
         from dibs.server.main import serve as run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("dibs"):
-            raise
-        raise NotConfigured(f"{_NEEDED} ({error.name} is missing)") from error
     settings = read_config(config, given, default_store=configured_store_url())
     unseen = ""
 
@@ -81,7 +75,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
         unseen = server.first_key or ""
         if unseen:
             needs_stdout("the administrator API key would be lost")
-        (_tell_json if as_json else _tell)(server)
+        (_print_json if as_json else _print_text)(server)
         unseen = ""
 
     try:
@@ -101,7 +95,7 @@ def _take_back(key: str, records_url: str, messages: Messages) -> None:
     take_back(LocalKeys(records_url), id_of(key) or "", messages)
 
 
-def _tell(server: "Server") -> None:
+def _print_text(server: "Server") -> None:
     """Print the default store if it is used, a new administrator key, and the address."""
     if url := _not_said(server.config):
         keys_too = " and keys" if server.config.records_url == url else ""
@@ -115,7 +109,7 @@ def _tell(server: "Server") -> None:
         print("Dashboard: use an API key (`dibs keys create`), or --sign-in for a link", flush=True)
 
 
-def _tell_json(server: "Server") -> None:
+def _print_json(server: "Server") -> None:
     url = _not_said(server.config)
     leases = {"leases": url} if url else {}
     first = {"first_key": server.first_key} if server.first_key else {}

@@ -7,20 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlencode
 
 import click
 import msgspec
 
-from dibs.cli.options import Kind
 from dibs.cli.output import Messages
 from dibs.errors import BackendUnavailable, DibsError, InvalidRequest
 from dibs.model import Status
-from dibs.server.lock_events import LockEvent, read_event
 from dibs.stores.http import wire
 from dibs.stores.http.blocking import BlockingEventStream, dial
 from dibs.stores.http.errors import unreadable
-from dibs.stores.http.names import MARK, encoded
 from dibs.stores.http.requests import Requests
 from dibs.stores.http.stream import EventReader
 from dibs.stores.http.url import read_url
@@ -51,23 +47,23 @@ class Remote:
         found = self._read(answer.body)
         if answer.status < 300:
             return found
-        told = f"{self._settings.shown}: {found.get('detail') or found.get('title')}"
+        message = f"{self._settings.shown}: {found.get('detail') or found.get('title')}"
         match answer.status:
             case 404 if found.get("type") in _MISSING:
                 return None
             case 400 | 413:
-                raise click.UsageError(told)
+                raise click.UsageError(message)
             case 409 if found.get("type") != "/problems/conflict":
-                raise InvalidRequest(told)
+                raise InvalidRequest(message)
             case 409:
-                raise DibsError(told)
+                raise DibsError(message)
             case _:
                 raise requests.problem(answer)
 
-    def _read(self, said: bytes) -> dict[str, Any]:
+    def _read(self, body: bytes) -> dict[str, Any]:
         """An object of JSON. Raises `BackendUnavailable` for anything else."""
         try:
-            found: Any = json.loads(said)
+            found: Any = json.loads(body)
         except ValueError as error:
             raise unreadable(self._settings, error) from error
         if not isinstance(found, dict):
@@ -91,12 +87,12 @@ class Tail(Iterator[ServiceEvent]):
     def __init__(self, url: str, path: str) -> None:
         settings = read_url(url)
         self._shown = settings.shown
-        reader = partial(_Reader, heard=self._heard)
+        reader = partial(_Reader, pass_on=self._take)
         self._stream = BlockingEventStream(settings, reader, f"/v1{path}")
         self._waker = Waker()
         self._events: deque[ServiceEvent] = deque()
         self._is_up: bool | None = None
-        """Whether the user believes that the stream works; None before it did for the first time."""
+        """Whether the stream works, as last reported; None before its first event."""
         self._said_bye = False
         """The service has announced the end of the stream, as before a restart."""
 
@@ -106,9 +102,9 @@ class Tail(Iterator[ServiceEvent]):
         return event
 
     def take(self, timeout: float) -> ServiceEvent | None:
-        """The next event, if one comes within so many seconds. Raises what ends the stream for good.
+        """Return the next event, or None after `timeout` seconds. Raises the error that ends the stream.
 
-        It takes longer where a service does not answer while this connects to it.
+        It takes longer if the service does not answer while this connects.
         """
         end = time.monotonic() + timeout
         while not self._events:
@@ -128,7 +124,7 @@ class Tail(Iterator[ServiceEvent]):
                 self._stream.wait(left, self._waker)
         return self._events.popleft()
 
-    def _heard(self, kind: str, data: str) -> None:
+    def _take(self, kind: str, data: str) -> None:
         """Take an event, while it is read."""
         self._said_bye = kind == "bye"
         if self._said_bye:
@@ -147,61 +143,25 @@ class Tail(Iterator[ServiceEvent]):
 class _Reader(EventReader):
     """Passes events on."""
 
-    def __init__(self, requests: Requests, heard: Callable[[str, str], None]) -> None:
+    def __init__(self, requests: Requests, pass_on: Callable[[str, str], None]) -> None:
         super().__init__(requests)
-        self._heard = heard
+        self._pass_on = pass_on
 
     def take(self, kind: str, data: str) -> None:
         if kind == "hello":
             self.beat = float(json.loads(data)["beat"])
-        self._heard(kind, data)
+        self._pass_on(kind, data)
 
 
-def followed(
-    url: str, prefix: bytes, kind: Kind | None, renewals: bool, messages: Messages
-) -> Iterator[LockEvent]:
-    """Yield events without end. Raises the error that ends the stream for good."""
-    asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
-    asked |= {"kind": kind} if kind else {}
-    asked |= {"renewals": "true"} if renewals else {}
-    with closing(Tail(url, "/events" + (f"?{urlencode(asked)}" if asked else ""))) as tail:
-        for told in tail:
-            match told.kind:
-                case "message":
-                    yield read_event(told.data)
-                case "reset":
-                    messages.show("warning", "some events were missed")
-                case _:
-                    _report_connection(told, messages)
+def report_connection(event: ServiceEvent, messages: Messages) -> None:
+    """Report a broken or restored connection; nothing for other events."""
+    if event.kind == "lost":
+        messages.show("warning", f"{event.data}; reconnecting")
+    elif event.kind == "back":
+        messages.show("back", f"reconnected to {event.data}")
 
 
-class LockWatch:
-    """The status of a lock, each time that it changes."""
-
-    def __init__(self, url: str, key: bytes, messages: Messages) -> None:
-        kind, _, name = key.partition(b":")
-        path = f"/watch/locks/{MARK}{encoded(name)}?kind={kind.decode()}"
-        self._tail = Tail(url, path)
-        self._messages = messages
-
-    def take(self, timeout: float) -> Status | None:
-        """The next one; None if there is none for so long."""
-        told = self._tail.take(timeout)
-        if told is None:
-            return None
-        _report_connection(told, self._messages)
-        if told.kind == "status":
-            status: Status = to_model(msgspec.convert(told.data, wire.Status))
-            return status
-        return None
-
-
-def _report_connection(told: ServiceEvent, messages: Messages) -> None:
-    """Report a broken or restored connection."""
-    match told.kind:
-        case "lost":
-            messages.show("warning", f"{told.data}; reconnecting")
-        case "back":
-            messages.show("back", f"reconnected to {told.data}")
-        case _:
-            pass
+def read_status(data: Any) -> Status:
+    """The status of a lock in an event of `/v1/watch`."""
+    status: Status = to_model(msgspec.convert(data, wire.Status))
+    return status

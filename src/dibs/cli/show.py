@@ -10,7 +10,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.options import KINDS, Kind, base64_name, bytes_of, decode, find, written
+from dibs.cli.options import KINDS, Kind, base64_name, decode, find, written
 from dibs.cli.output import (
     Messages,
     emit,
@@ -25,6 +25,7 @@ from dibs.cli.output import (
 )
 from dibs.errors import BackendUnavailable
 from dibs.model import MANY, Holder, Status, Waiter
+from dibs.stores.http.names import MARK, encoded
 
 if TYPE_CHECKING:
     from dibs.sync import Client
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog=options.examples("dibs show nightly", "dibs show nightly --json | jq .holders[0].owner")
 )
-@click.argument("name", type=options.Spelt())
+@click.argument("name", type=options.Name())
 @base64_name
 @decode
 @options.kind
@@ -41,18 +42,15 @@ if TYPE_CHECKING:
 @options.as_json
 def show(
     name: bytes,
-    is_base64: bool,
     is_decoded: bool | None,
     kind: Kind | None,
-    url: str | None,
     as_json: bool,
 ) -> int:
     """Show who holds NAME and who waits for it.
 
     Exit codes: 0 held, 1 free.
     """
-    name = bytes_of(name, is_base64)
-    with options.open_to_look(url) as client:
+    with options.open_to_look() as client:
         status = find(client, name, kind)
     if as_json:
         emit(status_shape(status, decode=is_decoded is not False))
@@ -97,7 +95,7 @@ class StatusSource(Protocol):
     """Source of the statuses that `watch` shows."""
 
     def take(self, timeout: float) -> Status | None:
-        """The next one, if one comes within so many seconds."""
+        """Return the next status, or None after `timeout` seconds."""
 
 
 @click.command(epilog=options.examples("dibs watch nightly", "dibs watch nightly --json"))
@@ -106,7 +104,7 @@ class StatusSource(Protocol):
 @options.every
 @options.store
 @options.as_json
-def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json: bool) -> int:
+def watch(name: bytes, kind: Kind | None, every: float, as_json: bool) -> int:
     """Follow who holds NAME and who waits for it, until you press Ctrl-C.
 
     On a terminal the output is one line that changes; elsewhere it is one line per change, or one object
@@ -114,25 +112,41 @@ def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json
     missed.
     """
     messages = Messages(as_json)
-    with options.open_client(url) as client:
+    with options.open_client() as client:
         first = find(client, name, kind)
-        source = _source(client, first, every, url, messages)
+        source = _source(client, first, every, messages)
         if sys.stdout.isatty() and not as_json:
             _draw(first, source)
         else:
-            _tell(first, source, as_json=as_json)
+            _print_changes(first, source, as_json=as_json)
     return 0
 
 
-def _source(
-    client: "Client", first: Status, every: float, url: str | None, messages: Messages
-) -> StatusSource:
-    full = options.full_url(url)
+def _source(client: "Client", first: Status, every: float, messages: Messages) -> StatusSource:
+    full = options.full_url()
     if options.is_service(full):
-        with needing("http"):
-            from dibs.cli.service import LockWatch
-        return LockWatch(full, first.key, messages)
+        return _StreamedStatus(full, first.key, messages)
     return _PolledStatus(client, first, every, messages)
+
+
+class _StreamedStatus:
+    """Gets the status from a service, each time that it changes."""
+
+    def __init__(self, url: str, key: bytes, messages: Messages) -> None:
+        with needing("http"):
+            from dibs.cli.service import Tail
+        kind, _, name = key.partition(b":")
+        self._tail = Tail(url, f"/watch/locks/{MARK}{encoded(name)}?kind={kind.decode()}")
+        self._messages = messages
+
+    def take(self, timeout: float) -> Status | None:
+        from dibs.cli.service import read_status, report_connection
+
+        event = self._tail.take(timeout)
+        if event is None:
+            return None
+        report_connection(event, self._messages)
+        return read_status(event.data) if event.kind == "status" else None
 
 
 class _PolledStatus:
@@ -159,12 +173,12 @@ class _PolledStatus:
             return None
 
 
-def _tell(status: Status, source: StatusSource, *, as_json: bool) -> None:
-    """A line for each change."""
-    told: object = None
+def _print_changes(status: Status, source: StatusSource, *, as_json: bool) -> None:
+    """Print a line for each change."""
+    last: object = None
     while True:
-        if _gist(status) != told:
-            told = _gist(status)
+        if _gist(status) != last:
+            last = _gist(status)
             if as_json:
                 emit(status_shape(status))
             else:
@@ -206,8 +220,8 @@ def _aged(status: Status, seconds: float) -> Status:
 
 def line(status: Status) -> str:
     """A status in a line."""
-    said = f"{kind_of(status.key)} {shown(status.key)}: {state(status)}"
+    text = f"{kind_of(status.key)} {shown(status.key)}: {state(status)}"
     if status.holders:
-        said += f", expires in {last_end(status)}"
+        text += f", expires in {last_end(status)}"
     waiting = max(status.waiting, len(status.waiters))
-    return f"{said}; {waiting} waiting" if waiting else said
+    return f"{text}; {waiting} waiting" if waiting else text

@@ -10,7 +10,6 @@ from typing import Protocol
 from dibs.cli.exits import NOT_EXECUTABLE, NOT_FOUND, SIGNALLED
 from dibs.cli.output import Messages
 from dibs.cli.signals import Interrupted, Signals
-from dibs.cli.terminal import Terminal, suspend
 from dibs.cli.warden import POLITE, Warden, end_group, has_members, now, signal_group
 
 _RESTORED = [signal.SIGPIPE, signal.SIGTTOU]
@@ -45,7 +44,7 @@ class ChildStopped:
     signum: int
 
 
-class Child:
+class RunningCommand:
     """A running command."""
 
     def __init__(self, command: list[str], pid: int) -> None:
@@ -54,7 +53,9 @@ class Child:
         self._pid = pid
 
     @classmethod
-    def start(cls, command: list[str], environment: Mapping[str, str], group: int) -> "Child":
+    def start(
+        cls, command: list[str], environment: Mapping[str, str], group: int
+    ) -> "RunningCommand":
         """Run the command in a process group that exists. Raises `NotStarted`."""
         try:
             pid = os.posix_spawnp(
@@ -80,6 +81,73 @@ class Child:
         code = os.waitstatus_to_exitcode(status)
         self.exited = ChildExited(code) if code >= 0 else ChildExited(SIGNALLED - code, -code)
         return self.exited
+
+
+class Terminal:
+    """The controlling terminal, lent to the command's group while that runs.
+
+    Without a terminal all this does nothing.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            self._file = -1
+        self._lent = False
+
+    def is_ours(self) -> bool:
+        """Whether our own process group is in the foreground."""
+        return self._foreground() == os.getpgrp()
+
+    def wanted(self) -> bool:
+        """Whether the command gets the terminal before it uses it.
+
+        Only if it reads and writes it. With `run x -- job | less` the terminal is the pager's, and the job
+        gets it when it first reads from it (see `Supervisor`).
+        """
+        return self._lent or (os.isatty(0) and os.isatty(1))
+
+    def lend(self, group: int) -> bool:
+        """Put a group into the foreground, if our own group is there. Returns whether it did."""
+        if not self.is_ours():
+            return False
+        self._lent = True
+        os.tcsetpgrp(self._file, group)
+        return True
+
+    def take_back(self, group: int) -> bool:
+        """Put our own group into the foreground again. Returns whether the other was there."""
+        had = self._lent and self._foreground() == group
+        if had:
+            os.tcsetpgrp(self._file, os.getpgrp())
+        return had
+
+    def _foreground(self) -> int:
+        if self._file < 0:
+            return -1
+        try:
+            return os.tcgetpgrp(self._file)
+        except OSError:
+            return -1  # it was hung up
+
+
+def suspend() -> bool:
+    """Stop our own process group as Ctrl-Z would, until it is continued. Returns whether it did stop.
+
+    The other processes of the group stop first (those of a pipeline, or the script that runs us). A signal
+    raised in this thread stops us before the call returns. The system ignores it in a group that no shell
+    could continue.
+    """
+    continued: list[int] = []
+    on_continue = signal.signal(signal.SIGCONT, lambda signum, frame: continued.append(signum))
+    on_stop = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, on_stop)
+    signal.signal(signal.SIGCONT, on_continue)
+    return bool(continued)
 
 
 _GLANCE = 0.02
@@ -125,7 +193,7 @@ class Supervisor:
         self._messages = messages
         self._grace = grace(lease.ttl)
         self._deadline = now()
-        self._child: Child | None = None
+        self._child: RunningCommand | None = None
         self._guarded = True
         self._in_trouble = False
         self._had_terminal = False
@@ -158,7 +226,7 @@ class Supervisor:
         if self._tty.wanted():
             self._tty.lend(self._warden.group)
         try:
-            self._child = Child.start(command, environment, self._warden.group)
+            self._child = RunningCommand.start(command, environment, self._warden.group)
             self._signals.forward_to(self._warden.group)
             return self._watch(self._child)
         except BaseException:
@@ -167,7 +235,7 @@ class Supervisor:
         finally:
             self._had_terminal = self._tty.take_back(self._warden.group)
 
-    def _watch(self, child: Child) -> bool:
+    def _watch(self, child: RunningCommand) -> bool:
         while True:
             match child.change():
                 case ChildExited():

@@ -27,7 +27,7 @@ INCONCLUSIVE = 2
         "dibs verify redis://cache", "dibs verify --seconds 5m --primitives lock"
     )
 )
-@click.argument("where", required=False, metavar="[URL]")
+@options.url_argument
 @click.option(
     "--seconds",
     metavar="TIME",
@@ -42,9 +42,7 @@ INCONCLUSIVE = 2
 @click.option("--seed", type=int, metavar="N", help="Draw the same faults as an earlier run.")
 @options.store
 @options.as_json
-def verify(
-    where: str | None, url: str | None, as_json: bool, primitives: str | None, **wanted: Any
-) -> int:
+def verify(as_json: bool, primitives: str | None, **wanted: Any) -> int:
     """Kill and pause processes that use a store, and check that leases stay exclusive.
 
     The processes run on this machine and use random names of their own. At the end `verify` reports what
@@ -53,13 +51,11 @@ def verify(
 
     Exit codes: 0 no violation, 1 violations, 2 inconclusive. Ctrl-C ends it early, with a verdict.
     """
-    if where and url:
-        raise click.UsageError("the URL is given twice")
     messages = Messages(as_json)
     if primitives is not None:
         wanted["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
     plan = _plan(**wanted)
-    full = options.full_url(where or url)
+    full = options.full_url()
     if not as_json:
         messages.show(
             "progress", f"{_length(plan)}, then checking and cleaning up: up to as long again"
@@ -98,28 +94,28 @@ def _run(url: str, plan: "TorturePlan", messages: Messages) -> tuple["Verdict", 
             torture = Torture(url, plan, progress=watch)
         except (ValueError, ImportError) as error:
             raise click.UsageError(str(error)) from error
-        with _signals(torture) as heard:
-            return torture.run(), heard[0] if heard else 0
+        with _signals(torture) as caught:
+            return torture.run(), caught[0] if caught else 0
 
 
 @contextmanager
 def _signals(torture: "Torture") -> Iterator[list[int]]:
     """Stop at a signal; yields the signals that came."""
-    heard: list[int] = []
+    caught: list[int] = []
 
-    def hear(signum: int, frame: FrameType | None) -> None:
+    def on_signal(signum: int, frame: FrameType | None) -> None:
         if not torture.under_way:
             raise Interrupted(signum)
-        heard.append(signum)
+        caught.append(signum)
         torture.stop()
 
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {signum: signal.getsignal(signum) for signum in ours}
     for signum, handler in before.items():
         if handler != signal.SIG_IGN:  # as after `nohup`
-            signal.signal(signum, hear)
+            signal.signal(signum, on_signal)
     try:
-        yield heard
+        yield caught
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

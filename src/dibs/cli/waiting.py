@@ -1,7 +1,7 @@
 """Progress of a wait: who holds the lease, since when, the position in the queue, an estimate.
 
-It also reports a store that is away. A waiter hears from its store every second, so after a silence the
-store is asked.
+It also reports a store that is away. A waiter gets news from its store every second, so after a
+silence this asks the store.
 """
 
 import os
@@ -54,11 +54,11 @@ class WaitProgress:
         self._ask = ask
         self._pause = 0.0 if messages.is_live else _PLAIN
         self._is_away = is_away
-        self._said_at = time.monotonic() if is_away else -inf
+        self._reported_at = time.monotonic() if is_away else -inf
         self._latest: Waiting | None = None
         self._news: SimpleQueue[None] = SimpleQueue()
         self._over = Gate()
-        self._speaking = threading.Lock()
+        self._writing = threading.Lock()
 
     def tell(self, waiting: "Waiting") -> None:
         """Take the newest state; for `on_wait`."""
@@ -67,7 +67,7 @@ class WaitProgress:
         self._news.put(None)
 
     def __enter__(self) -> Self:
-        start_thread(self._speak, "dibs-waiting")
+        start_thread(self._run, "dibs-waiting")
         return self
 
     def __exit__(
@@ -78,21 +78,21 @@ class WaitProgress:
     ) -> None:
         self._over.open()
         self._news.put(None)
-        if self._speaking.acquire(timeout=_FINISHES):
+        if self._writing.acquire(timeout=_FINISHES):
             if self._messages.is_live:
                 self._messages.redraw("")
-            self._speaking.release()
+            self._writing.release()
         if isinstance(error, BackendUnavailable) and self._latest is not None:
             _keep_holders(error, self._latest)
 
-    def _speak(self) -> None:
+    def _run(self) -> None:
         while not self._over.wait(0):
-            if self._hears():
-                self._say(None)
+            if self._has_news():
+                self._report(None)
             elif (trouble := self._trouble()) is not None:
-                self._say(trouble)
+                self._report(trouble)
 
-    def _hears(self) -> bool:
+    def _has_news(self) -> bool:
         """Whether there is news in time. Older news is dropped."""
         try:
             self._news.get(timeout=None if self._ask is None else _SILENT)
@@ -116,21 +116,21 @@ class WaitProgress:
                 raise
         return None
 
-    def _say(self, trouble: BackendUnavailable | None) -> None:
+    def _report(self, trouble: BackendUnavailable | None) -> None:
         """Print a change of availability at once, all else at most once per pause."""
         is_away, now = trouble is not None, time.monotonic()
-        if is_away == self._is_away and now - self._said_at < self._pause:
+        if is_away == self._is_away and now - self._reported_at < self._pause:
             return
-        self._is_away, self._said_at = is_away, now
-        with self._speaking:
+        self._is_away, self._reported_at = is_away, now
+        with self._writing:
             if self._over.wait(0):
                 return
             if trouble is not None:
                 self._write("unavailable", f"still trying: {trouble}")
             elif self._latest is not None:
-                self._tell(self._latest)
+                self._show(self._latest)
 
-    def _tell(self, waiting: "Waiting") -> None:
+    def _show(self, waiting: "Waiting") -> None:
         estimate = None if waiting.estimate is None else round(waiting.estimate, 1)
         self._write("waiting", _line(waiting), ahead=waiting.position, estimate=estimate)
 

@@ -53,8 +53,7 @@ def demo(workers: int, lasts: str | None, port: int, as_json: bool) -> int:
 
     def tell(event: str, text: str, **fields: Any) -> None:
         if as_json:
-            told = fields or {"at": round(time.time(), 3), "message": text}
-            emit({"event": event, **told})
+            emit({"event": event, **(fields or {"at": round(time.time(), 3), "message": text})})
         else:
             print(text if fields else f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
 

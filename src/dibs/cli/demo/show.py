@@ -59,7 +59,7 @@ class Show:
         self._count: Counter[str] = Counter()
 
     async def run(self, number: int, lasts: float | None) -> None:
-        """Run until a signal, or for so many seconds. Leaves no process running."""
+        """Run until a signal, or for `lasts` seconds. Leaves no process running."""
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(each, self._stopping.set)

@@ -86,21 +86,6 @@ class BrowserSession(NamedTuple):
     """Tells the sessions of a key apart."""
 
 
-def read_scopes(given: Iterable[str]) -> frozenset[Scope]:
-    """Scopes by their names. One text can have several, separated by commas.
-
-    Raises `ValueError` for an unknown name, and if there is none at all.
-    """
-    words = [word.strip().lower() for text in given for word in text.split(",") if word.strip()]
-    known = ", ".join(Scope)
-    if not words:
-        raise ValueError(f"a key needs a scope: {known}")
-    for word in words:
-        if word not in set(Scope):
-            raise ValueError(f"{word!r} is no scope: there are {known}")
-    return frozenset(map(Scope, words))
-
-
 def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
     """Add the implied scopes."""
     return frozenset[Scope]().union(*(IMPLIED[scope] for scope in scopes))
@@ -119,11 +104,6 @@ def read_prefix(text: str) -> bytes:
     if len(found) > MAX_NAME:
         raise ValueError(f"a directory is {MAX_NAME} bytes long at most, with its slash")
     return found
-
-
-def lacks_slash(text: str) -> bool:
-    """Whether `read_prefix` adds a slash to it."""
-    return not _raw(text).endswith(b"/")
 
 
 def _raw(text: str) -> bytes:
