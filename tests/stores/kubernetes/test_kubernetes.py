@@ -28,12 +28,13 @@ from dibs.errors import (
 from dibs.model import Acquire, Finding, Granted, Inspect, Lost, Refused, Renew
 from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.clock import StoreClock
-from dibs.stores.kubernetes.access import ApiServer, find_access
+from dibs.stores.kubernetes.access import find_access
 from dibs.stores.kubernetes.cells import KubernetesCells
 from dibs.stores.kubernetes.objects import is_later, lease_name
 from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.registry import store_for
 from dibs.stores.web.client import WebClient
+from dibs.stores.web.endpoint import WebServer
 from dibs.sync import LeaderElection, connect
 from dibs.testing import FaultProxy
 from tests.servers.kube import READER, STRANGER, KubeServer
@@ -357,8 +358,8 @@ async def test_a_server_that_begins_no_watch_is_told(cluster: Cluster) -> None:
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        endpoint = ApiServer("127.0.0.1", port, None, 0.2)
-        cells.client = WebClient(endpoint, time.monotonic, StoreClock().note, 4)
+        endpoint = WebServer("127.0.0.1", port, None, 0.2)
+        cells.api.client = WebClient(endpoint, time.monotonic, StoreClock().note)
         for _ in range(2):
             with pytest.raises(BackendUnavailable, match="did not begin a watch in time"):
                 await cells.subscribe("inbox", lambda _: None)

@@ -17,9 +17,6 @@ from dibs.stores.etcd.url import EtcdSettings
 from dibs.stores.web.client import TIMEOUT, NotConnected, WebClient
 from dibs.stores.web.reading import NotHttp, Response
 
-MAX_IDLE = 32
-"""Connections that are kept for the next requests."""
-
 OTHER_MEMBER_AFTER = 2.0
 """Seconds without an answer after which another member is asked, if there are several."""
 
@@ -48,7 +45,7 @@ class EtcdGateway:
 
     def __init__(self, settings: EtcdSettings, clock: StoreClock, now: Callable[[], float]) -> None:
         self.settings = settings
-        self.clients = [WebClient(member, now, clock.note, MAX_IDLE) for member in settings.members]
+        self.clients = [WebClient(member, now, clock.note) for member in settings.members]
         self._current = 0
         """The member that is asked; another one once this one does not answer."""
         self._token = b""
@@ -60,13 +57,13 @@ class EtcdGateway:
         """For each watch: its member, and what closes its connection."""
 
     async def open(self) -> None:
-        """Keep connections from now on, and see that there is an etcd. Raises `DibsError`."""
+        """Keep connections from now on, and check that etcd answers. Raises `DibsError`."""
         for client in self.clients:
             client.part(parting=False)
         await self._check()
 
     async def _check(self) -> None:
-        """Read something; where there are users, this gets a new token if it must."""
+        """Read a key. With users this also renews an outdated token."""
         await self.call(
             b"/v3/kv/range", {"key": as_text(self.settings.prefix + b"/keys/")}, repeatable=True
         )
@@ -95,7 +92,7 @@ class EtcdGateway:
                 failure = self._broken(number, error)
                 may_repeat = repeatable
             except asyncio.CancelledError:
-                if self._is_silent():  # it hangs, and whoever tries again asks another
+                if self._is_silent():  # it hangs: the next try asks another member
                     self._leave(number)
                 raise
             self._leave(number)
@@ -148,7 +145,7 @@ class EtcdGateway:
                 close()
 
     def _read(self, answer: Response) -> Any:
-        """Read an answer. Raises the error that it tells of."""
+        """Read an answer. Raises the error in it."""
         shown, self._has_answered = self.settings.shown, True
         if answer.status == 200:
             try:
@@ -190,7 +187,7 @@ class EtcdGateway:
     def _unreachable(self, number: int, error: Exception) -> BackendUnavailable:
         member = self.settings.members[number]
         failure = BackendUnavailable(
-            f"{self.settings.shown}: {member.host}:{member.port} can't be reached: {error}; check that "
+            f"{self.settings.shown}: {member.authority} can't be reached: {error}; check that "
             "etcd runs, and the host, port, TLS (etcds://) and firewall"
         )
         failure.__cause__ = error
@@ -202,18 +199,16 @@ class EtcdGateway:
         hint = "check the member and the network"
         if member.tls is None and not self._has_answered:
             hint += "; does this port speak TLS? Then write etcds://"
-        return BackendUnavailable(
-            f"{self.settings.shown}: {member.host}:{member.port} {why}; {hint}"
-        )
+        return BackendUnavailable(f"{self.settings.shown}: {member.authority} {why}; {hint}")
 
     # -- watches ------------------------------------------------------------------------------------
 
     async def watch(
         self, key: bytes, changed: Callable[[Any], None], over: Callable[[DibsError], None]
     ) -> Callable[[], None]:
-        """Hand what is put under a key to `changed` from now on; return what ends that without a word.
+        """Call `changed` with each value that is put under a key. Returns a function that ends this.
 
-        `over` is called if it ends by itself. Raises `DibsError`.
+        `over` is called with the error if the watch ends by itself. Raises `DibsError`.
         """
         if self.settings.user and not self._token:
             await self._check()
@@ -284,7 +279,7 @@ class EtcdGateway:
         return end
 
     def _canceled(self, reason: str) -> DibsError:
-        """What ends a watch that etcd refuses, or has given up."""
+        """The error for a watch that etcd refused or cancelled."""
         told = f"{self.settings.shown} canceled the watch: {reason}"
         if self.settings.user and any(old in reason for old in OLD_TOKEN):
             return _OldToken(told)

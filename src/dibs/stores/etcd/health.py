@@ -27,7 +27,7 @@ async def examine(
     found: list[Finding] = []
     statuses = []
     for member, client in zip(settings.members, clients, strict=True):
-        name = f"{member.host}:{member.port}"
+        name = member.authority
         try:
             answer = await ask(client, b"/v3/maintenance/status", b"{}")
             status = msgspec.json.decode(answer.body) if answer.status == 200 else None

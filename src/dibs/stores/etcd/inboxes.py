@@ -17,7 +17,7 @@ from dibs.stores.cas.cells import Receive
 from dibs.stores.etcd.gateway import EtcdGateway, as_text
 
 KEEP_INBOX = 3600
-"""Seconds after which somebody's inbox is deleted: its process is gone, or has read it long ago."""
+"""Seconds after its last write at which an inbox is deleted."""
 
 AT_ONCE = 100
 """Inboxes that are written or deleted by one transaction: etcd takes 128 operations."""
@@ -51,7 +51,7 @@ class EtcdInboxes:
         ]
 
     async def put(self, puts: Sequence[dict[str, Any]]) -> None:
-        """Write those that had no place in the transaction of a swap. Lost ones cost time only."""
+        """Write those that did not fit into the transaction of a swap. A lost one only costs time."""
         with suppress(DibsError):
             for part in batched(puts, AT_ONCE):
                 await self._gateway.call(b"/v3/kv/txn", {"success": part}, repeatable=False)
@@ -68,9 +68,9 @@ class EtcdInboxes:
         return end
 
     async def _sweep_old(self) -> None:
-        """Delete some inboxes that nobody has written to for long; their order is that of the last write.
+        """Delete some of the inboxes with the oldest last write.
 
-        One that is written to meanwhile keeps all of them for another time.
+        If one of them is written at the same time, none is deleted now.
         """
         request = {
             "key": as_text(self._prefix),
@@ -98,7 +98,7 @@ class EtcdInboxes:
 
 
 def _notifications(kv: Any, inbox: str) -> list[Notification]:
-    """What was put into an inbox, without what somebody else has written there."""
+    """The notifications in an inbox; none if its value has another form."""
     try:
         said = _decode(b64decode(kv.get("value", "")))["notifications"]
         return [decode_notification(fields, b64decode(key), inbox) for key, fields in said]
@@ -107,7 +107,7 @@ def _notifications(kv: Any, inbox: str) -> list[Notification]:
 
 
 def _deletion(found: Sequence[Any]) -> Any:
-    """The transaction that deletes these keys, unless one of them has been written meanwhile."""
+    """The transaction that deletes these keys, unless one of them was written since it was read."""
     return {
         "compare": [
             {

@@ -24,8 +24,8 @@ class EtcdStore(CasStore):
     Options: `cafile` (the certificates to trust), `certfile` and `keyfile` (a client certificate), `skew`
     (seconds by which the members' clocks may differ, default 10).
 
-    etcd tells no time that leases could end by: whoever waits watches, and a lone try goes by the date of
-    etcd's answers (`stores/cas/clock.py`). A `clock` stands in for this process's own, in tests.
+    etcd has no clock that could end leases. Waiters watch for how long an entry stays unchanged. A lone try
+    uses the date of etcd's answers (`stores/cas/clock.py`). `clock` replaces this process's own in tests.
     """
 
     capabilities = Capabilities(

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from dibs.errors import NotConfigured
@@ -11,14 +11,12 @@ from dibs.stores.cas.clock import SKEW
 from dibs.stores.redact import redacted
 from dibs.stores.tls import Tls, tls_context
 from dibs.stores.url_options import duration, read_options, text
+from dibs.stores.web.endpoint import WebServer
 
 if TYPE_CHECKING:
     import ssl
 
 PORT = 2379
-
-CONNECT_TIMEOUT = 5.0
-"""Seconds that connecting to a member may take, with TLS."""
 
 PREFIX = "dibs"
 """What our keys in etcd begin with, unless the URL has a path."""
@@ -31,22 +29,13 @@ _FORM = re.compile(
 _HOST = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d{1,5}))?")
 
 
-class Member(NamedTuple):
-    """Where one member of the cluster answers."""
-
-    host: str
-    port: int
-    tls: Tls | None
-    connect_timeout: float = CONNECT_TIMEOUT
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
     """All that a connection needs to know."""
 
     shown: str
     """The store's URL, without the password."""
-    members: tuple[Member, ...]
+    members: tuple[WebServer, ...]
     prefix: bytes
     user: str
     password: str = field(repr=False)
@@ -81,12 +70,12 @@ def read_url(url: str) -> EtcdSettings:
         raise NotConfigured(f"{shown}: {error}") from None
 
 
-def _member(text: str, tls: Tls | None) -> Member:
+def _member(text: str, tls: Tls | None) -> WebServer:
     found = _HOST.fullmatch(text)
     port = int(found["port"] or PORT) if found else 0
     if found is None or not 0 < port < 65536:
         raise ValueError(f"{text!r} is no host:port")
-    return Member(found["six"] or found["host"], port, tls)
+    return WebServer(found["six"] or found["host"], port, tls)
 
 
 def _prefix(path: str) -> bytes:

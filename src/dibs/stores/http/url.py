@@ -13,13 +13,10 @@ from dibs.errors import NotConfigured
 from dibs.stores.redact import redacted
 from dibs.stores.tls import Tls, tls_context
 from dibs.stores.url_options import Read, flag, read_options, text
-from dibs.stores.web.endpoint import is_here
+from dibs.stores.web.endpoint import CONNECT_TIMEOUT, host_and_port, is_here
 
 if TYPE_CHECKING:
     import ssl
-
-CONNECT_TIMEOUT = 5.0
-"""Seconds that connecting may take, with TLS."""
 
 TIMEOUT = 10.0
 """Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
@@ -45,9 +42,9 @@ class HttpSettings:
     """The store's URL, without any key."""
     host: str
     port: int
-    base: str = ""
+    base: str
     """The path in front of `/v1`, without a slash at its end."""
-    find_key: FindKey = field(default=lambda: None, repr=False)
+    find_key: FindKey = field(repr=False)
     tls: Tls | None = None
     connect_timeout: float = CONNECT_TIMEOUT
     timeout: float = TIMEOUT
@@ -55,8 +52,8 @@ class HttpSettings:
     @property
     def authority(self) -> str:
         """Host and port as a request names them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (80 if self.tls is None else 443) else f"{host}:{self.port}"
+        whole = host_and_port(self.host, self.port)
+        return whole.removesuffix(":80" if self.tls is None else ":443")
 
 
 VARIABLE = "DIBS_API_KEY"

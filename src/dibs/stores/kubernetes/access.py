@@ -1,4 +1,4 @@
-"""Where the API server is, whom it trusts us to be, and how it is reached: from a kubeconfig or in a pod."""
+"""Address, credentials and TLS settings of the API server, from a kubeconfig or in a pod."""
 
 import os
 from base64 import b64decode
@@ -17,7 +17,7 @@ from dibs.stores.kubernetes.credentials import (
     Token,
     TokenFile,
 )
-from dibs.stores.tls import Tls
+from dibs.stores.web.endpoint import WebServer
 from dibs.stores.web.proxy import Proxy, proxy_from_environment, read_proxy
 
 if TYPE_CHECKING:
@@ -26,41 +26,29 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token, the cluster's certificate authority and its namespace."""
 
-CONNECT_TIMEOUT = 5.0
-"""Seconds that connecting to the API server may take, with TLS."""
-
-
-class ApiServer(NamedTuple):
-    """Where connections go; see `Endpoint`."""
-
-    host: str
-    port: int
-    tls: Tls | None
-    connect_timeout: float = CONNECT_TIMEOUT
-
 
 class Access(NamedTuple):
-    """All that a request needs to know besides what it asks."""
+    """How to reach the API server, and with which credentials."""
 
     source: str
-    """Where this was read, for people."""
+    """Where this was read, for messages."""
     server: SplitResult
     namespace: str
     credentials: Credentials
     trust: "Trust"
     server_name: str
-    """Whose certificate the server has, if it is not for the host."""
+    """The name in the server's certificate, if it is not the host."""
     proxy: Proxy | None
 
     @property
-    def endpoint(self) -> ApiServer:
+    def endpoint(self) -> WebServer:
         """Where connections go. For a server without TLS it is the proxy, which takes whole URLs."""
         host, port = self.server.hostname or "", self.server.port
         if self.server.scheme == "https":
-            return ApiServer(host, port or 443, self.trust.context)
+            return WebServer(host, port or 443, self.trust.context)
         if self.proxy is not None:
-            return ApiServer(self.proxy.host, self.proxy.port, None)
-        return ApiServer(host, port or 80, None)
+            return WebServer(self.proxy.host, self.proxy.port, None)
+        return WebServer(host, port or 80, None)
 
     @property
     def prefix(self) -> str:
@@ -118,7 +106,7 @@ def _read(pem: bytes | Path) -> bytes:
 
 
 def _load_pair(context: "ssl.SSLContext", pem: bytes) -> None:
-    """OpenSSL takes a certificate and its key from a file only; nobody else can read this one."""
+    """Load a certificate and its key. OpenSSL only reads files; other users cannot read this one."""
     import tempfile
 
     with tempfile.NamedTemporaryFile() as file:
@@ -216,7 +204,7 @@ PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile
 
 
 class _Kubeconfig:
-    """The files that `KUBECONFIG` lists, as one: what comes first counts."""
+    """The files that `KUBECONFIG` lists, merged. The first definition of a name wins."""
 
     def __init__(self, kubeconfig: str) -> None:
         listed = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
@@ -268,7 +256,7 @@ class _Kubeconfig:
 
 
 def _pem(options: Mapping[str, Any], name: str) -> bytes | Path | None:
-    """What an option of a kubeconfig holds itself (`NAME-data`), or the file that it names."""
+    """The data of a kubeconfig's option (`NAME-data`), or the file that it names."""
     if options.get(f"{name}-data"):
         try:
             return b64decode(options[f"{name}-data"], validate=True)

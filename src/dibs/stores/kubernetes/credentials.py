@@ -1,4 +1,4 @@
-"""Who we are to the API server: a token, a file with one, or a plugin that makes one."""
+"""Credentials for the API server: a token, a file with one, or a plugin that makes one."""
 
 import asyncio
 import calendar
@@ -25,11 +25,11 @@ VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1b
 
 
 class Credentials(Protocol):
-    """What shows the API server who we are."""
+    """Credentials for the API server."""
 
     @property
     def shown(self) -> str:
-        """What it is, for people."""
+        """What kind of credentials these are, for messages."""
 
     @property
     def certificate(self) -> Sequence[bytes]:
@@ -39,7 +39,7 @@ class Credentials(Protocol):
         """The line of a request's head; empty if there is none. Raises `NotConfigured`."""
 
     def renew(self, header: bytes) -> bool:
-        """This header was answered 401: forget it. Returns whether there may be another one."""
+        """Forget this header, which was answered 401. Returns whether there may be another one."""
 
 
 class NoCredentials:
@@ -185,7 +185,7 @@ CLUSTER_INFO = (
     "certificate-authority-data",
     "proxy-url",
 )
-"""What a plugin is told of its cluster, if it wants to know."""
+"""Fields of the cluster that a plugin gets with `provideClusterInfo`."""
 
 
 def _bearer(token: str, source: str) -> bytes:

@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 from http import HTTPStatus
 from secrets import token_hex
-from typing import Any, Protocol
 
 import msgspec
 
 from dibs.core.names import PROBE
 from dibs.errors import DibsError, Forbidden
 from dibs.model import Finding
-from dibs.stores.cas.cells import Receive
 from dibs.stores.kubernetes.access import Access
-from dibs.stores.kubernetes.answers import details_of, is_refusal, message_of
+from dibs.stores.kubernetes.api import KubernetesApi, details_of, is_refusal, message_of
 from dibs.stores.kubernetes.objects import lease_name
+from dibs.stores.kubernetes.watch import LeaseWatch
 from dibs.stores.web.endpoint import is_here
-from dibs.stores.web.reading import Response
 
 VERBS = ("get", "list", "create", "update", "delete", "watch")
 
@@ -23,20 +21,10 @@ MAKES_SLOWER = {"delete": "idle Leases are never deleted", "list": "`dibs list` 
 """What lacks without these verbs; without the others Dibs does not work."""
 
 
-class Cluster(Protocol):
-    """What is asked here."""
-
-    leases: str
-    access: Access
-
-    async def request(self, method: str, path: str, body: object = None) -> Response: ...
-    async def subscribe(self, inbox: str, receive: Receive) -> Any: ...
-
-
-async def examine(cluster: Cluster) -> Sequence[Finding]:
+async def examine(api: KubernetesApi) -> Sequence[Finding]:
     """The server, how we get to it and as whom, what we may do there, and encryption."""
-    access = cluster.access
-    answer = await cluster.request("GET", f"{access.prefix}/version")
+    access = api.access
+    answer = await api.request("GET", f"{access.prefix}/version")
     version = "of a version that it does not show"
     if answer.status == HTTPStatus.OK:
         version = str(msgspec.json.decode(answer.body).get("gitVersion"))
@@ -46,31 +34,31 @@ async def examine(cluster: Cluster) -> Sequence[Finding]:
     return [
         Finding("server", "ok", where),
         Finding("identity", "ok", who),
-        *await _rights(cluster),
+        *await _rights(api),
         _encryption(access),
     ]
 
 
-async def _rights(cluster: Cluster) -> list[Finding]:
+async def _rights(api: KubernetesApi) -> list[Finding]:
     """Try each verb in a dry run: the server looks at rights before all else, whatever grants them.
 
     Also finds that the namespace does not exist, or takes no Leases, and that watches do not begin.
     """
-    namespace = cluster.access.namespace
+    namespace = api.access.namespace
     name = lease_name(PROBE)
-    one = f"{cluster.leases}/{name}"
+    one = f"{api.leases}/{name}"
     probe = {"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 1}}
     requests = {
         "get": ("GET", one, None),
-        "list": ("GET", f"{cluster.leases}?limit=1", None),
-        "create": ("POST", f"{cluster.leases}?dryRun=All", probe),
+        "list": ("GET", f"{api.leases}?limit=1", None),
+        "create": ("POST", f"{api.leases}?dryRun=All", probe),
         "update": ("PUT", f"{one}?dryRun=All", probe),
         "delete": ("DELETE", f"{one}?dryRun=All", None),
     }
     place = Finding("namespace", "ok", f"Leases are in {namespace!r}")
     missing, found, tried = [], [], [*VERBS]
     for verb, (method, path, body) in requests.items():
-        answer = await cluster.request(method, path, body)
+        answer = await api.request(method, path, body)
         told = message_of(answer) if answer.status >= HTTPStatus.BAD_REQUEST else ""
         if answer.status == HTTPStatus.NOT_FOUND and details_of(answer).get("kind") == "namespaces":
             advice = f"kubectl create namespace {namespace}, or name another one in the URL"
@@ -81,7 +69,9 @@ async def _rights(cluster: Cluster) -> list[Finding]:
         elif answer.status == HTTPStatus.FORBIDDEN:
             missing.append(verb)
     try:
-        (await cluster.subscribe(token_hex(8), lambda _: None))()
+        watch = LeaseWatch(api, token_hex(8), lambda _: None, lambda _: None)
+        await watch.begin()
+        watch.end()
     except Forbidden:
         missing.append("watch")
     except DibsError as error:

@@ -127,7 +127,7 @@ def key_text(key: bytes) -> str:
 
 
 def true_key(lease: Mapping[str, Any]) -> bytes | None:
-    """The key that a Lease is for, by its annotation. None: nobody of ours has written it."""
+    """The key that a Lease is for, by its annotation. None: Dibs has not written it."""
     text = (lease["metadata"].get("annotations") or {}).get(KEY)
     if text is None:
         return None
@@ -329,8 +329,8 @@ def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
 
 
 def _identity(hold: Hold) -> str:
-    """The owner, and what tells a process from one of the same name before it: client-go takes a record
-    with its own identity for its own.
+    """The owner and part of the fingerprint. client-go takes a record with its own identity for its own, so a
+    process must differ from an earlier one of the same name.
     """
     return f"{hold.owner}_{fingerprint(hold.id)[:8]}" if hold.owner else hold.state
 

@@ -36,8 +36,9 @@ class KubernetesStore(CasStore):
     a few hundred writes a second for the whole cluster: this is for leaders, schedulers and locks that are
     held for seconds. It needs the rights of `deploy/kubernetes-rbac.yaml`.
 
-    Kubernetes tells no time that leases could end by: whoever waits watches, and a lone try goes by the date
-    of the server's answers (`stores/cas/clock.py`). A `clock` stands in for this process's own, in tests.
+    Kubernetes has no clock that could end leases. Waiters watch for how long an entry stays unchanged. A lone
+    try uses the date of the server's answers (`stores/cas/clock.py`). `clock` replaces this process's own in
+    tests.
     """
 
     capabilities = Capabilities(

@@ -2,32 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.stores.cas.cells import Receive
-from dibs.stores.kubernetes.access import Access
-from dibs.stores.kubernetes.objects import read_notifications
-from dibs.stores.web.client import WebClient
+from dibs.stores.kubernetes.api import KubernetesApi
+from dibs.stores.kubernetes.objects import INBOX, read_notifications
 from dibs.stores.web.reading import NotHttp, Response
 
 _decode = msgspec.json.Decoder().decode
-
-
-class HasRequests(Protocol):
-    """What a watch needs of the cells."""
-
-    shown: str
-
-    @property
-    def client(self) -> WebClient: ...
-    @property
-    def access(self) -> Access: ...
-    def headers(self, token: bytes) -> bytes: ...
-    def unreachable(self, error: Exception) -> DibsError: ...
-    def problem(self, answer: Response, wanted: str) -> DibsError: ...
 
 
 class LeaseWatch:
@@ -38,16 +24,16 @@ class LeaseWatch:
 
     def __init__(
         self,
-        cells: HasRequests,
-        path: str,
+        api: KubernetesApi,
         inbox: str,
         receive: Receive,
         saw: Callable[[dict[str, Any]], None],
     ) -> None:
         """`saw` gets each Lease that the watch brings, after its notifications."""
         self._saw = saw
-        self._cells = cells
-        self._path = path.encode()
+        self._api = api
+        selector = quote(INBOX + inbox)
+        self._path = f"{api.leases}?watch=1&labelSelector={selector}".encode()
         self._inbox = inbox
         self._receive = receive
         self._known: dict[str, object] = {}
@@ -57,7 +43,7 @@ class LeaseWatch:
 
     async def begin(self) -> None:
         """Begin it; once more with new credentials, if there are any. Raises `DibsError`."""
-        credentials = self._cells.access.credentials
+        credentials = self._api.access.credentials
         token = await credentials.header()
         try:
             await self._begin(token)
@@ -67,7 +53,7 @@ class LeaseWatch:
             await self._begin(await credentials.header())
 
     async def _begin(self, token: bytes) -> None:
-        loop, cells = asyncio.get_running_loop(), self._cells
+        loop, api = asyncio.get_running_loop(), self._api
         begun: asyncio.Future[None] = loop.create_future()
 
         def head() -> None:
@@ -82,24 +68,24 @@ class LeaseWatch:
                 self._receive(self._problem(found))
 
         try:
-            async with asyncio.timeout(cells.client.endpoint.connect_timeout):
-                self._close = await cells.client.lines(
-                    b"GET", self._path, cells.headers(token), b"", self._line, over, head
+            async with asyncio.timeout(api.client.endpoint.connect_timeout):
+                self._close = await api.client.lines(
+                    b"GET", self._path, api.headers(token), b"", self._line, over, head
                 )
                 await begun
         except TimeoutError as error:
             self._stop()
-            raise BackendUnavailable(f"{cells.shown} did not begin a watch in time") from error
+            raise BackendUnavailable(f"{api.shown} did not begin a watch in time") from error
         except OSError as error:
-            raise cells.unreachable(error) from error
+            raise api.unreachable(error) from error
         except BaseException:
             self._stop()
             raise
 
     def _problem(self, found: Response | Exception) -> DibsError:
         if isinstance(found, Response) and found.status != 200:
-            return self._cells.problem(found, "watch")
-        return BackendUnavailable(f"{self._cells.shown} ended the watch: {found!r:.200}")
+            return self._api.problem(found, "watch")
+        return BackendUnavailable(f"{self._api.shown} ended the watch: {found!r:.200}")
 
     def _line(self, text: bytes) -> None:
         event: Any = _decode(text)
@@ -124,6 +110,6 @@ class LeaseWatch:
             close()
 
     def end(self) -> None:
-        """End it without a word."""
+        """End it, without a call of `receive`."""
         self.ended = True
         self._stop()

@@ -5,18 +5,21 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from weakref import WeakSet
 
-from dibs.stores.web.endpoint import WebEndpoint, reason
+from dibs.stores.web.endpoint import WebEndpoint, host_and_port, reason
 from dibs.stores.web.links import LinkPool, Tunnel, WebLink, connect
 from dibs.stores.web.reading import NotHttp, Response
 
 TIMEOUT = 10.0
 """Seconds that an answer may take at most. Calls for leases with a short ttl wait less."""
 
+MAX_IDLE = 32
+"""Connections that are kept for the next requests."""
+
 MAX_LINE = 1 << 24
 """Bytes of a line at most."""
 
 type Note = Callable[[float, float, float, float], None]
-"""Takes the date of an answer: the date, its resolution, when the request left and when the answer came."""
+"""Takes the date of an answer, its resolution, and when the request was sent and answered. All in seconds."""
 
 
 class NotConnected(OSError):
@@ -31,7 +34,6 @@ class WebClient:
         endpoint: WebEndpoint,
         now: Callable[[], float],
         note: Note,
-        most_idle: int,
         *,
         tunnel: Tunnel | None = None,
         server_name: str = "",
@@ -43,10 +45,9 @@ class WebClient:
         self._streams: WeakSet[WebLink] = WeakSet()
         self._now = now
         self._note = note
-        self._links: LinkPool[WebLink] = LinkPool(self._dial, most_idle)
+        self._links: LinkPool[WebLink] = LinkPool(self._dial, MAX_IDLE)
         self._date = ("", 0.0)
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        self._host = f"{host}:{endpoint.port}".encode("latin-1")
+        self._host = host_and_port(endpoint.host, endpoint.port).encode("latin-1")
 
     async def _dial(self) -> WebLink:
         link = WebLink(asyncio.get_running_loop())

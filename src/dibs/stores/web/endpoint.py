@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 import ssl
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dibs.stores.tls import Tls
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 IDLE = 50.0
 """Seconds after which an idle connection is not used again: many servers close it after a minute."""
+
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that connecting may take, with TLS."""
+
+
+def host_and_port(host: str, port: int) -> str:
+    """An address as it is written in URLs and headers."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class WebEndpoint(Protocol):
@@ -25,6 +34,20 @@ class WebEndpoint(Protocol):
     def tls(self) -> Tls | None: ...
     @property
     def connect_timeout(self) -> float: ...
+
+
+class WebServer(NamedTuple):
+    """The address of one server."""
+
+    host: str
+    port: int
+    tls: Tls | None
+    connect_timeout: float = CONNECT_TIMEOUT
+
+    @property
+    def authority(self) -> str:
+        """Host and port, for messages."""
+        return host_and_port(self.host, self.port)
 
 
 def keep_alive(sock: "socket.socket | TransportSocket") -> None:

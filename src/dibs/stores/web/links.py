@@ -11,7 +11,7 @@ from dibs.stores.web.endpoint import IDLE, WebEndpoint, keep_alive
 from dibs.stores.web.reading import Response, ResponseReader
 
 type Land = Callable[[Response | Exception], None]
-"""Called with the answer, or with an error."""
+"""Called once, with the answer or an error."""
 
 type Tunnel = Callable[[WebEndpoint], Awaitable[socket.socket]]
 """Makes a socket that reaches a server through a proxy. Raises `OSError`."""

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from dibs.stores.web.endpoint import WebEndpoint
+from dibs.stores.web.endpoint import WebEndpoint, host_and_port
 
 MAX_HEAD = 1 << 14
 """Bytes of a proxy's answer to CONNECT, at most."""
@@ -44,8 +44,7 @@ class Proxy(NamedTuple):
 
     async def _ask(self, sock: socket.socket, endpoint: WebEndpoint) -> socket.socket:
         loop = asyncio.get_running_loop()
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        target = f"{host}:{endpoint.port}".encode("latin-1")
+        target = host_and_port(endpoint.host, endpoint.port).encode("latin-1")
         try:
             request = b"CONNECT %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (target, target, self.header)
             await loop.sock_sendall(sock, request)
