@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from dibs.cli import main
-from dibs.cli.serve import _print_text, _print_json
+from dibs.cli.serve import _print_json, _print_text
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.config import CannotListen, ServerConfig, read_config
