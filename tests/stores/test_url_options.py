@@ -92,6 +92,7 @@ def test_values_of_each_kind(url: str, told: str) -> None:
         (f"postgresql://h/x?sslpassword={SECRET}&sslkey=k", "postgresql://h/x?sslpassword=***&sslkey=k"),
         (f"https://user:{SECRET}@h/base", "https://***@h/base"),
         (f"HTTP://{SECRET}@h", "HTTP://***@h"),
+        ("https://h:8443/a@b", "https://h:8443/a@b"),
         ("https://h:8443?key_file=k", "https://h:8443?key_file=k"),
         (f"nats://{SECRET}@h", "nats://***@h"),
         (f"nats://locks:{SECRET}@h", "nats://locks:***@h"),
@@ -99,6 +100,7 @@ def test_values_of_each_kind(url: str, told: str) -> None:
         (f"temporal://h/x?api_key={SECRET}", "temporal://h/x?api_key=***"),
         (f"temporal://h/x?key={SECRET}", "temporal://h/x?key=***"),
         ("etcd://a:1,b:2/x", "etcd://a:1,b:2/x"),
+        (repr(f"redis://h?sentinel_password={SECRET}"), "'redis://h?sentinel_password=***'"),
     ],
 )  # fmt: skip
 def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:

@@ -4,8 +4,12 @@ import re
 
 _LOGIN = re.compile(r"(?<=http://|ttps://)[^/?#@]*@|(?<=temporal://).*@", re.IGNORECASE | re.DOTALL)
 _TOKEN = re.compile(r"(?<=nats://)[^/?#@:]+(?=@)", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?<=://)([^:@]*):.*(?=@)", re.DOTALL)
-_OPTION = re.compile(r"([?&](?:[\w-]*password|(?:api[-_]?)?key)=)[^&]*", re.IGNORECASE)
+_PASSWORD = re.compile(
+    r"(?<!http://)(?<!ttps://)(?<=://)([^:@]*):.*(?=@)", re.IGNORECASE | re.DOTALL
+)
+_OPTION = re.compile(
+    r"([?&](?:[\w-]*password|(?:api[-_]?)?key)=)[^&]*?(?=&|['\"]?\Z)", re.IGNORECASE
+)
 
 
 def redacted(url: str) -> str:

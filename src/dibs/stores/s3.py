@@ -27,7 +27,7 @@ from dibs.stores.cas.cells import (
     Receive,
     SwapConflict,
     TooLarge,
-    load_if_readable,
+    load_readable,
 )
 from dibs.stores.cas.clock import SKEW, StoreClock
 from dibs.stores.cas.format import read_state, write_state
@@ -288,7 +288,7 @@ class S3Cells:
             threads.shutdown(wait=False)
 
     def after_fork(self) -> None:
-        """Sockets are closed in silence by whoever drops them; threads do not come along."""
+        """Drop the client, which closes its sockets silently. The child has no copies of threads."""
         self._client = self._threads = self._making = None
         self._inboxes.clear()
 
@@ -302,7 +302,7 @@ class S3Cells:
         return Cell(found["ETag"], read_state(found["Body"], where), where)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
-        """An ETag may be the hash of the value: whoever has the same one has seen the same book."""
+        """See `Cells`. An ETag may be the hash of the value: then the same ETag means the same book."""
         if change.state is None:
             await self._delete(key, version)
             return None
@@ -353,9 +353,7 @@ class S3Cells:
         )
         start = len(base + _object(b""))
         keys = [_key(each["Key"][start:]) for each in found.get("Contents", ())]
-        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
-        read = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
-        return read, keys[-1] if found["IsTruncated"] else None
+        return await load_readable(self, keys), keys[-1] if found["IsTruncated"] else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         """Notifications come from this process only; for all others, waiters ask from time to time."""

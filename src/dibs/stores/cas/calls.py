@@ -26,7 +26,7 @@ class KeyCall:
         self.key = key
         self.commands = commands
         self.done: Done | None = done
-        """None: it has ended, or nobody waits for it."""
+        """None: it has ended, or its caller gave up."""
 
     def end(self, outcome: Sequence[Reply] | DibsError) -> None:
         """Pass the outcome on, once."""
@@ -35,14 +35,14 @@ class KeyCall:
             done(outcome)
 
     def give_up(self) -> None:
-        """Nobody waits for it any more. What is under way ends with the last who does."""
+        """Its caller gave up. What is under way is cancelled when all its callers did."""
         if self.done is not None:
             self.done = None
             self.key.end_if_unwanted()
 
 
 def is_release(call: KeyCall) -> bool:
-    """Whether others wait for it."""
+    """Whether it releases a lease, for which others may wait."""
     return any(isinstance(command, Release) for command in call.commands)
 
 
@@ -88,7 +88,7 @@ class KeyCalls:
         self.running = False
         self.task: asyncio.Task[None] | None = None
         self.given_up = False
-        """Nobody waits for what is under way any more."""
+        """All callers of what is under way gave up."""
         self.sightings = Sightings()
 
     def take(self) -> list[Command]:
@@ -110,7 +110,7 @@ class KeyCalls:
         return True
 
     def end_if_unwanted(self) -> None:
-        """Cancel what is under way, if nobody waits for it."""
+        """Cancel what is under way if all its callers gave up."""
         if self.task is not None and self.taken and all(each.done is None for each in self.taken):
             self.given_up = True
             self.task.cancel()

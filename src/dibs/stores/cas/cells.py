@@ -1,5 +1,6 @@
-"""What a store with compare-and-set has to provide: a cell for each key, that is loaded and swapped."""
+"""What a store with compare-and-set provides: one cell for each key, to be loaded and swapped."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,10 +12,10 @@ from dibs.stores.snapshot import State
 
 
 class Cell(NamedTuple):
-    """A key as it was at one moment."""
+    """A key's value as it was loaded."""
 
     version: Any
-    """Whatever the store compares. None: the key does not exist."""
+    """What the store compares in a swap. None: the key does not exist."""
     state: State | None
     """The book; None if the key does not exist."""
     where: str = ""
@@ -22,7 +23,7 @@ class Cell(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a cell is to become."""
+    """The new value of a cell."""
 
     state: State | None
     """The book; None deletes the cell."""
@@ -57,13 +58,18 @@ type Receive = Callable[[Sequence[Notification] | DibsError], None]
 log = logging.getLogger("dibs")
 
 
-async def load_if_readable(cells: "Cells", key: bytes) -> Cell | None:
-    """Load a cell for a list: one value that is no book is no reason to show none."""
-    try:
-        return await cells.load(key)
-    except (Corrupt, IncompatibleVersion) as error:
-        log.debug("left out of the list: %s", error)
-        return None
+async def load_readable(cells: "Cells", keys: Sequence[bytes]) -> Sequence[tuple[bytes, Cell]]:
+    """Load cells for a list, without those that cannot be read."""
+
+    async def load(key: bytes) -> Cell | None:
+        try:
+            return await cells.load(key)
+        except (Corrupt, IncompatibleVersion) as error:
+            log.debug("left out of the list: %s", error)
+            return None
+
+    loaded = await asyncio.gather(*map(load, keys))
+    return [(key, cell) for key, cell in zip(keys, loaded, strict=True) if cell is not None]
 
 
 class Cells(Protocol):
@@ -77,7 +83,7 @@ class Cells(Protocol):
         """Connect, and raise if the store cannot be used. Can be called again after `close`."""
 
     async def close(self) -> None:
-        """Disconnect; subscriptions end without a word."""
+        """Disconnect. Subscriptions end without an error."""
 
     async def load(self, key: bytes) -> Cell:
         """Return the cell, not older than this call."""
@@ -107,4 +113,4 @@ class Cells(Protocol):
         """Close idle connections now, and busy ones when they are idle. The loop ends: wait for nothing."""
 
     def after_fork(self) -> None:
-        """In the child: drop inherited sockets without a word to the other side."""
+        """In the child: close inherited sockets without sending anything."""

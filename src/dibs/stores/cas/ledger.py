@@ -120,7 +120,7 @@ class CasLedger:
         """Apply a batch: the commands of each key in order, in one swap; keys side by side.
 
         If one key fails, the others are done nevertheless, and its commands get `Failed`. An error of all
-        keys is that of the batch. What is under way is given up once nobody waits for it.
+        keys is that of the batch. What is under way is cancelled once all callers gave up.
         """
         self._count(len(commands))
         if len(commands) == 1:

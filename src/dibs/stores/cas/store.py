@@ -65,7 +65,7 @@ class CasStore(Store):
         return shared
 
     def _part(self, loop: asyncio.AbstractEventLoop, shared: "_Shared") -> None:
-        """Nobody uses it any more, or the loop ends: no time is left to wait."""
+        """Close without waiting: the last connection was closed, or the loop ends."""
         self._shares.pop(loop, None)
         shared.ledger.close()
         shared.cells.part()
@@ -80,7 +80,7 @@ class CasStore(Store):
             await shared.cells.close()
 
     def after_fork(self) -> None:
-        """In the child: what was shared in the parent's loop is of no use, even in a copy of that loop."""
+        """In the child: forget what the parent's loops shared."""
         self._shares = WeakKeyDictionary()
         self._known.clear()
 
@@ -226,4 +226,4 @@ def _clock_finding(clock: StoreClock) -> Finding:
 
 
 def _nothing() -> None:
-    """Nothing is left to be done."""
+    """Do nothing."""

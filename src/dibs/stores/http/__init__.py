@@ -1,1 +1,1 @@
-"""Leases through Dibs's own service: `https://server`, for whoever may not reach the store itself."""
+"""The https store: leases in a Dibs service, for clients that cannot reach its store."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -44,7 +45,7 @@ async def dial(settings: HttpSettings) -> AsyncHttpLink:
 
 
 class AsyncEventStream:
-    """A connection on which notifications arrive, and whose silence is noticed."""
+    """A connection on which notifications arrive. It ends with an error if it is silent for too long."""
 
     def __init__(self, settings: HttpSettings, deliver: Deliver) -> None:
         """`deliver` also gets the error by which the stream ended, or says that it missed something."""
@@ -54,11 +55,10 @@ class AsyncEventStream:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._stands: asyncio.Future[None] = self._loop.create_future()
-        self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Connect, ask for the stream, and wait until it works. Raises `DibsError`."""
+        """Connect, request the stream, and wait for its first event. Raises `DibsError`."""
         self.link = link = await dial(self._settings)
         self.reader = NotificationReader(link.requests)
         link.reader.heed = self._heed
@@ -80,7 +80,6 @@ class AsyncEventStream:
         return None if self.reader.heed(answer) is None else self._hear_piece
 
     def _hear_piece(self, piece: bytes) -> None:
-        self._heard_at = self._loop.time()
         self.reader.feed(piece)
         if self.reader.begun and not self._stands.done():
             self._stands.set_result(None)
@@ -91,12 +90,12 @@ class AsyncEventStream:
             self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _over(self, found: Response | Exception) -> None:
-        """The stream has ended, or the answer was none."""
+        """The stream has ended, or the answer was not a stream."""
         if self.error is not None:
             return
         try:
             self.reader.ended(found)
-        except Exception as error:  # noqa: BLE001  # whoever listens is told in our own words
+        except Exception as error:  # noqa: BLE001  # `deliver` takes errors of Dibs only
             self.error = broken(error, self._settings)
         self._stop()
         if self._stands.done():
@@ -106,12 +105,12 @@ class AsyncEventStream:
 
     def _look(self) -> None:
         """Check that something arrived since the last check, at least a comment."""
-        due = self._heard_at + self.reader.longest
-        if self._loop.time() >= due:
+        left = self.reader.due - time.monotonic()
+        if left <= 0:
             self._over(TimeoutError())
             self.link.close()
         else:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_later(left, self._look)
 
     def _stop(self) -> None:
         if self._timer is not None:

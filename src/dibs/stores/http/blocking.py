@@ -131,7 +131,7 @@ def _connect(settings: HttpSettings, timeout: float) -> socket.socket:
 
 
 class BlockingEventStream[R: EventReader]:
-    """A stream of events, whose silence is noticed, and which is opened again after it broke.
+    """A stream of events. It is opened again after it broke, or was silent for too long.
 
     Each connection has a reader of its own. The server is asked to go on after the last event.
     """
@@ -149,7 +149,6 @@ class BlockingEventStream[R: EventReader]:
         self._path = path
         self._last_id = ""
         self._link: BlockingHttpLink | None = None
-        self._heard_at = 0.0
         self._reconnect = ReconnectDelay()
 
     @property
@@ -199,7 +198,6 @@ class BlockingEventStream[R: EventReader]:
         assert self.reader is not None
         for answer in link.read():
             self.reader.ended(answer)
-        self._heard_at = time.monotonic()
 
     def _read_all(self, link: BlockingHttpLink) -> None:
         try:
@@ -212,8 +210,7 @@ class BlockingEventStream[R: EventReader]:
 
     def _silent_in(self) -> float:
         """Seconds to wait for the next bytes before the stream counts as dead."""
-        longest = 0.0 if self.reader is None else self.reader.longest
-        return self._heard_at + longest - time.monotonic()
+        return -1.0 if self.reader is None else self.reader.due - time.monotonic()
 
     def wait(self, timeout: float | None, waker: Waker) -> bool:
         """Wait until there is something to receive, or the stream may be opened. True after a `wake`."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from dibs.errors import Forbidden
 from dibs.model import Command, Finding, Page, Reply
 from dibs.stores.http import wire
-from dibs.stores.http.requests import Requests, findings
+from dibs.stores.http.requests import Requests, findings, read_about, read_ttls
 from dibs.stores.http.url import HttpSettings
 from dibs.stores.web.reading import Response
 
@@ -68,12 +68,12 @@ class HttpCalls[L: HttpLink]:
     async def examine(self) -> Sequence[Finding]:
         """See `findings`."""
         about = await self.about()
-        ttls = await self._get(Requests.limits, Requests.ttls)
+        ttls = await self._get(Requests.limits, lambda requests, it: requests.read(it, read_ttls))
         return findings(about, ttls, self._settings)
 
     async def about(self) -> wire.About:
         """Ask what the service is. This also checks the API key."""
-        about = await self._get(Requests.about, Requests.who)
+        about = await self._get(Requests.about, lambda requests, it: requests.read(it, read_about))
         self._learn(about)
         return about
 

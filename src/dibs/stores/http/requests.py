@@ -28,8 +28,8 @@ NOTIFICATIONS = "/v1/stream"
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
 _read_page = msgspec.json.Decoder(wire.StatusPage).decode
-_read_about = msgspec.json.Decoder(wire.About).decode
-_read_ttls = msgspec.json.Decoder(wire.Ttls).decode
+read_about = msgspec.json.Decoder(wire.About).decode
+read_ttls = msgspec.json.Decoder(wire.Ttls).decode
 
 
 @cache
@@ -70,7 +70,7 @@ class Requests:
         return self._head("GET", path, JSON) + trace_lines() + b"\r\n"
 
     def about(self) -> bytes:
-        """Ask what the service is and whose key this is."""
+        """Ask for the service's version and promises, and the key's scopes."""
         return self.call("GET", "/v1/about")
 
     def limits(self) -> bytes:
@@ -98,7 +98,7 @@ class Requests:
 
     def replies(self, answer: Response, count: int) -> Sequence[Reply]:
         """Read the replies to `count` commands. Raises the error that the answer has instead."""
-        replies: tuple[wire.Reply, ...] = self._read(answer, _read_batch).replies
+        replies = self.read(answer, _read_batch).replies
         if len(replies) != count:
             raise self._nonsense(f"{len(replies)} replies to {count} commands")
         try:
@@ -108,22 +108,12 @@ class Requests:
 
     def page(self, answer: Response) -> Page:
         """Read a page of keys. Raises like `replies`."""
-        page: wire.StatusPage = self._read(answer, _read_page)
+        page = self.read(answer, _read_page)
         try:
             cursor = None if page.cursor is None else decoded(page.cursor)
             return Page([to_model(each) for each in page.items], cursor)
         except ValueError as error:
             raise unreadable(self._settings, error) from error
-
-    def who(self, answer: Response) -> wire.About:
-        """Read what the service is. Raises like `replies`."""
-        about: wire.About = self._read(answer, _read_about)
-        return about
-
-    def ttls(self, answer: Response) -> wire.Ttls:
-        """Read which ttls are allowed. Raises like `replies`."""
-        ttls: wire.Ttls = self._read(answer, _read_ttls)
-        return ttls
 
     def check_stream(self, answer: Response) -> None:
         """Raise the error of an answer whose head does not begin a stream."""
@@ -131,7 +121,8 @@ class Requests:
         if not answer.headers.get("content-type", "").startswith(EVENTS):
             raise self._nonsense("a stream that is none")
 
-    def _read(self, answer: Response, read: Callable[[bytes], Any]) -> Any:
+    def read[T](self, answer: Response, read: Callable[[bytes], T]) -> T:
+        """Read a body. Raises like `replies`."""
         self._check(answer)
         try:
             return read(answer.body)

@@ -28,7 +28,7 @@ class HttpStore(Store):
     instead of those that the system trusts.
 
     The first use asks the service what its stores promise: before that, `capabilities` promises nothing.
-    The service tells the time: a `clock` is not used.
+    The service's clock decides, so `clock` is not used.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -43,6 +43,7 @@ class EventReader:
         """An event has arrived, so the stream works."""
         self.beat = BEAT
         """Seconds between two signs of life, at most."""
+        self._heard_at = time.monotonic()
         self._requests = requests
         self._events = Events()
 
@@ -52,9 +53,9 @@ class EventReader:
         return self._events.last_id
 
     @property
-    def longest(self) -> float:
-        """Seconds of silence after which a stream is dead."""
-        return MISSED * self.beat + SLACK
+    def due(self) -> float:
+        """When the stream is dead if nothing arrives, on the monotonic clock."""
+        return self._heard_at + MISSED * self.beat + SLACK
 
     def heed(self, answer: Response) -> Callable[[bytes], None] | None:
         """Read the head of the answer. Raises the error in it if no stream follows."""
@@ -65,6 +66,7 @@ class EventReader:
 
     def feed(self, piece: bytes) -> None:
         """Take a piece of the stream. Raises `NotHttp` if it cannot be read."""
+        self._heard_at = time.monotonic()
         try:
             for kind, data in self._events.feed(piece):
                 self.take(kind, data)
@@ -121,7 +123,7 @@ MOST_SPREAD = 5.0
 class ReconnectDelay:
     """Random, growing pauses before a client opens a stream again.
 
-    Clients whose server stopped should not all come to the next one at once.
+    Clients whose server stopped should not all connect to the next one at once.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from dibs.errors import (
     NotConfigured,
 )
 from dibs.model import Finding, Notification
-from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge, load_if_readable
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge, load_readable
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import read_state, write_state
 from dibs.stores.loop_thread import keep_for_ever
@@ -40,7 +40,7 @@ TIMEOUT = 5
 """Seconds that an answer may take at most; callers may allow less."""
 
 SILENCE = 1.0
-"""Seconds without an answer after which a call that ends in vain ends the connection, too: it may hang."""
+"""Seconds without an answer after which a call that fails also ends the connection, which may hang."""
 
 OVERHEAD = 1024
 """Bytes of a message beside its value, at most."""
@@ -79,7 +79,7 @@ class NatsCells:
         """Calls that wait for an answer, and the subjects that they were sent to."""
         self._receivers: dict[int, Receive] = {}
         self._trouble = ""
-        """What the server complained of last."""
+        """The last error that the server reported."""
         self._dated_at = -inf
         self._heard = 0
         """How many messages had arrived when the oldest unanswered request was sent."""
@@ -149,7 +149,7 @@ class NatsCells:
             try:
                 await self._ask(f"STREAM.CREATE.KV_{self._bucket}", config, client)
             except _Refused as other:
-                if other.code != BUCKET_EXISTS:  # somebody else has just made it
+                if other.code != BUCKET_EXISTS:  # another client has just made it
                     raise
             found = await self._info(client=client)
         config = found["config"]
@@ -237,7 +237,7 @@ class NatsCells:
         headers: dict[str, str] | None = None,
         client: Client | None = None,
     ) -> Any:
-        """Send a request, and return the answer. Raises `_Refused` if it tells of an error."""
+        """Send a request, and return the answer. Raises `_Refused` for an error in it."""
         client = client or await self._connected()
         scope = asyncio.timeout(None)
         try:
@@ -265,7 +265,7 @@ class NatsCells:
         return await self._request(f"$JS.API.{what}", json.dumps(said).encode(), client=client)
 
     async def _info(self, client: Client | None = None, **said: Any) -> Any:
-        """Ask for the bucket's state; the answer also tells the server's time."""
+        """Ask for the bucket's state. The answer also has the server's time."""
         sent = self._now()
         found = await self._ask(f"STREAM.INFO.KV_{self._bucket}", said, client)
         heard = self._now()
@@ -334,7 +334,7 @@ class NatsCells:
             if refused.code == TOO_LARGE:
                 raise TooLarge(str(refused)) from refused
             raise
-        if change.state is None:  # the mark of the deletion, if nobody has written since
+        if change.state is None:  # the mark of the deletion, unless the key was written since
             until = {"filter": subject, "seq": answer["seq"] + 1}
             await self._ask(f"STREAM.PURGE.KV_{self._bucket}", until)
         for inbox, said in _by_inbox(change.notifications).items():
@@ -353,7 +353,7 @@ class NatsCells:
     ) -> Any:
         """Send a swap; if it dates leases, ask for the server's time right behind it.
 
-        The answer to a swap does not tell it, and our own clock may have stood still meanwhile.
+        The answer to a swap does not have it, and our own clock may have stood still since.
         """
         swap = self._request(subject, value, headers, client)
         if not is_dated:
@@ -381,9 +381,7 @@ class NatsCells:
             key for key in set(keys) if key.startswith(prefix) and (cursor is None or key > cursor)
         )
         keys = left[:limit]
-        cells = await asyncio.gather(*(load_if_readable(self, key) for key in keys))
-        found = [(key, cell) for key, cell in zip(keys, cells, strict=True) if cell is not None]
-        return found, keys[-1] if len(left) > limit else None
+        return await load_readable(self, keys), keys[-1] if len(left) > limit else None
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         client, subject = await self._connected(), f"{self._bucket}.inbox.{inbox}"
@@ -476,7 +474,7 @@ def _by_inbox(notifications: Sequence[Notification]) -> dict[str, list[Any]]:
 
 
 def _notifications(data: bytes, inbox: str) -> list[Notification]:
-    """What was sent to an inbox, without what somebody else has sent there."""
+    """The notifications in a message; none if it has another form."""
     try:
         return [
             decode_notification(fields, _unescape(key), inbox) for key, fields in json.loads(data)

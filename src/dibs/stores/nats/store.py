@@ -116,7 +116,7 @@ class NatsStore(CasStore):
                 **login,
                 **callbacks,
             )
-        except BaseException:  # or nobody waits any longer: the next one begins with another server
+        except BaseException:  # also if cancelled: the next try begins with another server
             self._servers = [*self._servers[1:], self._servers[0]]
             raise
         secret()
@@ -139,7 +139,7 @@ class NatsStore(CasStore):
 
 
 class _TrackedContext(ssl.SSLContext):
-    """Tells whether a connection was encrypted with it."""
+    """Knows whether a connection was encrypted with it."""
 
     used = False
 

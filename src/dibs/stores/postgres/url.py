@@ -78,15 +78,15 @@ class Address:
 
 
 def _without_ours(url: str, name: str) -> tuple[str, dict[str, str]]:
-    location, mark, query = url.partition("?")
-    parts = {True: list[str](), False: list[str]()}
-    for part in query.split("&") if mark else ():
-        parts[part.partition("=")[0] in _OURS].append(part)
+    location, _, query = url.partition("?")
+    parts = query.split("&") if query else []
+    ours = [part for part in parts if part.partition("=")[0] in _OURS]
+    theirs = [part for part in parts if part not in ours]
     try:
-        ours = read_options("&".join(parts[True]), _OURS)
+        found = read_options("&".join(ours), _OURS)
     except ValueError as error:
         raise NotConfigured(f"{name!r}: {error}") from None
-    return (f"{location}?{'&'.join(parts[False])}" if parts[False] else location), ours
+    return (f"{location}?{'&'.join(theirs)}" if theirs else location), found
 
 
 def _parsed(url: str, name: str) -> dict[str, Any]:
