@@ -154,7 +154,7 @@ def test_it_is_named_that_the_dead_hold_on(planted: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("dibs.testing.torture.rounds.KILLS", 0.8)  # so there must be some
     verdict = verdict_on(planted + "the-dead-hold-on", 24)
     assert "starved" in {violation.rule for violation in verdict.violations}
-    assert "somebody waited, and nobody got it in time" in str(verdict)
+    assert "a waiter did not get it in time" in str(verdict)
 
 
 def test_without_a_bug_that_store_is_clean(planted: str) -> None:

@@ -58,7 +58,7 @@ def locked[F: Callable[..., Any]](
     after = None if countdown is None else seconds(countdown, "countdown")
     options.setdefault("wait", 0)
     make = functools.partial(_resource, capacity=capacity, client=client, options=options)
-    make(template)  # what is wrong with the options is told now
+    make(template)  # raises for wrong options
 
     def decorate(function: F) -> F:
         _refuse(function)

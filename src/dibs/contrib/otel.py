@@ -64,10 +64,9 @@ def instrument(*, names: bool = False, tracer_provider: trace.TracerProvider | N
     """From now on each acquire of this process is a span `dibs.acquire`, and each hold `dibs.hold`.
 
     An acquire that is refused, or waits in vain, is linked to the trace of each holder that is traced too,
-    in whichever process: its `traceparent` is stored with the lease. A hold tells when it is
-    renewed, and fails if it is lost. Spans have names of locks only with `names=True`, as those may tell
-    what their readers should not know. Without a `tracer_provider` it is the global one. Called again it
-    takes the place of what was said before.
+    in whichever process: its `traceparent` is stored with the lease. A hold has an event for each renewal,
+    and fails if it is lost. Spans have names of locks only with `names=True`, because names can be
+    confidential. The default `tracer_provider` is the global one. A later call replaces an earlier one.
     """
     observe(_Tracing(trace.get_tracer("dibs", tracer_provider=tracer_provider), names=names))
 

@@ -31,7 +31,7 @@ class RedisFence:
         Raises `StaleToken` if a higher token was seen; then nothing has happened.
         """
         stamp = stamp_of(by)
-        return _told(stamp, self._script(**_call(self._prefix, stamp, command, key, arguments)))
+        return _result(stamp, self._script(**_call(self._prefix, stamp, command, key, arguments)))
 
 
 class AsyncRedisFence:
@@ -46,7 +46,7 @@ class AsyncRedisFence:
     async def call(self, by: Stamped, command: str, key: str | bytes, *arguments: Any) -> Any:
         """Call one command: see `RedisFence.call`. After a cancellation it has happened or not."""
         stamp = stamp_of(by)
-        return _told(
+        return _result(
             stamp, await self._script(**_call(self._prefix, stamp, command, key, arguments))
         )
 
@@ -63,7 +63,7 @@ def _lua() -> str:
     return Path(__file__).with_name("guarded.lua").read_text("utf-8")
 
 
-def _told(stamp: Stamp, reply: Any) -> Any:
+def _result(stamp: Stamp, reply: Any) -> Any:
     """The command's reply. Raises `StaleToken` where it was not called."""
     what, *rest = reply
     if what in (b"done", "done"):

@@ -90,9 +90,9 @@ class SqlFence(_SqlFence):
     """Refuses stale writes to a database, over a connection of the user's own (DB-API 2).
 
     The table (`dibs_fences`, or another one, maybe in a schema) is created on request, or by your own
-    migrations. `paramstyle` is for connections that don't tell it, such as Django's: there "format".
-    `assume_transaction` is for those that don't tell whether they are in a transaction (sqlite3's, psycopg's
-    and Django's do): you promise that check and write are in one.
+    migrations. Give `paramstyle` if the driver has none, as Django's connections: there "format".
+    Give `assume_transaction` if the driver does not show whether the connection is in a transaction (sqlite3,
+    psycopg and Django do): you promise that check and write are in one.
     """
 
     def create(self, connection: Any) -> None:
@@ -108,7 +108,7 @@ class SqlFence(_SqlFence):
 
         One statement a slot. From here on others with that key and slot wait until the transaction
         ends. Raises `StaleToken` if a higher token was seen: roll back then. Raises `DibsError` for a
-        connection without a transaction, and `TypeError` for one that doesn't tell; nothing was written
+        connection without a transaction, and `TypeError` if that is unknown; nothing was written
         then. Raises `NotConfigured` if the table is not there. At stricter isolation than READ
         COMMITTED the loser of a race gets the database's own serialization error.
         """
@@ -174,9 +174,9 @@ IDLE = 0
 
 
 def is_in_transaction(connection: Any) -> bool | None:
-    """Whether what is written next stands with what follows; None where the connection doesn't tell.
+    """Whether the next write is in one transaction with those after it; None if that is unknown.
 
-    To be asked before writing: a connection that begins a transaction by itself is in one.
+    Call it before writing: a connection that begins a transaction by itself is in one.
     """
     atomic = getattr(connection, "in_atomic_block", None)  # Django's
     if isinstance(atomic, bool):

@@ -88,7 +88,7 @@ def _parts(by: tuple[object, ...]) -> tuple[bytes, int, tuple[int, ...]]:
 
 
 class StaleToken(DibsError):
-    """Somebody with a higher token has written since: the lease is another's, so give up.
+    """A holder with a higher token has written since, so this one must give up.
 
     `token` is that of the write that was refused, `seen` the highest one that the resource knows.
     """
@@ -102,7 +102,7 @@ class StaleToken(DibsError):
 def stale(key: bytes, slot: int, token: int, seen: int) -> StaleToken:
     """The error for a token on a key and slot, where the resource has seen a higher one."""
     return StaleToken(
-        f"token {token} of {_told(key, slot)} is stale: the resource has already seen token {seen}, so "
+        f"token {token} of {_described(key, slot)} is stale: the resource has already seen token {seen}, so "
         "another holder has the lease. Nothing was written; leave the rest of the work to that holder",
         key=key,
         token=token,
@@ -110,7 +110,7 @@ def stale(key: bytes, slot: int, token: int, seen: int) -> StaleToken:
     )
 
 
-def _told(key: bytes, slot: int) -> str:
+def _described(key: bytes, slot: int) -> str:
     kind, name = split_key(key)
-    told = f"{kind} {shown(name)}" if kind in KINDS else shown(key)
-    return f"{told}, slot {slot}" if slot else told
+    text = f"{kind} {shown(name)}" if kind in KINDS else shown(key)
+    return f"{text}, slot {slot}" if slot else text

@@ -89,15 +89,15 @@ class Claimant:
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
-    """A scheduled task, and what it takes to run it."""
+class TaskContext:
+    """A scheduled task, and what its attempts use."""
 
     task: Scheduled
     claimant: Claimant
     lock: RunLock | None
-    """What is held while it runs; None if it runs everywhere."""
+    """Lock that is held while it runs; None if it runs everywhere."""
     campaign: Campaign | None
-    """By which it leads, if only a leader runs it."""
+    """The campaign by which it leads, if only a leader runs it."""
     clock: TickClock
     stats: RunStats
 
@@ -135,9 +135,9 @@ async def outcome_of(
 class TaskAttempt:
     """Work of one process on one tick, until `until`."""
 
-    def __init__(self, duty: Duty, tick: int, until: int) -> None:
-        self._task, self._lock, self._campaign = duty.task, duty.lock, duty.campaign
-        self._claimant, self._clock, self._stats = duty.claimant, duty.clock, duty.stats
+    def __init__(self, context: TaskContext, tick: int, until: int) -> None:
+        self._task, self._lock, self._campaign = context.task, context.lock, context.campaign
+        self._claimant, self._clock, self._stats = context.claimant, context.clock, context.stats
         self._tick = tick
         self._until = until
         self._loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class TaskAttempt:
 
     async def run(self) -> None:
         """Do all of it. Raises only a cancellation."""
-        outcome, failure = await outcome_of(self._led, self._ended, is_loss=self._is_loss)
+        outcome, failure = await outcome_of(self._as_leader, self._ended, is_loss=self._is_loss)
         if failure is not None and (self._begun or outcome == "failed"):
             await self._stats.report(outcome, failure, self._tick)
 
@@ -168,7 +168,7 @@ class TaskAttempt:
         keys = {it.key for it in relied_on if it is not None}
         return isinstance(error, LeaseLost) and error.key in keys
 
-    async def _led(self) -> None:
+    async def _as_leader(self) -> None:
         if self._campaign is None:
             await self._decide()
         else:
@@ -177,19 +177,19 @@ class TaskAttempt:
 
     async def _decide(self) -> None:
         if self._lock is not None:
-            if await self._insist(self._claim):
-                await self._insist(partial(self._run_locked, self._lock))
+            if await self._retry_until_late(self._claim):
+                await self._retry_until_late(partial(self._run_locked, self._lock))
         elif self._stats.running:
             self._stats.skipped += 1
         elif is_async(self._task.function):
             await self._in_loop()
         else:
-            await self._threaded(self._in_thread)
+            await self._in_thread(self._call)
 
     # -- claiming it --------------------------------------------------------------------------------
 
-    async def _insist(self, step: Callable[[], Awaitable[bool]]) -> bool:
-        """Repeat a step after errors, until it is too late for that."""
+    async def _retry_until_late(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        """Repeat a step after errors, until it is too late to try again."""
         while True:
             try:
                 done = await step()
@@ -231,7 +231,7 @@ class TaskAttempt:
                         await self._in_loop()
                     lease.ensure()  # a body that took too long may have run beside another
             else:
-                await self._threaded(partial(self._in_thread_locked, lock, note))
+                await self._in_thread(partial(self._call_locked, lock, note))
         except AcquireTimeout as busy:
             if self._begun:  # the task's own
                 raise
@@ -242,20 +242,20 @@ class TaskAttempt:
 
     # -- running it ---------------------------------------------------------------------------------
 
-    async def _threaded(self, body: Callable[[], Any]) -> None:
+    async def _in_thread(self, body: Callable[[], Any]) -> None:
         await in_thread(body, f"dibs-{self._task.name}", lambda: self.given_up)
 
-    def _in_thread_locked(self, lock: blocking.TaskLock, note: str) -> None:
+    def _call_locked(self, lock: blocking.TaskLock, note: str) -> None:
         with lock.acquire(note=note) as lease:
             with as_current(lease):
-                self._in_thread()
+                self._call()
             lease.ensure()
 
     async def _in_loop(self) -> None:
         self._begin()
         await self._task.function()
 
-    def _in_thread(self) -> None:
+    def _call(self) -> None:
         self._loop.call_soon_threadsafe(self._begin)
         result = self._task.function()
         if inspect.isawaitable(result):
@@ -280,12 +280,12 @@ async def in_thread(function: Callable[[], Any], name: str, given_up: Callable[[
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
-    context = copy_context()
+    variables = copy_context()
 
     def run() -> None:
         failure: BaseException | None = None
         try:
-            context.run(function)
+            variables.run(function)
         except BaseException as error:  # noqa: BLE001  # it is the caller's
             failure = error
         with suppress(RuntimeError):  # the loop is closed, so nothing in it waits

@@ -22,7 +22,7 @@ def is_async(function: Function) -> bool:
 
 
 def check_function(function: object) -> None:
-    """Raises `TypeError` for what can't be a task."""
+    """Raises `TypeError` unless it is a function without arguments."""
     if not callable(function):
         raise TypeError(f"a task is a function without arguments, and {function!r} is none")
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
@@ -34,7 +34,7 @@ def check_function(function: object) -> None:
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
-    except (TypeError, ValueError):  # something built in, which tells nobody
+    except (TypeError, ValueError):  # something built in, without a signature
         return
     if needed:
         raise TypeError(
@@ -44,14 +44,14 @@ def check_function(function: object) -> None:
 
 
 def called(function: Any) -> str:
-    """The name of a function in a message."""
+    """Name of a function, for messages."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def default_name(function: Any) -> str:
     """`module:function`, the same in every process that runs the program.
 
-    Raises `ValueError` for what has no name of its own.
+    Raises `ValueError` for a lambda, a partial and other objects without a name.
     """
     name = getattr(function, "__qualname__", None)
     if not isinstance(name, str) or name.endswith("<lambda>"):
@@ -136,7 +136,7 @@ class TaskTerms:
 
 
 def read_terms(schedule: Schedule, given: ScheduleOptions) -> TaskTerms:
-    """All options of a task. Raises `TypeError`, `ValueError` or `UnsafeTiming` for what can't be."""
+    """All options of a task. Raises `TypeError`, `ValueError` or `UnsafeTiming` for invalid ones."""
     unknown = sorted(given.keys() - ScheduleOptions.__annotations__.keys())
     if unknown:
         known = ", ".join(ScheduleOptions.__annotations__)
@@ -160,13 +160,13 @@ def read_terms(schedule: Schedule, given: ScheduleOptions) -> TaskTerms:
         leader=given.get("leader"),
         everywhere=given.get("everywhere", False),
     )
-    _check_kinds(terms)
-    _check_together(terms, given, float("inf") if period is None else period)
+    _check_values(terms)
+    _check_combination(terms, given, float("inf") if period is None else period)
     return terms
 
 
-def _check_kinds(terms: TaskTerms) -> None:
-    """Raise for values of options that are none of theirs."""
+def _check_values(terms: TaskTerms) -> None:
+    """Check each option's value."""
     if terms.missed not in get_args(Missed.__value__):
         raise ValueError(f"missed is {terms.missed!r}: write 'skip', 'latest' or 'all'")
     if type(terms.everywhere) is not bool:
@@ -179,8 +179,8 @@ def _check_kinds(terms: TaskTerms) -> None:
         raise UnsafeTiming(f"grace is {terms.grace:g} s: give at least 1 s, as clocks differ")
 
 
-def _check_together(terms: TaskTerms, given: ScheduleOptions, period: float) -> None:
-    """Raise for options that contradict each other, or the seconds between two ticks."""
+def _check_combination(terms: TaskTerms, given: ScheduleOptions, period: float) -> None:
+    """Check the options against each other, and against the seconds between two ticks."""
     senseless = sorted(given.keys() & {"min_hold", "max_hold", "cancel", "leader"})
     if terms.everywhere and senseless:
         raise ValueError(

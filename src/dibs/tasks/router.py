@@ -36,7 +36,7 @@ class Registry:
 
         Durations are seconds, or texts such as "60s". The function takes no arguments; a coroutine
         function runs in the loop, a plain one in a thread. Raises `ValueError`, `TypeError` or
-        `UnsafeTiming` for what can't be.
+        `UnsafeTiming` for invalid options.
         """
         return self._decorator(Every(period, offset), options)
 

@@ -6,7 +6,7 @@ from random import uniform
 from typing import Any
 
 from dibs import Campaign, LeaderElection
-from dibs.tasks.attempt import RETRY, Claimant, Duty, TaskAttempt, outcome_of
+from dibs.tasks.attempt import RETRY, Claimant, TaskAttempt, TaskContext, outcome_of
 from dibs.tasks.clock import TickClock
 from dibs.tasks.definition import Definition, Lasting, Led
 from dibs.tasks.schedule import SECOND, ticks_between
@@ -25,11 +25,11 @@ COUNTED = 3600 * SECOND
 class Runner:
     """Tries the ticks of one task."""
 
-    def __init__(self, duty: Duty) -> None:
-        self._duty = duty
-        self._task, self._campaign = duty.task, duty.campaign
-        self._clock, self._stats = duty.clock, duty.stats
-        self._terms = duty.task.terms
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._task, self._campaign = context.task, context.campaign
+        self._clock, self._stats = context.clock, context.stats
+        self._terms = context.task.terms
         self._drawn = (0, 0)
         self.attempts: dict[asyncio.Task[None], TaskAttempt] = {}
         """What runs at this moment."""
@@ -128,7 +128,7 @@ class Runner:
         until = tick + self._terms.window
         if self._terms.missed != "all":
             until = min(until, self._task.schedule.after(max(tick, self._clock.now())))
-        attempt = TaskAttempt(self._duty, tick, until)
+        attempt = TaskAttempt(self._context, tick, until)
         run = asyncio.create_task(attempt.run(), name=f"dibs task {self._task.name}")
         self.attempts[run] = attempt
         run.add_done_callback(self.attempts.pop)
@@ -167,7 +167,7 @@ class TaskSession:
             self._spawn(self._last(definition, stats), definition, self._lasting)
         else:
             leader = definition.terms.leader
-            duty = Duty(
+            context = TaskContext(
                 task=definition,
                 claimant=self._claimant,
                 lock=self._claimant.run_lock(definition),
@@ -175,7 +175,7 @@ class TaskSession:
                 clock=self._clock,
                 stats=stats,
             )
-            runner = Runner(duty)
+            runner = Runner(context)
             self._runners.append(runner)
             self._spawn(runner.work(), definition, self._loops)
 

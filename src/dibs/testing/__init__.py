@@ -1,14 +1,14 @@
-"""For tests of programs that use leases, and for tests of stores: public, and imported on demand.
+"""Public tools for tests of programs that use leases, and of stores. Imported on demand.
 
 * `ManualClock` stands still until a test moves it.
 * `Faults` and `FaultyStore` make the way to any store unreliable; `FaultProxy` does it to a real
   server's connections.
-* `Recorder`, `read`, `check` and `check_liveness` tell from histories of many processes whether
-  leases were exclusive, tokens rose and waiters were served.
+* `Recorder`, `read`, `check` and `check_liveness` check histories of many processes: leases were
+  exclusive, tokens rose, waiters were served.
 * `Torture` lets processes take turns on a store while they are killed and paused, and gives a
   `Verdict`: what `dibs verify` does.
 * `dibs.testing.conformance` is the suite that every store must pass, also yours.
-* `expire` and `steal` let happen to a lock what happens in real life.
+* `expire` and `steal` simulate the loss of a lease.
 * `dibs.testing.plugin` gives pytest the fixtures `dibs_client` and `dibs_clock`.
 """
 

@@ -1,8 +1,7 @@
 """Was at most one (or N) inside at any time, and did the tokens rise? Answered from a history.
 
-No search is needed: every grant carries a token of its own, so the order of grants is observed, and
-what nobody saw is resolved in the system's favour (see `history.HistoryEvent`). So every violation is
-real.
+No search is needed: every grant has a token of its own, so the order of grants is known. Unrecorded
+events count in the store's favour (see `history.HistoryEvent`), so every violation is real.
 """
 
 import heapq
@@ -107,7 +106,7 @@ class Violation:
     | token | tokens of a key are used once, and rise from each grant to those asked for after it |
     | too soon | a task starts once in its `min_hold` |
     | stale write | a fenced resource accepts no token below one that it has accepted |
-    | starved | whoever waits for free units gets them in time |
+    | starved | a waiter gets free units in time |
     """
 
     rule: Rule
@@ -149,7 +148,7 @@ def check_exclusion(key: str, holds: Iterable[RecordedHold]) -> Iterator[Violati
     used = 0
     for number, hold in enumerate(sorted(holds, key=lambda hold: hold.start)):
         if hold.end <= hold.start:
-            continue  # the answer came too late to be believed
+            continue  # the answer came after the deadline
         while living and living[0][0] <= hold.start:
             used -= heapq.heappop(living)[2].units
         if living:
@@ -166,8 +165,8 @@ def _crowd(
     capacity = max(hold.grant.capacity, *(other.grant.capacity for other in others))
     if used + hold.units > capacity:
         holds = (*others, hold)
-        told = "; ".join(map(str, holds))
-        message = f"{_too_many(key, used + hold.units, capacity)}: {told}"
+        shown = "; ".join(map(str, holds))
+        message = f"{_too_many(key, used + hold.units, capacity)}: {shown}"
         yield Violation("overlap", key, message, tuple(each.grant for each in holds))
 
 
@@ -186,7 +185,7 @@ def _same_slot(key: str, hold: RecordedHold, others: list[RecordedHold]) -> Iter
 
 
 def check_slots(key: str, grants: Iterable[HistoryEvent]) -> Iterator[Violation]:
-    """Find grants that have not one slot for each unit, where slots are told."""
+    """Find grants with slots, but not one for each unit."""
     for grant in grants:
         if grant.slots and len(set(grant.slots)) != grant.units:
             message = f"slots {list(grant.slots)} were given for {grant.units} units"

@@ -12,8 +12,7 @@ type Callback = Callable[[], None]
 
 
 class ManualClock:
-    """Tells the same time until `advance` moves it; what was set for a time is done on the way
-    there.
+    """Stands still until `advance` moves it. Callbacks that are due on the way are called.
 
     A client whose clock is manual renews, expires and times out only while the clock is advanced,
     so a test of any of these takes no time and always ends the same. All times are in seconds. Any
@@ -37,7 +36,7 @@ class ManualClock:
         return self._now
 
     def stamp(self) -> int:
-        """Microseconds since 1970, as a wall clock would tell them."""
+        """Microseconds since 1970, as a wall clock shows them."""
         return self._began_at + round((self._now - self._began) * 1e6)
 
     def at(self, when: float, callback: Callback) -> Callback:

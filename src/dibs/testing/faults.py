@@ -45,30 +45,29 @@ from dibs.stores.port import (
 
 @dataclass
 class Faults:
-    """How often what goes wrong; probabilities of 0 to 1, drawn per call from `seed`.
+    """Probability of each fault, 0 to 1. `seed` decides which calls they hit.
 
-    May be changed at any time, also while calls are under way; `hits` counts what really happened,
-    so that a test can show its faults bit.
+    You can change it at any time, also while calls are under way. `hits` counts the faults that struck.
     """
 
     seed: int = 0
     lose_request: float = 0.0
-    """The store never hears of it; the caller gets `BackendUnavailable`."""
+    """Not delivered to the store. The caller gets `BackendUnavailable`."""
     lose_reply: float = 0.0
-    """The store has applied it; the caller gets `BackendUnavailable` all the same."""
+    """Applied by the store, but the caller gets `BackendUnavailable`."""
     late_request: float = 0.0
-    """The caller gets `BackendUnavailable`, and the store hears of it before some later call."""
+    """The caller gets `BackendUnavailable`, and the store gets it before a later call."""
     double: float = 0.0
-    """The store applies it twice at once."""
+    """Applied twice at once."""
     echo: float = 0.0
-    """The store applies it, and a copy again before some later call."""
+    """Applied, and a copy applied before a later call."""
     delay: float = 0.0
     """The reply takes up to `longest_delay` seconds of real time."""
     longest_delay: float = 0.05
     drop_notification: float = 0.0
     double_notification: float = 0.0
     late_notification: float = 0.0
-    """It comes together with those of a later call."""
+    """It arrives together with those of a later call."""
     down: bool = False
     """No call gets through, until this is False again."""
     hits: Counter[str] = field(default_factory=Counter[str])
@@ -129,7 +128,7 @@ class _Trip:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self.under_way: list[Sequence[Command]] = []
-        """Late copies, which the store hears of before some later call."""
+        """Late copies, which the store gets before a later call."""
         self._late_notifications: list[Notification] = []
 
     def there(self, commands: Sequence[Command]) -> None:
@@ -237,7 +236,7 @@ class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
         return self._trip.back(commands, replies)
 
     async def deliver_late(self) -> None:
-        """Let the store hear of everything that is late."""
+        """Deliver all late messages to the store."""
         for batch in self._trip.late():
             await apply_over(self._connection, batch)
 
@@ -286,7 +285,7 @@ class FaultyBlockingConnection(_FaultyConnection[BlockingConnection]):
         return self._trip.back(commands, replies)
 
     def deliver_late(self) -> None:
-        """Let the store hear of everything that is late."""
+        """Deliver all late messages to the store."""
         for batch in self._trip.late():
             self._connection.apply(batch, TIMEOUT)
 
@@ -303,13 +302,13 @@ class FaultyBlockingConnection(_FaultyConnection[BlockingConnection]):
 
 
 TIMEOUT = 10.0
-"""Seconds that a store has to answer what tests say to it directly."""
+"""Seconds in which the store has to answer commands of `expire` and `steal`."""
 
 THIEF = "thief"
-"""Who holds what was stolen."""
+"""Owner of a stolen lease."""
 
 THEFT = 3600.0
-"""Seconds for which a thief holds what it took."""
+"""Ttl of a stolen lease, in seconds."""
 
 
 class Keyed(Protocol):
@@ -330,17 +329,17 @@ def expire(lock: Keyed) -> int:
 
 
 def steal(lock: Keyed) -> int:
-    """Expire it likewise, and let somebody else hold it for an hour; return the thief's fencing token.
+    """Expire all leases, and let another owner hold the key for an hour; return its fencing token.
 
-    As after a pause that was longer than the ttl. Whatever other processes hold is revoked at once.
-    Waiters stay in the queue behind the thief.
+    It simulates a pause longer than the ttl. Leases of other processes are revoked at once. Waiters stay
+    in the queue behind the thief.
     """
     client = _client_of(lock)
     _expire(client, lock.key)
     units = MANY if lock.key.startswith(b"rwlock:") else 1  # or others could read beside it
     thief = f"thief-{secrets.token_hex(9)}"
     take = Acquire(lock.key, thief, THIEF, THEFT, units, units, priority=1 << 30)
-    replies = _say(client, Revoke(lock.key, None, "stolen by a test", now=True), take)
+    replies = _send(client, Revoke(lock.key, None, "stolen by a test", now=True), take)
     if not isinstance(replies[-1], Granted):
         raise AssertionError(f"others came before the thief: {replies[-1]}")
     return replies[-1].token
@@ -367,13 +366,13 @@ def held(client: Any) -> list[Status]:
 
 def _expire(client: Any, key: bytes) -> list[Any]:
     leases = [lease for lease in client.session.keeper.leases() if lease.key == key]
-    _say(client, *(Release(key, lease._id) for lease in leases))
+    _send(client, *(Release(key, lease._id) for lease in leases))
     for lease in leases:
         lease._lose("expired", "let expire by a test")
     return leases
 
 
-def _say(client: Any, *commands: Command) -> list[Reply]:
+def _send(client: Any, *commands: Command) -> list[Reply]:
     """Over a connection of its own."""
     connection = client.session.store.blocking_connection()
     connection.open(TIMEOUT)

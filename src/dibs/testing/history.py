@@ -41,19 +41,18 @@ class HistoryEvent(NamedTuple):
     | releasing | the holder gives up its hold, whatever becomes of the message |
     | gave_up | a call that asked ended without a grant |
     | refused | one try (begun at `invoked`) found that it may not be had at this moment |
-    | believed | the holder was told, at `at` or later, that it still holds |
+    | believed | a check, at `at` or later, found the lease still held |
     | wrote | the resource `resource` accepted a write under `token` |
-    | disturbed | somebody was killed, paused or resumed: waiting (for `key`) may take longer |
+    | disturbed | a process was killed, paused or resumed: waiting (for `key`) may take longer |
 
-    An outcome that nobody saw is recorded by nobody: an acquire without an answer is no hold, a
-    renewal without one extends nothing.
+    An acquire without an answer counts as no hold. A renewal without one extends nothing.
     """
 
     at: float
     what: What
     key: str = ""
     lease: str = ""
-    """Tells the leases of one history apart; never a lease's secret id."""
+    """Distinguishes the leases of one history. Never a lease's secret id."""
     token: int = 0
     invoked: float = -inf
     until: float = inf
@@ -63,7 +62,7 @@ class HistoryEvent(NamedTuple):
     resource: str = ""
     process: int = 0
     min_hold: float = 0.0
-    """So long after the start, whatever becomes of it, nobody else is to be granted the key."""
+    """Seconds after the start in which no other owner may be granted the key."""
 
     def __str__(self) -> str:
         about = [f"{self.at:.6f} pid {self.process} {self.what}"]
@@ -95,17 +94,17 @@ def _events(path: Path) -> Iterator[HistoryEvent]:
 
 
 def line(event: HistoryEvent) -> str:
-    """Only what differs from the defaults, so that lines stay short."""
+    """Encode an event, without fields that have their defaults."""
     defaults = HistoryEvent._field_defaults
-    said = {k: v for k, v in event._asdict().items() if k not in defaults or v != defaults[k]}
-    return json.dumps(said, separators=(",", ":")) + "\n"
+    fields = {k: v for k, v in event._asdict().items() if k not in defaults or v != defaults[k]}
+    return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
 def _parsed(line: str, path: Path) -> HistoryEvent:
     try:
-        said = json.loads(line)
-        if "slots" in said:
-            said["slots"] = tuple(said["slots"])
-        return HistoryEvent(**said)
+        fields = json.loads(line)
+        if "slots" in fields:
+            fields["slots"] = tuple(fields["slots"])
+        return HistoryEvent(**fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a line that is no event: {line!r}") from error

@@ -29,7 +29,7 @@ def _die_with_parent() -> None:
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        pass  # the open input tells it too, unless we are stopped
+        pass  # the end of standard input shows it too, unless we are stopped
 
 
 def _wait_for_the_end(main: int) -> None:

@@ -1,4 +1,4 @@
-"""Did those who waited for something free get it in time? Answered from a history."""
+"""Did waiters get a free key in time? Answered from a history."""
 
 from bisect import bisect_right, insort
 from collections import defaultdict
@@ -35,7 +35,7 @@ class DeadWaiters:
     def ahead(self, key: str, since: float, until: float) -> int:
         """How many may have come to the head of a key's line in that time.
 
-        Who asked before somebody that was served by `since` has been passed by then.
+        A call that was asked before another one that was served by `since` has been passed by then.
         """
         asked = self._asked.get(key)
         if not asked:
@@ -51,8 +51,8 @@ def check_liveness(
     """Find calls that waited longer than `bound` seconds for a key of which nobody held anything.
 
     The time begins when the call has begun, the last hold has ended (for a killed holder: its
-    deadline) and the last disturbance is over; it ends when the call was granted or gave up. Somebody
-    else's grant in between begins it anew. A call for several keys at once waits for the one that is
+    deadline) and the last disturbance is over; it ends when the call was granted or gave up. Another
+    caller's grant in between begins it anew. A call for several keys at once waits for the one that is
     free last. A try that is refused did not wait: it is late where nobody has held the key for so long, nor
     kept it closed. Each call that was asked before and never ended, as its process was killed, may have held
     the queue up for `window` seconds besides.

@@ -4,8 +4,8 @@
 |---|---|
 | `dibs_clock` | a `ManualClock`; `advance(seconds)` also lets the keeper renew on the way |
 | `dibs_client` | a client of a fresh store in memory with that clock, and the default store of both sides |
-| `dibs_expire` | `expire(lock)`: its leases run out, and their holders learn of it |
-| `dibs_steal` | `steal(lock)`: likewise, and somebody else holds it; the thief's token |
+| `dibs_expire` | `expire(lock)`: its leases expire, and their holders learn of it |
+| `dibs_steal` | `steal(lock)`: they expire, and another owner holds it; returns that owner's token |
 
 A test that uses `dibs_client` and ends while something is held fails, unless it is marked
 `dibs_may_leak`. Loading this imports nothing else of Dibs.

@@ -1,7 +1,6 @@
-"""A TCP proxy that fails when it is told to, to put between a program and its store.
+"""A TCP proxy between a program and its store, whose faults you switch on.
 
-It does nothing by chance: every fault begins and ends with a call, which has taken effect when it
-returns. Faults add up, until `heal`.
+Nothing is random. When a call returns, its fault is active. Faults add up until `heal`.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from dibs.testing.proxy_links import Direction, ProxyLink, ProxyState, ResetOrder
 
 HOST = "127.0.0.1"
-ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to do what it was told
+ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to make a change
 
 
 class FaultProxy:

@@ -41,16 +41,10 @@ def main() -> int:
     parser.add_argument(
         "--strike", help="only these faults of servers and ways, with commas between"
     )
-    parser.add_argument(
-        "--long-holds", action="store_true", help="without a library each hold takes part of a ttl"
-    )
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--bug", choices=sorted(BUGS), default="")
     chosen = parser.parse_args()
-    if chosen.bug:
-        parser.set_defaults(**BUGS[chosen.bug].trial)
-        chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
     plan = TorturePlan(
         seconds=chosen.seconds,
@@ -72,7 +66,6 @@ def main() -> int:
             raw=chosen.raw,
             spared=chosen.spare_clients,
             kinds=_kinds(parser, chosen.strike),
-            long_holds=chosen.long_holds,
             tls=chosen.tls,
             bug=chosen.bug,
             progress=Teller(),

@@ -29,12 +29,10 @@ class ServiceCrew(Crew):
     """The last of the processes use no library."""
 
     raw = 0
-    long_holds = False
     bug = ""
 
     def program(self, number: int) -> list[str]:
         how = ["--raw"] if number >= self._plan.processes - self.raw else []
-        how += ["--long-holds"] if self.long_holds else []
         return [WORKER, *how, *(["--bug", self.bug] if self.bug else [])]
 
 
@@ -69,14 +67,13 @@ class ServiceTorture(Torture):
         raw: int = 2,
         spared: bool = False,
         kinds: Collection[str] = (),
-        long_holds: bool = False,
         bug: str = "",
         moves: bool = False,
         progress: Callable[[TortureProgress], object] = lambda progress: None,
     ) -> None:
         super().__init__(site.url, plan, progress=progress)
         self.storm = Storm(site, plan.ttl, plan.seed, kinds)
-        self._raw, self._spared, self._long_holds = raw, spared, long_holds
+        self._raw, self._spared = raw, spared
         self._bug = bug if bug and BUGS[bug].where == "client" else ""
         at_hand = spared and kinds and not set(kinds) - ALWAYS_ONE
         self.judged_by = ServiceJudge(plan, plan.ttl + SOON if at_hand else inf)
@@ -88,7 +85,7 @@ class ServiceTorture(Torture):
 
     def _round(self, number: int, url: str, prefix: str, folder: Path) -> Round:
         crew = ServiceCrew(url, prefix, self.plan, folder)
-        crew.raw, crew.long_holds, crew.bug = self._raw, self._long_holds, self._bug
+        crew.raw, crew.bug = self._raw, self._bug
         turns = ServiceRound(crew, self.plan, folder, number, self._enough)
         turns.storm, turns.moves, turns.spared = self.storm, self.moves, self._spared
         return turns
@@ -103,7 +100,6 @@ def tortured(
     raw: int = 2,
     spared: bool = False,
     kinds: Collection[str] = (),
-    long_holds: bool = False,
     tls: bool = False,
     bug: str = "",
     progress: Callable[[TortureProgress], object] = lambda progress: None,
@@ -116,7 +112,6 @@ def tortured(
             raw=raw,
             spared=spared,
             kinds=kinds,
-            long_holds=long_holds,
             bug=bug,
             moves=store == "two redis",
             progress=progress,

@@ -6,7 +6,6 @@ Started by `crews` as `python -m tests.server.torture.worker`, with its orders o
 import argparse
 import faulthandler
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,8 +31,6 @@ TOLD = 0.5
 """The part of calls that want to know how their wait goes."""
 LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
 """How long steps of work take without a library, and how often: in seconds, and in ttls."""
-LONG_LENGTHS = ((0.0,), (1,)), ((0.3, 0.8), (6, 3))
-"""The same with `--long-holds`."""
 
 
 def told(turns: Turns, contender: Contender, demand: Demand) -> Demand:
@@ -78,11 +75,9 @@ class TellingWorker(Worker):
 class RawTurns(Turns):
     """Without a library holds take longer, and there is no way from one side to the other."""
 
-    lengths: Sequence[Any] = LENGTHS
-
     async def use(self, contender: Contender, *leases: Any) -> None:
         (lease,) = leases
-        await contender.work(lease, writes=lease.mode != "read", lengths=self.lengths)
+        await contender.work(lease, writes=lease.mode != "read", lengths=LENGTHS)
 
 
 class RawLockTurns(RawTurns, LockTurns):
@@ -120,15 +115,12 @@ def main() -> None:
     """Do as ordered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--raw", action="store_true")
-    parser.add_argument("--long-holds", action="store_true")
     parser.add_argument("--bug", default="")
     chosen = parser.parse_args()
     orders = read_orders()
     if chosen.raw:
         orders = replace(orders, side="threads")
     faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
-    if chosen.long_holds:
-        RawTurns.lengths = LONG_LENGTHS
     bugs.plant(chosen.bug)
     work(RawWorker(orders) if chosen.raw else TellingWorker(orders))
 

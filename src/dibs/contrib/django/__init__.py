@@ -16,7 +16,7 @@ from dibs.contrib import needs
 from dibs.sync import Lease, Lock, Semaphore
 
 try:
-    import django as _django  # type: ignore[import-untyped]  # noqa: F401  # to tell what is missing
+    import django as _django  # type: ignore[import-untyped]  # noqa: F401  # raises if it is missing
 except ModuleNotFoundError as _error:
     raise needs("Django", "django") from _error
 
@@ -30,7 +30,7 @@ def locked_atomic(lock: Lock | Semaphore, using: str | None = None) -> Generator
     A lock that is released inside a transaction lets the next holder read what was there before its
     commit, so this must be the outermost transaction (else Django raises `RuntimeError`, also under
     `ATOMIC_REQUESTS`: see `non_atomic_requests`). A lease that was lost rolls it back, and raises
-    `LeaseLost`; what happens between that look and the commit is for a fencing token to tell.
+    `LeaseLost`. Only a fencing token protects against a loss between that check and the commit.
     """
     from django.db import transaction  # type: ignore[import-untyped]  # settings come first
 

@@ -1,6 +1,6 @@
-"""Leases in FastAPI: a dependency that holds one, a lifespan, and problems as RFC 9457 tells them.
+"""Leases in FastAPI: a dependency that holds one, a lifespan, and problem details (RFC 9457).
 
-`lifespan` and `problems` are of use in any Starlette application.
+`lifespan` and `problems` work in any Starlette application.
 """
 
 from dibs.contrib import needs

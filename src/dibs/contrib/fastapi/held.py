@@ -50,7 +50,7 @@ class Held:
         if status is not None:
             check_status(status)
         self._client, self._options = client, {"wait": 0, **options}
-        example = self._resource(template, client)  # what is wrong with the options is told now
+        example = self._resource(template, client)  # raises for wrong options
         if not 1 <= units <= (capacity or 1):
             raise ValueError(f"units is {units}: {example!r} has 1 to {capacity or 1}")
 

@@ -151,7 +151,7 @@ def _about(error: DibsError, disclose: bool) -> dict[str, Any]:
 
 
 def _holder(holder: Holder) -> dict[str, Any]:
-    """A holder, without what would tell its lease."""
+    """A holder, without its lease's fingerprint and token."""
     return {
         "owner": holder.owner,
         "note": holder.note,

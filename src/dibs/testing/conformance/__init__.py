@@ -7,7 +7,7 @@
             return MyStore("mine://somewhere", clock=clock)
 
 pytest then runs every case for asyncio and for threads. What a store does not promise in its `capabilities`
-is skipped, with a message. See `Suite` for stores that tell the time themselves.
+is skipped, with a message. See `Suite` for stores with a clock of their own.
 """
 
 import pytest

@@ -231,7 +231,7 @@ class HoldingCases(Suite):
 
 
 class Revoking(Suite):
-    """Ending somebody else's lease, both ways."""
+    """Ending another owner's lease, both ways."""
 
     @case
     async def test_a_revoked_lease_is_refused_renewal_but_stands(self, world: World) -> None:

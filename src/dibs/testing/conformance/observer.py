@@ -31,7 +31,7 @@ ROUNDING = 1e-5
 
 
 class ObservedLedger:
-    """The ledger over a book for each key, as one process sees them that is told no time by the store."""
+    """The ledger over a book for each key, as a process sees it whose store has no clock."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

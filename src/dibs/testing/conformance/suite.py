@@ -27,7 +27,7 @@ class Suite:
     modes: ClassVar[tuple[Mode, ...]] = ("async", "blocking")
     """The sides that the store serves."""
     manual: bool = True
-    """The store tells the time by the clock it is given."""
+    """The store uses the clock that it is given."""
     second: float = 1.0
     """What a case calls a second; less for a store whose time really has to pass."""
     many: int = 2000

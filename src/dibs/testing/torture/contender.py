@@ -141,7 +141,7 @@ class Contender:
                 self._worker.write(lease)
 
     def check(self, lease: Any) -> None:
-        """Be told that it is held. Raises `LeaseLost`."""
+        """Check that it is held. Raises `LeaseLost`."""
         at = self.now()
         lease.ensure()
         self._recorder.renewed(lease)

@@ -13,7 +13,7 @@ from dibs.testing.torture.orders import Board, Orders
 from dibs.testing.torture.plan import TorturePlan
 
 PATIENCE = 15.0
-"""Seconds in which a worker that was told to stop finishes its turn."""
+"""Seconds in which a worker finishes its turn after SIGTERM."""
 WORKER = "dibs.testing.torture.worker"
 
 

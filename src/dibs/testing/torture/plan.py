@@ -128,8 +128,8 @@ def _resources(primitives: Sequence[str], tasks: int, locks: int | None) -> dict
     """
     unknown = [each for each in primitives if each not in PRIMITIVES]
     if unknown or not primitives:
-        told = f"there is no {unknown[0]!r}" if unknown else "none are given"
-        raise ValueError(f"primitives: {told}; give some of {', '.join(PRIMITIVES)}")
+        flaw = f"there is no {unknown[0]!r}" if unknown else "none are given"
+        raise ValueError(f"primitives: {flaw}; give some of {', '.join(PRIMITIVES)}")
     if tasks > MOST_IN_ALL:
         raise ValueError(f"these are {tasks} tasks: give {MOST_IN_ALL} in all at most")
     chosen = [each for each in PRIMITIVES if each in primitives]

@@ -93,14 +93,14 @@ class Round:
 
     def trouble(self, *, early: bool) -> str:
         """Describe processes that ended or idled by themselves. `early`: the round was ended early."""
-        told: list[str] = []
+        found: list[str] = []
         ends = self.crew.bad_ends
         if ends and not (early and self.crew.outages):
             codes = ", ".join(map(str, sorted(set(ends))))
-            told.append(f"{len(ends)} processes ended by themselves (exit codes: {codes})")
+            found.append(f"{len(ends)} processes ended by themselves (exit codes: {codes})")
         if self._idle and not early:
-            told.append(f"{len(self._idle)} processes did not get to work before faults began")
-        return "; ".join(told)
+            found.append(f"{len(self._idle)} processes did not get to work before faults began")
+        return "; ".join(found)
 
     @property
     def _hopeless(self) -> bool:
@@ -163,7 +163,7 @@ class Round:
     def _strike_one(self, number: int) -> None:
         crew, draw = self.crew, self._draw
         many_paused = len(crew.awake) <= self._plan.processes / 2
-        if many_paused or draw.random() < KILLS:  # somebody must be left to take over
+        if many_paused or draw.random() < KILLS:  # others must be left to take over
             self._count(KILL, crew.kill(number))
         else:
             ttls = draw.choice(PAUSES)

@@ -153,7 +153,7 @@ class Torture:
             self._run_rounds(pulse)
             verdict.seconds = time.monotonic() - self._began
             verdict.ended_early = bool(self._stops)
-            self._tell("cleaning up")
+            self._report("cleaning up")
             verdict.left = self._clean(client)
         return verdict
 
@@ -243,7 +243,7 @@ class Torture:
         keep = False
         try:
             found = self._found = self._take_turns(number, folder)
-            self._tell("checking")
+            self._report("checking")
             found.add(judge.judge(folder, pulse.take()))
             keep = bool(found.violations)
             found.history = str(folder) if keep else ""
@@ -282,13 +282,13 @@ class Torture:
     # -- progress ----------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> bool:
-        """Sleep, and report progress; False once it was told to stop."""
-        self._tell(self._turns.doing if self._turns else self._doing)
+        """Sleep, and report progress. Returns False after `stop`."""
+        self._report(self._turns.doing if self._turns else self._doing)
         if not self._stops:
             select.select([self._reader], [], [], seconds)
         return not self._stops
 
-    def _tell(self, doing: Doing) -> None:
+    def _report(self, doing: Doing) -> None:
         self._doing = doing
         before, now = self._verdict, self._so_far()
         faults = before.faults + now.faults

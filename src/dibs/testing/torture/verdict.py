@@ -28,7 +28,7 @@ _SUMMED = (
 
 @dataclass
 class Verdict:
-    """Everything that was tried and found. `str` tells it in plain words."""
+    """Everything that was tried and found. `str` describes it in plain words."""
 
     url: str = ""
     """Without a password."""
@@ -50,7 +50,7 @@ class Verdict:
     hit_by: Counter[str] = field(default_factory=Counter[str])
     """The same by what it held, by primitive."""
     done: Counter[str] = field(default_factory=Counter[str])
-    """The cycles of each primitive, as histories tell them."""
+    """The cycles of each primitive in the histories."""
     grants: int = 0
     """As many tokens were seen."""
     writes: int = 0
@@ -188,7 +188,7 @@ _MEANING = {
     "token": "fencing tokens did not rise, so they can't tell an old holder from a new one",
     "too soon": "a task was started again before its min_hold was over",
     "stale write": "a resource that compares tokens took a write from an old holder",
-    "starved": "it was free, somebody waited, and nobody got it in time",
+    "starved": "it was free, and a waiter did not get it in time",
 }
 
 _NAME = {
@@ -264,20 +264,20 @@ def _found(verdict: Verdict) -> Iterator[str]:
         yield from (f"    {line}" for line in verdict.wrote.splitlines())
     if verdict.left:
         yield f"  left behind: {verdict.left}"
-    telling = _telling(verdict.violations)
-    for violation in telling:
+    shown = _shown(verdict.violations)
+    for violation in shown:
         yield f"  BROKEN, {_MEANING[violation.rule]}: {violation}"
-    if len(verdict.violations) > len(telling):
-        yield f"  and {len(verdict.violations) - len(telling)} more"
+    if len(verdict.violations) > len(shown):
+        yield f"  and {len(verdict.violations) - len(shown)} more"
     if verdict.history:
         yield f"  what every process recorded is in {verdict.history}"
 
 
-def _telling(violations: Sequence[Violation]) -> list[Violation]:
+def _shown(violations: Sequence[Violation]) -> list[Violation]:
     """A few of them, in their order, with the first of each rule: many of one must not hide another."""
     firsts = {each.rule: at for at, each in reversed([*enumerate(violations)])}
-    told = dict.fromkeys([*firsts.values(), *range(len(violations))])
-    return [violations[at] for at in sorted([*told][: max(FEW, len(firsts))])]
+    places = dict.fromkeys([*firsts.values(), *range(len(violations))])
+    return [violations[at] for at in sorted([*places][: max(FEW, len(firsts))])]
 
 
 def _by_primitive(verdict: Verdict) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A process of the torture: takes turns through the public API until it is told to stop, or killed.
+"""A process of the torture: takes turns through the public API until it gets SIGTERM, or is killed.
 
 `crew` starts it as `python -m dibs.testing.torture.worker`, with its orders on standard input.
 """

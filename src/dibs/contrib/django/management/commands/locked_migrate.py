@@ -12,7 +12,7 @@ from dibs.contrib.django.store import connect_to_database
 from dibs.sync import AcquireTimeout, DibsError, Lease, LeaseLost, Lock
 
 _TEMPORARY_FAILURE = 75
-"""EX_TEMPFAIL, as `dibs run` says it."""
+"""EX_TEMPFAIL, as in `dibs run`."""
 
 
 class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of its types
@@ -38,7 +38,9 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
             action="store_true",
             help="if another process migrates, exit with 0 at once",
         )
-        parser.add_argument("--lock-name", help="unless given, the name tells the database")
+        parser.add_argument(
+            "--lock-name", help="name of the lock; default: derived from the database"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Wait, migrate, release the lock."""
@@ -61,7 +63,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
     ) -> Lease | None:
         """Acquire the lease; None with `--no-wait` if another process has it."""
         try:
-            lock = lock_for(database, name, wait)  # what is wrong with these is told at once
+            lock = lock_for(database, name, wait)  # raises for wrong options
             try:
                 return lock.acquire(wait=0)
             except AcquireTimeout as busy:
