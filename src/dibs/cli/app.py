@@ -253,6 +253,10 @@ def _tell_usage(error: click.ClickException, messages: Messages, given: Sequence
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _path_in(given)
     told = error.format_message()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(
+        error.ctx.command, click.Group
+    ):
+        told = f"give a verb: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if isinstance(error, click.NoSuchOption) and context:
         told += _option_meant(error.option_name, context.command)
     if isinstance(error, click.MissingParameter):

@@ -236,12 +236,20 @@ def missing_file(client: "Client") -> str:
     return ""
 
 
-def open_to_look(url: str | None) -> "Client":
+def open_to_look(url: str | None, *, quietly: bool = False) -> "Client":
     """The same client; an empty store instead of a file that is not there: looking must not make it."""
     from dibs import sync
+    from dibs.cli.output import Messages
 
     client = open_client(url)
-    return sync.connect("memory://") if missing_file(client) else client
+    path = missing_file(client)
+    if not path:
+        return client
+    if not quietly:
+        as_json = getattr(click.get_current_context().obj, "as_json", False)
+        told = f"{path} does not exist, so nothing is held there: is it the path that you meant?"
+        Messages(as_json).show("warning", told)
+    return sync.connect("memory://")
 
 
 def full_url(url: str | None) -> str:
@@ -332,7 +340,10 @@ def names_in_use(ctx: click.Context, incomplete: str) -> list[str]:
 
     def look() -> None:
         try:
-            with ctx.scope(cleanup=False), open_to_look(ctx.params.get("url")) as client:
+            with (
+                ctx.scope(cleanup=False),
+                open_to_look(ctx.params.get("url"), quietly=True) as client,
+            ):
                 statuses = client.list(os.fsencode(incomplete), ctx.params.get("kind"))
                 found.extend(filter(None, map(_word, islice(statuses, MOST_NAMES))))
         except Exception:  # noqa: BLE001, S110 - then there is nothing to choose from

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -300,6 +301,9 @@ def _row(each: Shape, *, is_decoded: bool) -> tuple[str, ...]:
 
 _LOOKS_EVERY = 1.0
 
+SAME_AGAIN = 30.0
+"""Seconds between two lines in a log about one phase of a move: its times change all the time."""
+
 _LONGEST = 30 * 86400.0
 """Seconds of the longest deadline that a service accepts."""
 
@@ -340,12 +344,13 @@ def move(
                 _confirm(directory, place, deadline, remote.ask("GET", path))
             remote.ask("PUT", path, {"to": place, "deadline": deadline})
         seen: Shape = remote.ask("GET", path)
-        messages, last = Messages(as_json), ""
+        messages, last, last_phase, shown_at = Messages(as_json), "", "", -inf
         while wait and seen["to"]:
-            told = _told(directory, seen)
-            if told != last:
+            told, now = _told(directory, seen), time.monotonic()
+            every = 0.0 if messages.is_live else SAME_AGAIN
+            if told != last and (seen["phase"] != last_phase or now - shown_at >= every):
                 messages.show("moving", told)
-            last = told
+                last, last_phase, shown_at = told, seen["phase"], now
             time.sleep(_LOOKS_EVERY)
             seen = remote.ask("GET", path)
     if as_json:

@@ -147,12 +147,14 @@ class LockAttempt:
             raise
         finally:
             shutdown.cancel()
+        terms, outage = self._terms, semaphore.outage if acquiring.cancelled() else ""
+        terms.stores.saw(terms.backend, outage)
         if not acquiring.cancelled():
             return acquiring.result()
         if not self._info.is_local:
             left = self._position.left_to(self._info.attempt + 1)
             activity.heartbeat(*self._info.heartbeat_details, left)
-        raise errors.waiting(name_shown(semaphore), self._waited())
+        raise errors.waiting(name_shown(semaphore), self._waited(), outage)
 
     async def _until_done(
         self, acquiring: asyncio.Task[dibs.Lease], shutdown: asyncio.Task[None], bound: float

@@ -1,5 +1,6 @@
 """The semaphore behind an activity's lock: its store, its times, and its queue position over attempts."""
 
+import logging
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
 from dibs.temporal.activity.decorator import LockBackend, LockNeed, full_name, refuse_nowhere
+
+log = logging.getLogger("dibs")
 
 # -- the position in the queue --------------------------------------------------------------------------
 
@@ -113,6 +116,14 @@ class ActivitySemaphore(dibs.Semaphore):
     ) -> AcquireAttempt:
         self._pending = _PositionAttempt(rt, request, on_wait, self.position)
         return self._pending
+
+    @property
+    def outage(self) -> str:
+        """Why the store has not answered the pending acquire; empty if it has."""
+        pending = self._pending
+        if pending is None or (pending.trouble is None and pending.last_reply is not None):
+            return ""
+        return str(pending.trouble or "its store has not answered yet")
 
     def keep_position(self) -> None:
         """Keep the position if the pending acquire is cancelled."""
@@ -246,6 +257,7 @@ class LockStores:
 
     def __init__(self) -> None:
         self._by_url: dict[str, dibs.Client] = {}
+        self._away: set[LockBackend] = set()
 
     def client(self, backend: LockBackend) -> dibs.Client:
         """A client for a URL, a client of either side, the name of a store, or None: the default store."""
@@ -260,6 +272,14 @@ class LockStores:
         if found is None:
             found = self._by_url[backend] = dibs.connect(backend)
         return found
+
+    def saw(self, backend: LockBackend, outage: str) -> None:
+        """Log an outage of a store once, until it answers again (`outage` is empty)."""
+        if not outage:
+            self._away.discard(backend)
+        elif backend not in self._away:
+            self._away.add(backend)
+            log.warning("activities wait for their locks, because their store is away: %s", outage)
 
     async def close(self) -> None:
         """Disconnect from the stores that were opened by URL."""
