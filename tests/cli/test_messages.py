@@ -2,9 +2,11 @@
 
 import json
 import os
+import select
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -54,13 +56,13 @@ def test_a_store_that_is_back_is_told(cli: Cli, redis_url: str, verb: tuple[str,
     with FaultProxy(address.hostname or "", address.port or 0) as way:
         url = {"DIBS_URL": way.url_for(redis_url), "DIBS_CALL_TIMEOUT": "500ms"}
         tail = cli.start(*verb, "--json", "--every", "0.2", env=cli.environment | url)
-        way.wait_for(lambda: way.passed("down") > 0)
-        connect(redis_url).lock("a").acquire()
         assert tail.stdout is not None
         assert tail.stderr is not None
-        while '"held"' not in (line := tail.stdout.readline()) and "granted" not in line:
-            pass
+        with connect(redis_url) as client:
+            while not select.select([tail.stdout], [], [], 0.5)[0]:  # until it has looked
+                client.lock(f"a/{uuid4()}").acquire()
         way.refuse()
+        way.cut()
         assert "still trying" in json.loads(tail.stderr.readline())["message"]
         way.heal()
         assert json.loads(tail.stderr.readline())["event"] == "back"

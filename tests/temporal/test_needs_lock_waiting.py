@@ -447,7 +447,7 @@ async def test_an_outage_of_the_store_is_told_as_such(
     """Not as a wait for others; and the worker logs it once."""
 
     @activity.defn
-    @needs_lock("x", backend=f"redis://{HOST}:{free_port()}", wait_in_slot=0.3)
+    @needs_lock("x", backend=f"redis://{HOST}:{free_port()}", wait_in_slot=2.5)
     async def work() -> None:
         """It never gets its lock."""
 

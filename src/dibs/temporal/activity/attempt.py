@@ -147,8 +147,9 @@ class LockAttempt:
             raise
         finally:
             shutdown.cancel()
-        terms, outage = self._terms, semaphore.outage if acquiring.cancelled() else ""
-        terms.stores.saw(terms.backend, outage)
+        waited = asyncio.get_running_loop().time() - self._begun
+        outage = semaphore.outage(waited) if acquiring.cancelled() else ""
+        self._terms.stores.saw(self._terms.backend, outage)
         if not acquiring.cancelled():
             return acquiring.result()
         if not self._info.is_local:

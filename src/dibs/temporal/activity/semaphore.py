@@ -26,6 +26,9 @@ log = logging.getLogger("dibs")
 
 # -- the position in the queue --------------------------------------------------------------------------
 
+SILENT = 2.0
+"""Seconds without an answer after which a store counts as away."""
+
 MARK = "dibs-waiting"
 """Key in the heartbeat details for the position that the next attempt continues with."""
 
@@ -117,13 +120,15 @@ class ActivitySemaphore(dibs.Semaphore):
         self._pending = _PositionAttempt(rt, request, on_wait, self.position)
         return self._pending
 
-    @property
-    def outage(self) -> str:
-        """Why the store has not answered the pending acquire; empty if it has."""
+    def outage(self, waited: float) -> str:
+        """Why the store has not answered the pending acquire after `waited` seconds; empty if it has."""
         pending = self._pending
-        if pending is None or (pending.trouble is None and pending.last_reply is not None):
+        if pending is None:
             return ""
-        return str(pending.trouble or "its store has not answered yet")
+        if pending.trouble is not None:
+            return str(pending.trouble)
+        is_silent = pending.last_reply is None and waited >= SILENT
+        return f"no answer within {waited:.0f} s" if is_silent else ""
 
     def keep_position(self) -> None:
         """Keep the position if the pending acquire is cancelled."""
