@@ -162,7 +162,8 @@ def examine(connection: Connection) -> list[Finding]:
     file = connection.file
     [(keys,)] = connection.retry(lambda: connection.read("SELECT count(*) FROM lease_keys"))
     free = shutil.disk_usage(file.path).free
-    disk = Finding("disk", "ok", f"{free >> 20} MB are free where {file.path} lies")
+    size = f"{free >> 10} kB" if free < FULL_DISK else f"{free >> 20} MB"
+    disk = Finding("disk", "ok", f"{size} are free where {file.path} lies")
     if free < LOW_DISK:
         advice = "free some space: with a full disk nothing can be granted or released"
         disk = Finding("disk", "problem" if free < FULL_DISK else "warning", disk.told, advice)
