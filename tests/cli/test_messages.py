@@ -59,8 +59,10 @@ def test_a_store_that_is_back_is_told(cli: Cli, redis_url: str, verb: tuple[str,
         assert tail.stdout is not None
         assert tail.stderr is not None
         with connect(redis_url) as client:
-            while not select.select([tail.stdout], [], [], 0.5)[0]:  # until it has looked
-                client.lock(f"a/{uuid4()}").acquire()
+            is_shown = False
+            while not is_shown:  # until it has looked
+                with client.lock(f"a/{uuid4()}").acquire():
+                    is_shown = bool(select.select([tail.stdout], [], [], 0.5)[0])
         way.refuse()
         way.cut()
         assert "still trying" in json.loads(tail.stderr.readline())["message"]
