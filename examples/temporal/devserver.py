@@ -1,11 +1,14 @@
 """Where the examples of this folder run: on your Temporal server, or on one of their own."""
 
 import asyncio
+import os
 import shutil
+import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
@@ -16,6 +19,30 @@ from dibs.temporal import DibsPlugin, TemporalWorker
 
 CONNECT = 10.0
 """How long a server may take to answer, in seconds."""
+
+
+def run_example(main: Coroutine[Any, Any, None], about: str | None) -> None:
+    """Run an example; with anything but `--dev` on the command line only print what it does."""
+    if given := {*sys.argv[1:]} - {"--dev"}:
+        main.close()
+        print(about)
+        sys.exit(0 if given <= {"-h", "--help"} else 2)
+    try:
+        asyncio.run(main)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def say(text: str) -> None:
+    """Print a line. If nobody reads them any more, as with `| head`, end the example.
+
+    Otherwise the activity would fail, and Temporal would retry it for ever.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 @asynccontextmanager

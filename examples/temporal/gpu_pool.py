@@ -25,7 +25,7 @@ import dibs
 from dibs.temporal import Semaphore
 
 with workflow.unsafe.imports_passed_through():
-    from devserver import temporal
+    from devserver import run_example, say, temporal
 
 QUEUE = "gpu-training"
 GPUS = 2
@@ -51,7 +51,7 @@ class GpuTraining:
 @activity.defn
 def train(model: str, gpu: int) -> float:
     """Find how a random matrix stretches most, by multiplying with it again and again."""
-    print(f"{model} trains on GPU {gpu}")
+    say(f"{model} trains on GPU {gpu}")
     random, size = Random(model), 60
     rows = [[random.random() for _ in range(size)] for _ in range(size)]
     vector, stretch = [1.0] * size, 0.0
@@ -74,7 +74,7 @@ async def training(client: Client, model: str) -> int:
 async def evaluate(pool: dibs.Semaphore) -> int:
     """Needs both, and is no workflow."""
     async with pool.acquire(units=2, note="evaluation") as lease:
-        print(f"the evaluation has GPUs {lease.slots}")
+        say(f"the evaluation has GPUs {lease.slots}")
         return lease.token
 
 
@@ -115,8 +115,8 @@ async def main() -> None:
             ):
                 tokens = await in_order(client, store.semaphore("gpu-pool", GPUS, ttl="1m"))
     served = sorted(tokens, key=tokens.__getitem__)
-    print(f"served in the order in which they came: {', '.join(served)}")
+    say(f"served in the order in which they came: {', '.join(served)}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_example(main(), __doc__)

@@ -27,7 +27,7 @@ import dibs
 from dibs.temporal import current_lock, needs_lock
 
 with workflow.unsafe.imports_passed_through():
-    from devserver import temporal
+    from devserver import run_example, say, temporal
 
 QUEUE = "sealing"
 PAGES = 12
@@ -47,12 +47,12 @@ def seal(account: str, day: str) -> str:
     try:
         page, digest, token = activity.info().heartbeat_details or (0, "", 0)
         if page == 0:
-            print(f"{me}: begins at page 0")
+            say(f"{me}: begins at page 0")
         elif lock.token > token:
-            print(f"{me}: goes on at page {page}, under a greater token")
+            say(f"{me}: goes on at page {page}, under a greater token")
         while page < PAGES:
             if (page, account, day, token) == (5, "alice", "monday", 0):
-                print(f"{me}: fails at page 5, with {lock.remaining:.0f} s left on its lock")
+                say(f"{me}: fails at page 5, with {lock.remaining:.0f} s left on its lock")
                 raise ApplicationError("the disk is full", category=ApplicationErrorCategory.BENIGN)
             digest = blake2b(digest.encode() + PAGE).hexdigest()
             page += 1
@@ -104,8 +104,8 @@ async def main() -> None:
                     )
                 )
     how = "no account by two at a time" if max(most) == 1 else "two sealed one account at a time"
-    print(f"{len(seals)} days are sealed, and {how}")
+    say(f"{len(seals)} days are sealed, and {how}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_example(main(), __doc__)

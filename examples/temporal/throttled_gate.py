@@ -20,7 +20,7 @@ from temporalio.worker import Worker
 from dibs.temporal import Semaphore
 
 with workflow.unsafe.imports_passed_through():
-    from devserver import temporal
+    from devserver import run_example, say, temporal
 
 QUEUE = "throttled-gate"
 CAPACITY = 2
@@ -49,7 +49,7 @@ most: list[int] = []
 @activity.defn
 def do_gated_work(job: int, slot: str) -> str:
     """Derive a key from the job's number, which takes a moment."""
-    print(f"job {job} enters by slot {slot}")
+    say(f"job {job} enters by slot {slot}")
     inside.add(job)
     most.append(len(inside))
     key = b""
@@ -57,7 +57,7 @@ def do_gated_work(job: int, slot: str) -> str:
         key = pbkdf2_hmac("sha256", key + bytes([job]), b"gate", 100_000)
         activity.heartbeat(part)
     inside.discard(job)
-    print(f"job {job} leaves: {key.hex()[:12]}")
+    say(f"job {job} leaves: {key.hex()[:12]}")
     return key.hex()
 
 
@@ -84,8 +84,8 @@ async def main() -> None:
                 )
             )
     assert max(most) <= CAPACITY, most
-    print(f"{len(set(keys))} jobs are done, and never more than {CAPACITY} were inside")
+    say(f"{len(set(keys))} jobs are done, and never more than {CAPACITY} were inside")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_example(main(), __doc__)

@@ -13,7 +13,7 @@ from dibs.clock import Clock
 from dibs.config import Duration
 from dibs.core.names import KINDS, PROBE, Kind, key_of
 from dibs.core.timing import MIN_TTL
-from dibs.errors import ImplicitStoreWarning, NotConfigured
+from dibs.errors import ImplicitStoreWarning, MissingCapability, NotConfigured
 from dibs.locks.base import status_of
 from dibs.locks.messages import format_duration
 from dibs.model import Finding, Inspect, Status
@@ -162,9 +162,24 @@ def _open_by_settings(name: str | None) -> StoreSession:
     if found is None:
         return _open_implicit() if name is None else _refuse_unknown(name)
     try:
-        return session_for(found.url, **found.options)
+        session = session_for(found.url, **found.options)
     except NotConfigured as error:
         raise NotConfigured(f"{found.place}: {error}") from error
+    promises = session.capabilities
+    if _requires_cluster() and promises.asked and "cluster" not in promises.names():
+        raise MissingCapability(
+            f"DIBS_REQUIRE=cluster, and the store of {found.place}, {session.url}, only excludes "
+            f"processes of one {promises.scope}"
+        )
+    return session
+
+
+def _requires_cluster() -> bool:
+    """Whether the settings refuse a store for one host. Raises `NotConfigured` for an unknown value."""
+    required = os.environ.get("DIBS_REQUIRE")
+    if required not in (None, "", "cluster"):
+        raise NotConfigured(f"DIBS_REQUIRE is {required!r}: the only allowed value is cluster")
+    return bool(required)
 
 
 def _refuse_unknown(name: str) -> NoReturn:
@@ -185,10 +200,7 @@ def _open_implicit() -> StoreSession:
             f"No store is set. A file only excludes processes in this pod. {how} Without any other server: "
             "kubernetes://, which needs the rights in deploy/kubernetes-rbac.yaml."
         )
-    required = os.environ.get("DIBS_REQUIRE")
-    if required not in (None, "", "cluster"):
-        raise NotConfigured(f"DIBS_REQUIRE is {required!r}: the only allowed value is cluster")
-    if required:
+    if _requires_cluster():
         raise NotConfigured(f"DIBS_REQUIRE=cluster, and no store is set. {how}")
     warnings.warn(
         f"DIBS_URL is not set. Using {url.removeprefix('sqlite:///')}, which only excludes your own "

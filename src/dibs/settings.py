@@ -182,8 +182,15 @@ def blaming(*places: str) -> Generator[None]:
     except (ValueError, TypeError) as error:
         if not places:
             raise
-        kind = UnsafeTiming if isinstance(error, UnsafeTiming) else ValueError
-        raise kind(f"{'; '.join(places)}: {error}") from error
+        kind = UnsafeTiming if isinstance(error, UnsafeTiming) else InvalidSetting
+        told = str(error)
+        for value in (place.partition(" is ")[2] for place in places):
+            told = re.sub(rf"^\w+ is {re.escape(value)}: ", "", told)  # the place says that already
+        raise kind(f"{'; '.join(places)}: {told}") from error
+
+
+class InvalidSetting(ValueError):
+    """A setting of the environment or the file, and not an argument, is wrong."""
 
 
 # -- settings of primitives ---------------------------------------------------------------------------

@@ -236,7 +236,9 @@ RULES: Mapping[str, Rule] = {
     "server.placement.*": Rule(
         BASE
         | names("core.names stores.registry stores.http.names stores.postgres.url stores.redis.url")
-        | names("stores.kubernetes.store stores.s3 stores.temporal.url")  # what their URLs leave out
+        | names(
+            "stores.kubernetes.store stores.s3 stores.temporal.url"
+        )  # what their URLs leave out
         | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.auth.api_key server.auth.policy server.background")
         | names("server.records server.records.port"),

@@ -85,6 +85,18 @@ def test_where_a_cluster_is_required_it_is_an_error_instead(
     assert not list(home.iterdir())
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "memory"])
+def test_where_a_cluster_is_required_a_store_for_one_host_is_refused(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `require={"cluster"}`."""
+    monkeypatch.setenv("DIBS_REQUIRE", "cluster")
+    monkeypatch.setenv("DIBS_URL", f"{scheme}:///{tmp_path / 'leases.db'}")
+    with pytest.raises(dibs.MissingCapability, match="DIBS_REQUIRE=cluster"):
+        dibs.sync.Lock("a").acquire()
+    assert not list(tmp_path.iterdir())
+
+
 async def test_the_url_in_the_environment_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid4()}"
     monkeypatch.setenv("DIBS_URL", url)

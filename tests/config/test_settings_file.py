@@ -137,16 +137,16 @@ def test_a_wrapped_function_finds_its_template(module: Any, write: Write) -> Non
     [
         (
             '[lock.cart]\nttl = "soon"',
-            "[lock.cart] ttl is 'soon': ttl is 'soon': write it as \"30s\"",
+            "[lock.cart] ttl is 'soon': write it as \"30s\"",
         ),
-        ("[lock.cart]\nttl = -1", "[lock.cart] ttl is -1: ttl is -1: it can't be negative"),
+        ("[lock.cart]\nttl = -1", "[lock.cart] ttl is -1: it can't be negative"),
         ("[lock.cart]\nttl = true", "[lock.cart] ttl is true: ttl is True: give seconds, a timed"),
-        ("[lock.cart]\nwait = [1]", "[lock.cart] wait is [1]: wait is [1]: give seconds"),
-        ("ttl = {a = 1}", " ttl is {'a': 1}: ttl is {'a': 1}: give seconds"),
+        ("[lock.cart]\nwait = [1]", "[lock.cart] wait is [1]: give seconds"),
+        ("ttl = {a = 1}", " ttl is {'a': 1}: give seconds"),
         ('priority = "high"', " priority is 'high': write a whole number, such as 7"),
         (
             "[lock.cart]\npriority = 1.5",
-            "[lock.cart] priority is 1.5: priority is 1.5: give an int",
+            "[lock.cart] priority is 1.5: give an int",
         ),
         ('auto_renew = "maybe"', " auto_renew is 'maybe': write true or false"),
         (

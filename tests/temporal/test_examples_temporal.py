@@ -68,3 +68,29 @@ def test_without_a_server_they_say_how_to_start_one(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"no Temporal server answers at {address}" in done.stderr
     assert "server start-dev`, or give --dev" in done.stderr
+
+
+@pytest.mark.parametrize(("given", "code"), [("--help", 0), ("--dve", 2)])
+@pytest.mark.parametrize("name", examples())
+def test_help_runs_nothing(name: str, given: str, code: int, tmp_path: Path) -> None:
+    done = run(name, tmp_path, given, TEMPORAL_ADDRESS=f"{HOST}:{free_port()}")
+    assert (done.returncode, done.stderr) == (code, "")
+    assert "--dev" in done.stdout or "Prints:" in done.stdout
+
+
+def test_it_ends_once_nobody_reads_it(tmp_path: Path, temporal_server: TemporalServer) -> None:
+    """And Temporal does not retry an activity that could not print."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    settings = {"HOME": str(tmp_path), "TEMPORAL_ADDRESS": temporal_server.address}
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, FOLDER / STARTS_ITS_OWN],
+            env=settings | {"PATH": "/usr/bin:/bin", "TEMPORAL_TASK_QUEUE": QUEUE},
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert done.returncode == 130, done.stderr

@@ -13,6 +13,7 @@ from temporalio import activity
 
 import dibs
 from dibs.temporal import current_lock, needs_lock
+from tests.servers.ports import HOST, free_port
 from tests.servers.temporal import TemporalServer
 from tests.temporal import workers
 from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, pending, waits_for, working
@@ -438,3 +439,25 @@ async def until_attempt(handle: Any, number: int) -> None:
     async with asyncio.timeout(WAIT):
         while not any(each.attempt >= number for each in await pending(handle)):
             await asyncio.sleep(0.02)
+
+
+async def test_an_outage_of_the_store_is_told_as_such(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not as a wait for others; and the worker logs it once."""
+
+    @activity.defn
+    @needs_lock("x", backend=f"redis://{HOST}:{free_port()}", wait_in_slot=2.5)
+    async def work() -> None:
+        """It never gets its lock."""
+
+    async with working(temporal_server.address, [work]) as world:
+        handle = await world.start(Step("work"))
+        async with asyncio.timeout(WAIT):
+            while not any(each.attempt > 2 for each in await pending(handle)):
+                await asyncio.sleep(0.02)
+        (waiting,) = await pending(handle)
+        await handle.terminate()
+    assert "its store is away" in waiting.last_failure.message
+    warnings = [each for each in caplog.records if "their store is away" in each.getMessage()]
+    assert len(warnings) == 1

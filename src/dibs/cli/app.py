@@ -243,6 +243,10 @@ def _show_usage_error(
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _path_in(given)
     message = error.format_message()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(
+        error.ctx.command, click.Group
+    ):
+        message = f"give a verb: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if isinstance(error, click.NoSuchOption) and context:
         message += _option_meant(error.option_name, context.command)
     if isinstance(error, click.MissingParameter):

@@ -125,7 +125,7 @@ def polled(
     """Yield events without end. Raises `BackendUnavailable` if not even the first look succeeds."""
     found: list[LockEvent] = []
     keys = KeyStates(found.append, time.monotonic, time.time)
-    has_looked = False
+    has_looked, is_away = False, False
     while True:
         begun, scan = time.monotonic(), keys.begin_scan()
         try:
@@ -133,10 +133,15 @@ def polled(
                 keys.observe(status, begun, scan=scan)
             keys.end_scan(scan, begun)
             has_looked = True
+            if is_away:
+                messages.show("back", f"{client.url} answers again")
+            is_away = False
         except BackendUnavailable as error:
             if not has_looked:
                 raise
-            messages.show("warning", f"{error}; still trying")
+            if not is_away:
+                messages.show("warning", f"{error}; still trying")
+            is_away = True
         yield from found
         found.clear()
         time.sleep(every)

@@ -263,12 +263,20 @@ def missing_file(client: "Client") -> str:
     return ""
 
 
-def open_to_look() -> "Client":
+def open_to_look(*, quietly: bool = False) -> "Client":
     """The same client, but an empty store if the SQLite file does not exist: reading must not create it."""
     from dibs import sync
+    from dibs.cli.output import Messages
 
     client = open_client()
-    return sync.connect("memory://") if missing_file(client) else client
+    path = missing_file(client)
+    if not path:
+        return client
+    if not quietly:
+        as_json = getattr(click.get_current_context().obj, "as_json", False)
+        warning = f"{path} does not exist, so nothing is held there: is it the path that you meant?"
+        Messages(as_json).show("warning", warning)
+    return sync.connect("memory://")
 
 
 def full_url() -> str:
@@ -344,7 +352,7 @@ def names_in_use(ctx: click.Context, incomplete: str) -> list[str]:
 
     def look() -> None:
         try:
-            with ctx.scope(cleanup=False), open_to_look() as client:
+            with ctx.scope(cleanup=False), open_to_look(quietly=True) as client:
                 statuses = client.list(os.fsencode(incomplete), ctx.params.get("kind"))
                 found.extend(filter(None, map(_word, islice(statuses, MOST_NAMES))))
         except Exception:  # noqa: BLE001, S110 - then there is nothing to choose from

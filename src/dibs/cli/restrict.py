@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -275,6 +276,9 @@ def _row(each: Shape, *, is_decoded: bool | None) -> tuple[str, ...]:
 
 _LOOKS_EVERY = 1.0
 
+SAME_AGAIN = 30.0
+"""Seconds between two lines in a log about one phase of a move: its times change all the time."""
+
 
 @click.command(
     epilog=options.examples(
@@ -310,12 +314,13 @@ def move(
                 _confirm(directory, place, deadline, remote.ask("GET", path))
             remote.ask("PUT", path, {"to": place, "deadline": deadline})
         seen: Shape = remote.ask("GET", path)
-        messages, last = Messages(as_json), ""
+        messages, last, last_phase, shown_at = Messages(as_json), "", "", -inf
         while wait and seen["to"]:
-            text = _describe(directory, seen)
-            if text != last:
+            text, now = _describe(directory, seen), time.monotonic()
+            every = 0.0 if messages.is_live else SAME_AGAIN
+            if text != last and (seen["phase"] != last_phase or now - shown_at >= every):
                 messages.show("moving", text)
-            last = text
+                last, last_phase, shown_at = text, seen["phase"], now
             time.sleep(_LOOKS_EVERY)
             seen = remote.ask("GET", path)
     if as_json:

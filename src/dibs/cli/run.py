@@ -22,8 +22,10 @@ from dibs.errors import (
     CapacityWarning,
     DibsError,
     ImplicitStoreWarning,
+    NotConfigured,
 )
 from dibs.model import Holder, Status
+from dibs.settings import InvalidSetting
 
 if TYPE_CHECKING:
     from dibs.sync import Client, Lease, Lock, Semaphore
@@ -52,6 +54,8 @@ class _RunCommand(click.Command):
                 raise click.UsageError(f"NAME stands before --: {_HOW}", ctx) from None
             if dashes or not message.startswith(("No such option", "Got unexpected extra")):
                 raise
+            if isinstance(error, click.NoSuchOption) and error.possibilities:
+                raise  # a misspelt option of `run`
             raise click.UsageError(f"put -- before the command: {_HOW} ({message})", ctx) from None
         if not command and not ctx.resilient_parsing:
             raise click.UsageError(f"no command given: {_HOW}", ctx)
@@ -226,6 +230,7 @@ class _Run:
         try:
             if lease.release() or lost:
                 return
+            why = lease.trouble or why
         except DibsError as error:
             why = str(error)
         except Interrupted:
@@ -316,6 +321,8 @@ def _primitive(
         if wanted["capacity"] > 1 or wanted["kind"] == "semaphore":
             return client.semaphore(name, capacity=wanted["capacity"], **given)
         return client.lock(name, **given)
+    except InvalidSetting as error:
+        raise NotConfigured(str(error)) from error  # no option is wrong
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from error
 

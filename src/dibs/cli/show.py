@@ -159,6 +159,7 @@ class _PolledStatus:
         self._every = every
         self._messages = messages
         self._at = time.monotonic() + every
+        self._is_away = False
 
     def take(self, timeout: float) -> Status | None:
         left = self._at - time.monotonic()
@@ -167,10 +168,16 @@ class _PolledStatus:
             return None
         self._at = time.monotonic() + self._every
         try:
-            return self._client.status(self._name, self._kind)
+            status = self._client.status(self._name, self._kind)
         except BackendUnavailable as error:
-            self._messages.show("warning", f"{error}; still trying")
+            if not self._is_away:
+                self._messages.show("warning", f"{error}; still trying")
+            self._is_away = True
             return None
+        if self._is_away:
+            self._messages.show("back", f"{self._client.url} answers again")
+        self._is_away = False
+        return status
 
 
 def _print_changes(status: Status, source: StatusSource, *, as_json: bool) -> None:

@@ -157,6 +157,8 @@ class AcquireAttempt:
     ) -> None:
         self.last_reply: Reply | None = None
         """The last answer of the store."""
+        self.trouble: BackendUnavailable | None = None
+        """Why the store did not answer the last command; None if it did, or nothing is known yet."""
         self._rt = rt
         self._request = request
         self._on_wait = on_wait
@@ -273,14 +275,14 @@ class AcquireAttempt:
                 if queue:
                     raise_if_busy(answer.reply, self._request.key)
                 self._in_flight = False
-                self.last_reply = answer.reply
+                self.last_reply, self.trouble = answer.reply, None
                 self._inbox = command.inbox
                 if answer.resent or self._was_silent(answer.sent):
                     self._doubtful = True
                 self._sent = answer.sent
                 return answer
-            except BackendUnavailable:
-                self._doubtful = True
+            except BackendUnavailable as error:
+                self._doubtful, self.trouble = True, error
                 if rt.now() >= max(limit, at_least):
                     raise
             at_least = limit

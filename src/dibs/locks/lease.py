@@ -221,7 +221,7 @@ class LeaseBase:
 
     @property
     def trouble(self) -> str | None:
-        """Why its latest renewal failed, which is tried again; None while renewals get through."""
+        """Why its latest renewal, or its release, failed; it is tried again. None while they get through."""
         return self._trouble
 
     def ensure(self, needs: Duration = 0) -> None:
@@ -655,8 +655,10 @@ class LeaseBase:
         if isinstance(told, TimedReply):
             if not isinstance(told.reply, Failed):
                 return isinstance(told.reply, Released)
+            self._trouble = told.reply.detail
             log.warning("%s could not be given up: %s", format_key(self.key), told.reply.detail)
         else:
+            self._trouble = str(told)
             log.warning("%s will be given up in the background: %s", format_key(self.key), told)
         self._abandon()
         return False

@@ -72,8 +72,8 @@ _WHY = {
 }
 
 _SINCE = {
-    "expired": "; another holder can get it now",
-    "revoked": "; another holder can get it now",
+    "expired": "; another holder can get it soon, when it expires in the store",
+    "revoked": "; another holder can get it when it ends in the store",
     "max_hold": "; it is released when the block ends, or expires with its ttl",
     "closed": "; released",
     "resigned": "; released",
@@ -102,6 +102,8 @@ def loss_of(
     While the store's data is not readable, nobody else gets the lock either.
     """
     since = _SINCE[reason] if is_readable else ""
+    if since and detail == FORGOTTEN:
+        since = "; another holder can have it already"
     return LeaseLost(
         f"the lease on {format_key(key)} (token {token}) was lost: "
         f"{_cause(reason, detail, renews)}{since}",

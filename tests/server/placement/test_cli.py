@@ -2,12 +2,13 @@
 
 import io
 import json
+import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
-from dibs.cli import main
+from dibs.cli import main, restrict
 from dibs.cli.exits import USAGE
 from dibs.server.placement.rules import PlacementSettings
 from tests.server.placement.asking import acquired, released
@@ -109,3 +110,25 @@ def test_it_asks_before_leases_would_be_revoked(
     released(world.client(), "shop/x", held)
     assert main(["move", "shop/", "--wait"]) == 0
     assert capsys.readouterr().out == "shop/ lives at there\n"
+
+
+def test_a_move_in_a_log_prints_few_lines(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although its times change all the while."""
+    held, client = acquired(world.client(), "shop/x"), world.client()
+    looks = 0
+
+    def look_again(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        threading.Event().wait(seconds)
+        if looks == 4:
+            released(client, "shop/x", held)
+
+    monkeypatch.setattr("time.sleep", look_again)
+    monkeypatch.setattr(restrict, "_LOOKS_EVERY", 1.1)
+    assert main(["move", "shop/", "--to", "there", "--wait"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert looks >= 4
+    assert len([each for each in lines if "is in use" in each]) <= 2, lines

@@ -108,7 +108,7 @@ def test_every_option_is_told(word: str) -> None:
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
 def test_what_curl_is_answered(served: Served, tmp_path: Path) -> None:
     """The lines as they stand there, in the shell that is everywhere; and what somebody else is told."""
-    (lines,) = blocks(PAGE, "sh")
+    lines, _ = blocks(PAGE, "sh")
     (problem,) = blocks(PAGE, "json")
     acquiring, rest = lines.split("# acquire\n")
     other = 'curl -sS -w "\\n" -H "Authorization: Bearer $DIBS_API_KEY" -X POST "$lock"\n'
@@ -135,3 +135,25 @@ def test_what_curl_is_answered(served: Served, tmp_path: Path) -> None:
     assert renewed["ttl"] == 30
     assert shown["info"]["client-id"] == "ci-7"
     assert released == {"status": 200, "title": "Ok"}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
+def test_a_batch_by_curl(served: Served, tmp_path: Path) -> None:
+    _, lines = blocks(PAGE, "sh")
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", lines],
+        env={
+            "PATH": os.environ["PATH"],
+            "DIBS_URL": served.world.url,
+            VARIABLE: served.world.key("acquire", prefixes=[b"jobs/"]),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    replies = json.loads(done.stdout)["replies"]
+    kinds = ["granted", "granted", "renewed", "status", "released", "released"]
+    assert [each["is"] for each in replies] == kinds, done.stdout

@@ -1,7 +1,9 @@
 """What SQLite's errors mean to callers: what happened, to which file, and what to do."""
 
 import os
+import shutil
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError, Forbidden, NotConfigured
@@ -14,6 +16,10 @@ _OF_ONE_COMMAND = {
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_RANGE,
 }
+
+
+NEARLY_FULL = 1 << 20
+"""Bytes of free disk space: with less, an error is probably due to that."""
 
 
 class Busy(Exception):
@@ -77,7 +83,16 @@ def explain(error: sqlite3.Error, path: str) -> DibsError:
                 f"the disk under {path} is full ({said}): nothing was written; free some space there"
             )
         case _:
-            return BackendUnavailable(f"SQLite could not use {path}: {said}")
+            return BackendUnavailable(f"SQLite could not use {path}: {said}{_disk_hint(path)}")
+
+
+def _disk_hint(path: str) -> str:
+    """How much of the disk is free, if that is little: SQLite calls some full disks an I/O error."""
+    with suppress(OSError):
+        free = shutil.disk_usage(Path(path).parent).free
+        if free < NEARLY_FULL:
+            return f"; the disk has {free >> 10} kB free: free some space there"
+    return ""
 
 
 def _forbidden(path: str, said: str) -> Forbidden:

@@ -153,8 +153,8 @@ def scan(
 
 # -- checks ---------------------------------------------------------------------------------------------
 
-LOW_DISK = 64 << 20
-"""Less free disk space than this is worth a warning, in bytes."""
+LOW_DISK, FULL_DISK = 64 << 20, 1 << 20
+"""Bytes of free disk space: less is worth a warning; with less, nothing can be granted or released soon."""
 
 
 def examine(connection: Connection) -> list[Finding]:
@@ -162,10 +162,11 @@ def examine(connection: Connection) -> list[Finding]:
     file = connection.file
     [(keys,)] = connection.retry(lambda: connection.read("SELECT count(*) FROM lease_keys"))
     free = shutil.disk_usage(file.path).free
-    disk = Finding("disk", "ok", f"{free >> 20} MB are free where {file.path} lies")
+    size = f"{free >> 10} kB" if free < FULL_DISK else f"{free >> 20} MB"
+    disk = Finding("disk", "ok", f"{size} are free where {file.path} lies")
     if free < LOW_DISK:
         advice = "free some space: with a full disk nothing can be granted or released"
-        disk = Finding("disk", "warning", disk.told, advice)
+        disk = Finding("disk", "problem" if free < FULL_DISK else "warning", disk.told, advice)
     return [
         Finding("file", "ok", f"SQLite {sqlite3.sqlite_version}, format {FORMAT}, {keys} keys"),
         disk,

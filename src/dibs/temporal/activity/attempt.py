@@ -144,12 +144,15 @@ class LockAttempt:
             raise
         finally:
             shutdown.cancel()
+        waited = asyncio.get_running_loop().time() - self._begun
+        outage = semaphore.outage(waited) if acquiring.cancelled() else ""
+        self._terms.stores.saw(self._terms.backend, outage)
         if not acquiring.cancelled():
             return acquiring.result()
         if not self._info.is_local:
             left = self._position.left_to(self._info.attempt + 1)
             activity.heartbeat(*self._info.heartbeat_details, left)
-        raise errors.waiting(_name_shown(semaphore), self._waited())
+        raise errors.waiting(_name_shown(semaphore), self._waited(), outage)
 
     async def _until_done(
         self, acquiring: asyncio.Task[dibs.Lease], shutdown: asyncio.Task[None], bound: float

@@ -87,10 +87,11 @@ def not_acquired(error: DibsError | TypeError | ValueError) -> ApplicationError:
     )
 
 
-def waiting(key: str, waited: float) -> ApplicationError:
-    """This attempt ends, and the next one continues the wait."""
+def waiting(key: str, waited: float, outage: str = "") -> ApplicationError:
+    """This attempt ends, and the next one continues the wait. `outage`: why the store does not answer."""
+    why = f", because its store is away: {outage}" if outage else ""
     return ApplicationError(
-        f"waiting for a slot of {key}, for {waited:.0f} s so far",
+        f"waiting for a slot of {key}, for {waited:.0f} s so far{why}",
         type=WAITING,
         next_retry_delay=AWAY,
         category=ApplicationErrorCategory.BENIGN,

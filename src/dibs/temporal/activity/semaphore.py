@@ -1,5 +1,6 @@
 """The semaphore behind an activity's lock: its store, its times, and its queue position over attempts."""
 
+import logging
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
@@ -21,7 +22,12 @@ from dibs.runtime.port import Runtime
 from dibs.settings import configured
 from dibs.temporal.activity.decorator import LockBackend, LockNeed, refuse_nowhere
 
+log = logging.getLogger("dibs")
+
 # -- the position in the queue --------------------------------------------------------------------------
+
+SILENT = 2.0
+"""Seconds without an answer after which a store counts as away."""
 
 MARK = "dibs-waiting"
 """Key in the heartbeat details for the position that the next attempt continues with."""
@@ -96,6 +102,16 @@ class ActivitySemaphore(dibs.Semaphore):
             rt, request, on_wait, position.lease_id, next_id=position.next_id
         )
         return self._pending
+
+    def outage(self, waited: float) -> str:
+        """Why the store has not answered the pending acquire after `waited` seconds; empty if it has."""
+        pending = self._pending
+        if pending is None:
+            return ""
+        if pending.trouble is not None:
+            return str(pending.trouble)
+        is_silent = pending.last_reply is None and waited >= SILENT
+        return f"no answer within {waited:.0f} s" if is_silent else ""
 
     def keep_position(self) -> None:
         """Keep the position if the pending acquire is cancelled."""
@@ -234,6 +250,7 @@ class LockStores:
 
     def __init__(self) -> None:
         self._by_url: dict[str, dibs.Client] = {}
+        self._away: set[LockBackend] = set()
 
     def client(self, backend: LockBackend) -> dibs.Client:
         """A client for a URL, a client of either side, the name of a store, or None: the default store."""
@@ -248,6 +265,14 @@ class LockStores:
         if found is None:
             found = self._by_url[backend] = dibs.connect(backend)
         return found
+
+    def saw(self, backend: LockBackend, outage: str) -> None:
+        """Log an outage of a store once, until it answers again (`outage` is empty)."""
+        if not outage:
+            self._away.discard(backend)
+        elif backend not in self._away:
+            self._away.add(backend)
+            log.warning("activities wait for their locks, because their store is away: %s", outage)
 
     async def close(self) -> None:
         """Disconnect from the stores that were opened by URL."""
