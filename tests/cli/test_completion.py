@@ -115,6 +115,6 @@ def test_what_is_a_setting_or_somebody_else_s_business(variable: str) -> None:
 
 @pytest.mark.once
 def test_every_verb_says_so(cli: Cli) -> None:
-    done = cli("list", env=cli.environment | {"DIBS_TLT": "5"})
+    done = cli("version", env=cli.environment | {"DIBS_TLT": "5"})
     assert done.returncode == 0
     assert done.stderr == ("dibs: ignored the unknown setting DIBS_TLT. Did you mean DIBS_TTL?\n")

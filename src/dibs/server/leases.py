@@ -114,6 +114,10 @@ class LeaseService:
         """The `traceparent` to store with a lease; empty if the current request is not traced."""
         return self.tracing.trace if self.tracing else ""
 
+    def stamp(self) -> int:
+        """The server's wall clock: see `Clock`."""
+        return self.runtime.stamp()
+
     async def ask(self, who: Principal, command: Command) -> TimedReply:
         """Apply a command. Raises `BackendUnavailable` if it may or may not have been applied."""
         late = self.late_copies

@@ -164,7 +164,7 @@ class Server:
         self.tracing = tracing = _tracing(leases)
         await stack.enter_async_context(activity.polling())
 
-        bounds = CommandBounds(limits, runtime.stamp)
+        bounds = CommandBounds(limits, leases.stamp)
         bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
         reader = KeyReader(leases, quotas.reading)
         waiting = WaitingAcquires(leases, quotas, endings)
