@@ -76,7 +76,7 @@ def test_a_full_disk_is_named(cli: Cli, tmp_path: Path) -> None:
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this sandbox can't mount")
+        pytest.skip("a tmpfs can't be mounted here")
     try:
         url = f"sqlite:///{disk / 'leases.db'}"
         fill = f"cat /dev/zero > {disk / 'stuffing'} 2>/dev/null; true"

@@ -150,7 +150,7 @@ def test_ten_that_wait_delay_no_release(url: str, side: Side) -> None:
 
 
 def test_those_behind_the_first_five_are_granted_soon_as_well(url: str) -> None:
-    """They learn by their heartbeats that they have come to the front."""
+    """They ask again in time, and then block in the broker themselves."""
     with dibs.sync.connect(url) as client:
         name = new_key().decode().partition(":")[2]
         held = client.lock(name, ttl=600).acquire()

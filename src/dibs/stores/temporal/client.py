@@ -206,7 +206,7 @@ class BrokerClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._answered_at = -SERVED
         """When the last answer came."""
-        self._crowded: dict[bytes, float] = {}
+        self._full_pauses: dict[bytes, float] = {}
         """Seconds to pause for keys whose brokers had no room lately."""
 
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
@@ -238,7 +238,7 @@ class BrokerClient:
 
         client = await self._connection.client()
         broker = client.get_workflow_handle(ids.broker_id(key))
-        await self._give_way(key, MAX_FULL_PAUSE)
+        await self._pause_if_full(key, MAX_FULL_PAUSE)
         try:
             found: wire.Waited = await _cancelled_as_usual(
                 broker.execute_update(ids.WAIT, args=[inbox, after], result_type=wire.Waited)
@@ -250,20 +250,20 @@ class BrokerClient:
         self._had_room(key)
         return found
 
-    async def _give_way(self, key: bytes, longest: float) -> None:
+    async def _pause_if_full(self, key: bytes, longest: float) -> None:
         """Pause before a call if the broker had no room lately: others may be about to leave."""
-        pause = min(self._crowded.get(key, 0.0), longest)
+        pause = min(self._full_pauses.get(key, 0.0), longest)
         if pause:
             await asyncio.sleep(pause * random.random())  # noqa: S311 -- no secret
 
     def _was_full(self, key: bytes) -> None:
-        pause = 2 * self._crowded.get(key, FULL_PAUSE / 2)
-        self._crowded[key] = min(pause, MAX_FULL_PAUSE)
+        pause = 2 * self._full_pauses.get(key, FULL_PAUSE / 2)
+        self._full_pauses[key] = min(pause, MAX_FULL_PAUSE)
 
     def _had_room(self, key: bytes) -> None:
-        pause = self._crowded.pop(key, 0.0) / 2
+        pause = self._full_pauses.pop(key, 0.0) / 2
         if pause > FULL_PAUSE / 4:
-            self._crowded[key] = pause
+            self._full_pauses[key] = pause
 
     def _send(self, key: bytes, commands: Sequence[Command]) -> _Replies:
         """The replies, by a call of its own or with what gathers behind the one that is under way."""
@@ -331,7 +331,7 @@ class BrokerClient:
         longest = MAX_PAUSE
         if all(isinstance(command, Acquire) and command.queue for command in commands):
             longest = min(MAX_FULL_PAUSE, timeout / 4)
-            await self._give_way(key, longest)
+            await self._pause_if_full(key, longest)
         while True:
             try:
                 replies = await self._try(key, commands, update_id, until, timeout)
@@ -341,7 +341,7 @@ class BrokerClient:
                 failure, is_passing = self._connection.explain(error), errors.is_passing(error)
                 if errors.is_full(error):
                     self._was_full(key)
-                    pause = min(self._crowded[key], longest)
+                    pause = min(self._full_pauses[key], longest)
                 failure.__cause__ = error
             except WorkflowUpdateFailedError as error:
                 failure = errors.failed(error.cause, self._connection.target)

@@ -53,10 +53,10 @@ STARTS = 3.0
 """Seconds that connecting, and the start of a broker, can take on a busy machine."""
 
 LEAST_TURN = 0.04
-"""Seconds that a holder takes at least, as far as those expect who are not among the first of the queue."""
+"""The shortest hold, in seconds, that waiters far back in the queue reckon with."""
 
-LONGEST_WAY_BACK = 5.0
-"""Seconds after which they ask again at the latest."""
+MAX_FAR_BACK_PAUSE = 5.0
+"""Seconds of their longest pause before they ask the broker again."""
 
 JUST_NOW = 0.1
 """Seconds. A key that was asked for so lately may not have been when its broker answered that we are done."""
@@ -179,7 +179,7 @@ class Inbox:
 
     async def _wait(self, key: bytes, position: int) -> None:
         me, after, failures = asyncio.current_task(), 0, 0
-        await asyncio.sleep(_way_to_the_front(position - BLOCKED + 1, 0.0))
+        await asyncio.sleep(_far_back_pause(position - BLOCKED + 1, 0.0))
         while self._waits.get(key) is me:
             try:
                 found = await self._calls.wait(key, self.name, after)
@@ -195,7 +195,7 @@ class Inbox:
                 self._deliver(news)
             after, failures = found.upto, 0
             if found.ahead is not None:
-                await asyncio.sleep(_way_to_the_front(found.ahead, found.turn))
+                await asyncio.sleep(_far_back_pause(found.ahead, found.turn))
             elif time.monotonic() - self._asked[key] > JUST_NOW:
                 break
         if self._waits.get(key) is me:
@@ -222,9 +222,9 @@ class Inbox:
         self.cancel()
 
 
-def _way_to_the_front(ahead: int, turn: float) -> float:
-    """Seconds after which it is time to ask again: half of what those may take who must leave before."""
-    return min(max(ahead, 0) * max(turn, LEAST_TURN) / 2, LONGEST_WAY_BACK)
+def _far_back_pause(ahead: int, turn: float) -> float:
+    """Seconds until a waiter far back asks again: half of what the waiters ahead of it should take."""
+    return min(max(ahead, 0) * max(turn, LEAST_TURN) / 2, MAX_FAR_BACK_PAUSE)
 
 
 def _is_passing(error: Exception) -> bool:
