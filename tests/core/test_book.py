@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dibs.core.book import Hold, MemoryBook, QueueEntry, Tombstone, first_release
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone, first_release
 
 
 def hold(id_: str, expires: float = 10, units: int = 1) -> Hold:
@@ -107,3 +107,20 @@ def test_units_come_free_when_the_first_hold_ends(book: MemoryBook) -> None:
     book.put(hold("a", expires=9))
     book.put(hold("b", expires=4))
     assert first_release(book) == 4
+
+
+def test_thousands_of_tombstones_cost_no_time_when_a_hold_comes_and_goes() -> None:
+    looked_at: list[str] = []
+
+    def expires_at(entry: Entry) -> float:
+        looked_at.append(entry.id)
+        return entry.expires
+
+    book = MemoryBook(view=expires_at)
+    for number in range(1000):
+        book.put(Tombstone(f"tombstone {number}", 100, 100))
+    looked_at.clear()
+    for number in range(100):
+        book.put(hold(f"hold {number}"))
+        book.remove(hold(f"hold {number}"))
+    assert len(looked_at) < 100 * 10

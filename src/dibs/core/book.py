@@ -5,7 +5,7 @@ store that loads a book as one value. A store with rows implements `Book` over i
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -308,20 +308,23 @@ class MemoryBook:
         self.used = sum(hold.units for hold in self._holds.values())
         self.taken = bits_of(slot for hold in self._holds.values() for slot in hold.slots)
         self._queue = sorted((*e.rank, e.id) for e in entries if isinstance(e, QueueEntry))
-        self._sweep()
+        self._alarms, self._releases = self._heap_of(self._entries), self._heap_of(self._holds)
 
     def _sweep_if_due(self) -> None:
-        """Sweep once there are as many stale alarms as entries, so that each change stays cheap."""
-        entries, holds = len(self._entries), len(self._holds)
-        if len(self._alarms) > 2 * entries + 4 or len(self._releases) > 2 * holds + 4:
-            self._sweep()
+        """Sweep a heap once half of it is stale, so that each change stays cheap.
 
-    def _sweep(self) -> None:
-        """Drop the alarms of entries that are gone or were extended."""
-        self._alarms = [(self.expires_at(entry), entry.id) for entry in self._entries.values()]
-        self._releases = [(self.expires_at(hold), hold.id) for hold in self._holds.values()]
-        heapify(self._alarms)
-        heapify(self._releases)
+        A key with one holder may have thousands of tombstones: each heap is swept by its own size.
+        """
+        if len(self._alarms) > 2 * len(self._entries) + 4:
+            self._alarms = self._heap_of(self._entries)
+        if len(self._releases) > 2 * len(self._holds) + 4:
+            self._releases = self._heap_of(self._holds)
+
+    def _heap_of(self, entries: Mapping[str, Entry]) -> list[tuple[float, str]]:
+        """When each entry expires, without those that are gone or were extended."""
+        heap = [(self.expires_at(entry), entry.id) for entry in entries.values()]
+        heapify(heap)
+        return heap
 
 
 def bits_of(slots: Iterable[int]) -> int:
