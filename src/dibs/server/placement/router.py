@@ -193,9 +193,16 @@ class StoreRouter:
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
-        return await self._call(command, wait)
+        if not self.reader.is_lone:
+            return await self._call_where_it_lives(command, wait)
+        home, mark = self.table.default, self.reader.mark
+        store = await self.to(home.place, wait)
+        answer = await store.call(fitted(store, command, home.floor), wait)
+        if self.reader.is_lone or await self._stands(store, command, answer.reply, home, mark):
+            return answer
+        return await self._call_where_it_lives(command, wait, answer)
 
-    async def _call(
+    async def _call_where_it_lives(
         self, command: Command, wait: float | None, sent_before: TimedReply | None = None
     ) -> TimedReply:
         """`sent_before`: the answer of a store where the key does not live any more."""
@@ -272,7 +279,7 @@ class StoreRouter:
                 continue
             try:
                 if not await self._stands(store, command, answer.reply, home, mark):
-                    results[number] = await self._call(command, wait, answer)
+                    results[number] = await self._call_where_it_lives(command, wait, answer)
             except DibsError as error:
                 results[number] = error
 

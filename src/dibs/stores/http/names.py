@@ -2,7 +2,6 @@
 
 from base64 import urlsafe_b64encode
 from binascii import a2b_base64
-from contextlib import suppress
 
 MARK = "base64:"
 
@@ -20,8 +19,7 @@ def decoded(text: str) -> bytes:
     Each name has one spelling: padding, other alphabets and unused bits are refused, so that no two
     addresses are one lock.
     """
-    with suppress(ValueError):
-        raw = a2b_base64(text.encode("ascii").translate(_PLAIN) + b"=" * (-len(text) % 4))
-        if encoded(raw) == text:
-            return raw
-    raise ValueError("not URL-safe base64 without padding")
+    raw = a2b_base64(text.encode("ascii").translate(_PLAIN) + b"=" * (-len(text) % 4))
+    if encoded(raw) != text:
+        raise ValueError("not URL-safe base64 without padding")
+    return raw
