@@ -149,6 +149,28 @@ def test_ten_that_wait_delay_no_release(url: str, side: Side) -> None:
     side.run(case)
 
 
+def test_a_heartbeat_that_finds_a_waiter_in_front_ends_its_pause(
+    url: str, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporal_store, "LEAST_TURN", 600.0)
+    monkeypatch.setattr(temporal_store, "MAX_FAR_BACK_PAUSE", 600.0)
+    key = new_key()
+
+    async def case() -> None:
+        holder = await side.open(store_for(url))
+        waiters = [await side.open(store_for(url)) for _ in range(7)]
+        await holder.apply([acquire("a", key, ttl=600.0)])
+        for number, waiter in enumerate(waiters):
+            await queue(waiter, f"w{number}", key)
+        await holder.apply([release(f"w{number}", key) for number in range(6)])
+        (reply,) = await waiters[6].apply([Renew(key, "w6", 30.0, waiters[6].inbox)])
+        assert isinstance(reply, Queued), reply
+        await holder.apply([release("a", key)])
+        assert (await side.pushed(waiters[6], "granted")).key == key
+
+    side.run(case)
+
+
 def test_those_behind_the_first_five_are_granted_soon_as_well(url: str) -> None:
     """They ask again in time, and then block in the broker themselves."""
     with dibs.sync.connect(url) as client:

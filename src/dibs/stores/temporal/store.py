@@ -164,22 +164,37 @@ class Inbox:
         self._waits: dict[bytes, asyncio.Task[None]] = {}
         self._asked: dict[bytes, float] = {}
         """When each of these keys was last asked for."""
+        self._far_back: dict[bytes, asyncio.Event] = {}
+        """Keys in whose queues we are far back, with an event that ends the pause before the next call."""
 
     def wait_at(self, key: bytes, position: int) -> None:
         """Have the key's broker asked for notifications, until it has none for this inbox any more."""
         self._asked[key] = time.monotonic()
-        if key not in self._waits:
+        if key not in self._waits or (key in self._far_back and position < BLOCKED):
             with suppress(RuntimeError):  # its loop is closed, and whoever listened has gone
                 self._loop.call_soon_threadsafe(self._begin, key, position)
 
     def _begin(self, key: bytes, position: int) -> None:
+        if key in self._far_back and position < BLOCKED:
+            self._far_back[key].set()
         if self.name and key not in self._waits:
             self._waits[key] = task = self._loop.create_task(self._wait(key, position))
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
 
+    async def _pause(self, key: bytes, seconds: float) -> None:
+        """Pause, until a heartbeat says that we are not far back any more."""
+        is_in_front = self._far_back[key] = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await is_in_front.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._far_back[key]
+
     async def _wait(self, key: bytes, position: int) -> None:
         me, after, failures = asyncio.current_task(), 0, 0
-        await asyncio.sleep(_far_back_pause(position - BLOCKED + 1, 0.0))
+        await self._pause(key, _far_back_pause(position - BLOCKED + 1, 0.0))
         while self._waits.get(key) is me:
             try:
                 found = await self._calls.wait(key, self.name, after)
@@ -195,7 +210,7 @@ class Inbox:
                 self._deliver(news)
             after, failures = found.upto, 0
             if found.ahead is not None:
-                await asyncio.sleep(_far_back_pause(found.ahead, found.turn))
+                await self._pause(key, _far_back_pause(found.ahead, found.turn))
             elif time.monotonic() - self._asked[key] > JUST_NOW:
                 break
         if self._waits.get(key) is me:
