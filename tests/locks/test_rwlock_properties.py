@@ -1,7 +1,6 @@
 """Whatever readers and writers do, in whatever order: as the naive reference says, and safe under faults."""
 
 import random
-from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -13,43 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dibs import BackendUnavailable
 from dibs.core.names import fingerprint
 from dibs.errors import AcquireTimeout, LeaseLost
-from dibs.model import MANY, Command, Resize
+from dibs.model import MANY
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
 from dibs.sync import Client
 from dibs.testing import Faults, FaultyStore, ManualClock
-from tests.locks.worlds import World
-from tests.runtime.stores import TappedStore
 from tests.sampling import examples
-
-
-def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
-    """A store that can be made to fail, and a client of it."""
-    store = TappedStore(store=w.store)
-    return store, w.another(store, **options)
-
-
-def failing(when: Callable[[Command], bool]) -> Callable[[Sequence[Command]], None]:
-    def fail(commands: Sequence[Command]) -> None:
-        if any(when(command) for command in commands):
-            raise BackendUnavailable("planted")
-
-    return fail
-
-
-def resizes(command: Command) -> bool:
-    return isinstance(command, Resize)
-
-
-def heal(store: TappedStore) -> None:
-    store.before = store.after = lambda _: None
-
-
-async def units(w: World) -> list[int]:
-    """What the store has: how many units each holder."""
-    status = await w.get(w.client.status("a", "rwlock"))
-    return [holder.units for holder in status.holders]
-
 
 people = st.integers(0, 3)
 
@@ -163,6 +131,7 @@ class ReadersAndWriters(RuleBasedStateMachine):
 
 
 TestReadersAndWriters = ReadersAndWriters.TestCase
+
 TestReadersAndWriters.settings = settings(
     max_examples=examples(60), stateful_step_count=30, deadline=None
 )
