@@ -6,7 +6,6 @@ import pytest
 
 from dibs.sync import AllOf
 from tests.runtime.test_interrupts import TTL, Action, Site, every_bytecode
-from tests.runtime.test_interrupts import _heard as _heard
 from tests.runtime.test_interrupts import no_surprises as no_surprises
 
 pytestmark = [

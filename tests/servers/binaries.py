@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -124,47 +123,22 @@ def _postgres_folders() -> Iterator[Path]:
 
 def pgbouncer_program() -> Program:
     """The PgBouncer that is here."""
-    installed = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    for path in (
-        [Path(installed)] if installed else sorted(FETCHED.glob("pgbouncer-*/bin/pgbouncer"))
-    ):
-        program = _probe(path)
-        if program is not None:
-            return program
-    raise MissingServer("no pgbouncer: install it, or run `make env` on Debian or Ubuntu")
+    return _first("pgbouncer", where=" on Debian or Ubuntu")
 
 
 def nginx_program() -> Path:
     """The nginx that is here."""
-    installed = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob("nginx-*/bin/nginx")):
-        with suppress(OSError):
-            if subprocess.run([path, "-v"], capture_output=True, check=False).returncode == 0:
-                return path
-    raise MissingServer("no nginx: install it, or run `make env` on Debian or Ubuntu")
+    return _first("nginx", ask="-v", where=" on Debian or Ubuntu").path
 
 
 def caddy_program() -> Program:
     """The Caddy that is here."""
-    installed = shutil.which("caddy")
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob("caddy-*/bin/caddy")):
-        with suppress(OSError):
-            done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
-            version = re.match(r"v?(\d+(?:\.\d+)+)", done.stdout)
-            if version:
-                return Program(path, "caddy", tuple(map(int, version[1].split("."))))
-    raise MissingServer("no caddy: install it, or run `make env-servers` on Debian or Ubuntu")
+    return _first("caddy", ask="version", where=" on Debian or Ubuntu")
 
 
 def temporal_program() -> Program:
     """The command line tool of Temporal that is here, with its server for development."""
-    named = os.environ.get("DIBS_TEMPORAL") or shutil.which("temporal")
-    paths = [Path(named)] if named else sorted(FETCHED.glob("temporal-*/bin/temporal"))
-    for path in paths:
-        program = _probe(path)
-        if program is not None:
-            return program
-    raise MissingServer("no temporal: install its command line tool, or run `make env`")
+    return _first("temporal", named=os.environ.get("DIBS_TEMPORAL"))
 
 
 def etcd_program(version: str | None = None) -> Program:
@@ -226,22 +200,29 @@ def seaweedfs_program() -> Program:
 def browser_program() -> Program:
     """The Chromium, or the browser made from it, that is here."""
     named = os.environ.get("DIBS_BROWSER")
-    installed = [named] if named else map(shutil.which, BROWSERS)
-    for path in installed:
+    for path in [named] if named else map(shutil.which, BROWSERS):
         program = _probe(Path(path)) if path else None
         if program is not None:
             return program
     raise MissingServer("no chromium: install it, or run `make env` as root on Debian or Ubuntu")
 
 
-def _first(name: str, fetched: str, *, ask: str = "--version") -> Program:
-    """Return the program of that name that is installed, or that was fetched."""
-    installed = shutil.which(name)
-    for path in [Path(installed)] if installed else sorted(FETCHED.glob(f"{fetched}-*/bin/{name}")):
+def _first(
+    name: str,
+    fetched: str = "",
+    *,
+    ask: str = "--version",
+    named: str | None = None,
+    where: str = "",
+) -> Program:
+    """The program of that name that was named, is installed, or was fetched."""
+    found = named or shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    paths = [Path(found)] if found else sorted(FETCHED.glob(f"{fetched or name}-*/bin/{name}"))
+    for path in paths:
         program = _probe(path, ask)
         if program is not None:
             return program
-    raise MissingServer(f"no {name}: install it, or run `make env`")
+    raise MissingServer(f"no {name}: install it, or run `make env`{where}")
 
 
 @cache
@@ -251,7 +232,7 @@ def _probe(path: Path, ask: str = "--version") -> Program | None:
         done = subprocess.run([path, ask], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    match = re.search(r"(?:\bv=|[( ]v?)(\d+(?:\.\d+)+)", done.stdout)
+    match = re.search(r"(?:\bv=|^v?|[( /]v?)(\d+(?:\.\d+)+)", done.stdout or done.stderr)
     if done.returncode != 0 or match is None:
         return None
     name = path.name.removesuffix("-server")

@@ -1,12 +1,16 @@
 """Waiters and holders are killed and paused, on Redis: our lock beside redis-py's under the same plan.
 
+    python -m benchmarks.churn
+
 redis-py's lock polls: no order, and nothing to be cleaned up when a waiter dies. Ours keeps an order, which
 must not cost more than half of the holds, or more than twice the longest waits.
 """
 
+import argparse
 import os
 import random
 import signal
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -171,8 +175,15 @@ def figures(log: Path, living: set[int], end: float) -> Figures:
     return Figures(holds, waits[int(0.99 * (len(waits) - 1))], waits[-1])
 
 
-def run_churn(arguments: Namespace) -> int:
+def main() -> int:
     """Both, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--ttl", type=float, default=1.5)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are ended on every way out
     found: dict[str, Figures] = {}
     with TemporaryDirectory() as folder, RedisServer(Path(folder)) as server:
         for contender in CONTENDERS:
@@ -198,3 +209,7 @@ def judge(ours: Figures, theirs: Figures) -> int:
         print("the 99th percentile of the waits is more than twice that of redis-py")
         return 1
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
