@@ -62,12 +62,6 @@ def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> N
     assert not key or key not in done.stderr
 
 
-def test_a_directory_of_others(served: Served) -> None:
-    done = cli(served, served.world.key("acquire", prefixes=[b"cli/"]), "run", "x/a", "--", "true")
-    assert done.returncode == 77
-    assert "scope acquire for the directory x/" in done.stderr
-
-
 def test_acquire_renew_release(served: Served) -> None:
     key = served.world.key("acquire", prefixes=[b"cli/"])
     took = cli(served, key, "acquire", "cli/a", "--ttl", "60", "--client-id", "me", "--json")

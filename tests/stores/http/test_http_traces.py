@@ -2,10 +2,8 @@
 
 import asyncio
 import secrets
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -70,15 +68,6 @@ def test_a_thread(traces: Traces, traced: Served, name: str) -> None:
     assert any(parent(each) == (0, 0) for each in traces.named(BATCH)), "its release is in none"
 
 
-async def test_a_task(traces: Traces, traced: Served, name: str) -> None:
-    async with dibs.connect(traced.url) as client:
-        with traces.tracer.start_as_current_span("mine"):
-            held = await client.lock(name).acquire()
-            await client.lock(name).status()
-        await held.release()
-    assert len(within(traces, traces.one("mine"))) == 2
-
-
 async def test_tasks_whose_commands_have_gathered(
     traces: Traces, traced: Served, name: str
 ) -> None:
@@ -130,24 +119,6 @@ async def test_whose_hold_it_is_where_acquires_have_travelled_together(
     assert links(request) == [ids(first)]
     sizes = [about(each).get("dibs.commands", 1) for each in traces.named(BATCH)]
     assert max(sizes) > 1, "they did travel together"
-
-
-def test_where_no_span_is_current_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trace_lines() == b""
-    called: list[str] = []
-
-    def seen(frame: Any, event: str, _: object) -> None:
-        if event == "call":
-            called.append(frame.f_code.co_qualname)
-
-    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
-    sys.setprofile(seen)
-    try:
-        assert trace_lines() == b""
-    finally:
-        sys.setprofile(None)
-    assert called == ["trace_lines"], "and it is not imported for that"
-    assert "opentelemetry.trace" not in sys.modules
 
 
 def test_what_is_said(traces: Traces) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from tests.stores.kubernetes.conftest import Cluster
+from tests.stores.kubernetes.configs import Cluster
 from tests.stores.kubernetes.electors import Contest, Term, overlaps
 
 
