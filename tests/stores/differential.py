@@ -199,7 +199,7 @@ PLANS: list[list[Any]] = [
         [
             *(wish("a", capacity=2), wish("b", capacity=2), leave("b"), leave("a")),
             *(wish("c", capacity=2), Inspect(LINE), wish("d", capacity=2), Inspect(LINE)),
-        ],
+        ]
     ],
     [  # holds that end one by one
         crowd(3, capacity=2, ttl=3.0, priority=1, lock_delay=2.0),

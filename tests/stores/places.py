@@ -43,9 +43,7 @@ def place_of(store: str, request: pytest.FixtureRequest) -> Place:
         cluster: Cluster = request.getfixturevalue("cluster")
         server = cluster.server
         return Place(
-            cluster.url,
-            server.port,
-            lambda proxy: cluster.url_for(proxy.url_for(server.url)),
+            cluster.url, server.port, lambda proxy: cluster.url_for(proxy.url_for(server.url))
         )
     if store == "http":
         served = request.getfixturevalue("served")

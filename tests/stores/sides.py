@@ -3,12 +3,12 @@
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 import pytest
 
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
@@ -163,3 +163,25 @@ def granted(reply: Reply) -> Granted:
     """A reply that must be a grant."""
     assert isinstance(reply, Granted), reply
     return reply
+
+
+type Landed = Sequence[Reply] | DibsError
+
+
+class Runway:
+    """Where batches land."""
+
+    def __init__(self) -> None:
+        self.landed: list[Landed] = []
+        self._news = asyncio.Event()
+
+    def land(self, outcome: Landed) -> None:
+        self.landed.append(outcome)
+        self._news.set()
+
+    async def wait(self, count: int) -> list[Landed]:
+        async with asyncio.timeout(10):
+            while len(self.landed) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.landed

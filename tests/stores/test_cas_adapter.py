@@ -103,9 +103,9 @@ async def test_a_key_that_cannot_be_read_fails_alone() -> None:
 async def test_what_is_in_a_full_cell_is_renewed_and_released() -> None:
     clock = ManualClock()
     process = Process(Server(clock), clock)
-    process.cells.limits = (20_000, 30_000)
+    process.cells.limits = (8_000, 12_000)
     held = []
-    for number in range(200):
+    for number in range(100):
         command = Acquire(b"semaphore:k", f"{number:032x}", "owner", 10.0, capacity=1000)
         reply = await process.say(command)
         if isinstance(reply, Granted):
@@ -113,7 +113,7 @@ async def test_what_is_in_a_full_cell_is_renewed_and_released() -> None:
         else:
             assert isinstance(reply, Refused)
             assert reply.reason == "queue_full"
-    assert 50 < len(held) < 200
+    assert 20 < len(held) < 100
     for _ in range(12):
         clock.advance(3)
         for each in held:
@@ -276,8 +276,6 @@ def test_what_a_process_knows_is_bounded() -> None:
     for number in range(MAX_KEYS // 100 + 2):
         asyncio.run(one(number))
     assert len(known) <= MAX_KEYS
-
-
 
 
 class Sweeper:

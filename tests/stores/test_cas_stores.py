@@ -56,9 +56,7 @@ def kubernetes(request: pytest.FixtureRequest) -> Store:
         cluster.put(found)
 
     return Store(
-        cluster.url,
-        put,
-        lambda: cluster.server.request("DELETE", f"{cluster.leases}/dibs-lock.a"),
+        cluster.url, put, lambda: cluster.server.request("DELETE", f"{cluster.leases}/dibs-lock.a")
     )
 
 
@@ -94,17 +92,13 @@ def s3(request: pytest.FixtureRequest) -> Store:
 
 @pytest.mark.parametrize(
     ("value", "error"),
-    [
-        (b"nonsense", Corrupt),
-        (b'{"format": 1}', Corrupt),
-        (b'{"format": 99}', IncompatibleVersion),
-    ],
+    [(b"nonsense", Corrupt), (b'{"format": 1}', Corrupt), (b'{"format": 99}', IncompatibleVersion)],
 )
 def test_what_is_no_book_grants_nothing(store: Store, value: bytes, error: type[Exception]) -> None:
     with connect(store.url) as client:
         client.lock("a").acquire(wait=10).release()
         store.put(value)
-        with pytest.raises(error, match="lock.*a"):
+        with pytest.raises(error, match=r"lock.*a"):
             client.lock("a").acquire(wait=0)
         with client.lock("b"):
             assert [each.name for each in client.list()] == [b"b"], "other keys are well"

@@ -19,8 +19,16 @@ from dibs.testing.proxy import FaultProxy
 from tests.connections import connection_to
 from tests.servers.ports import free_port
 from tests.stores.places import Place, place_of
-from tests.stores.runway import Landed, Runway
-from tests.stores.sides import Side, acquire, both_sides, granted, in_threads, release
+from tests.stores.sides import (
+    Landed,
+    Runway,
+    Side,
+    acquire,
+    both_sides,
+    granted,
+    in_threads,
+    release,
+)
 
 A, B, C = ("a" * 22, "b" * 22, "c" * 22)
 OTHER = Inspect(b"lock:other")
@@ -321,9 +329,7 @@ async def test_without_a_connection_a_batch_connects(place: Place) -> None:
 
 
 @databases
-async def test_batches_that_break_under_way_end_with_an_error(
-    way: tuple[FaultProxy, str],
-) -> None:
+async def test_batches_that_break_under_way_end_with_an_error(way: tuple[FaultProxy, str]) -> None:
     proxy, url = way
     connection, runway = connection_to(store_for(url), "async"), Runway()
     await connection.open(listen=False)

@@ -13,24 +13,8 @@ import pytest
 
 from dibs import connect
 from dibs.core.names import fingerprint
-from dibs.errors import (
-    BackendUnavailable,
-    Corrupt,
-    Forbidden,
-    IncompatibleVersion,
-    NotConfigured,
-)
-from dibs.model import (
-    Acquire,
-    Failed,
-    Granted,
-    Inspect,
-    Refused,
-    Release,
-    Released,
-    Renew,
-    Renewed,
-)
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
 from dibs.stores.sqlite import SqliteStore, file, maintenance
 from dibs.testing import ManualClock
 from tests.connections import connection_to

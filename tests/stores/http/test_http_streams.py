@@ -142,9 +142,7 @@ def test_pauses_grow_and_differ() -> None:
 
 
 @in_threads
-async def test_threads_that_wait_for_nothing_have_no_stream(
-    side: Side,
-) -> None:
+async def test_threads_that_wait_for_nothing_have_no_stream(side: Side) -> None:
     with Peer(service()) as peer:
         backend = await side.open(store_for(peer.url), listen=False)
         assert (backend.inbox, list(await backend.notifications(0))) == ("", [])

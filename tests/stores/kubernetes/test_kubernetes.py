@@ -16,13 +16,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.errors import (
-    AcquireTimeout,
-    BackendUnavailable,
-    Corrupt,
-    Forbidden,
-    NotConfigured,
-)
+from dibs.errors import AcquireTimeout, BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.model import Acquire, Finding, Granted, Lost, Renew
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.kubernetes.access import find_access
@@ -466,9 +460,7 @@ def test_a_lease_of_coordinated_election_is_refused(cluster: Cluster, option: st
     assert cluster.lease("web") == before
 
 
-def test_a_leader_whose_lease_becomes_one_of_coordinated_election_is_lost(
-    cluster: Cluster,
-) -> None:
+def test_a_leader_whose_lease_becomes_one_of_coordinated_election_is_lost(cluster: Cluster) -> None:
     with connect(cluster.url) as client:
         with LeaderElection("web", ttl=2, client=client).campaign() as campaign:
             assert campaign.wait(5)

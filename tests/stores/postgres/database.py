@@ -1,8 +1,9 @@
 """A database with the ledger in SQL, asked directly."""
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
@@ -10,6 +11,7 @@ from dibs.model import Acquire, Command, Notification, Reply
 from dibs.stores import port
 from dibs.stores.postgres import ledger as sql
 from dibs.stores.postgres import schema
+from dibs.stores.postgres.connection import Wire
 from tests.stores.differential import OTHER, OWN, Outcome, Time
 
 TOGETHER = sql.APPLY.text
@@ -93,3 +95,44 @@ def migrate(connection: psycopg.Connection[Any], edit: Sequence[str] | None = No
 
 def take(key: bytes, lease: str = "id", **more: Any) -> Acquire:
     return Acquire(key, lease, "owner", more.pop("ttl", 30.0), **more)
+
+
+# ---- the sessions of connections ------------------------------------------------------------------
+
+
+async def say(backend: Any, command: Command) -> Reply:
+    replies: Sequence[Reply] = await backend.apply([command])
+    return replies[0]
+
+
+def wire_of(backend: Any) -> Wire:
+    """The connection that a backend asks on."""
+    wire: Wire = backend._session.wire
+    return wire
+
+
+def admin(url: str) -> psycopg.Connection[Any]:
+    """A plain connection, to look and to disturb."""
+    return psycopg.connect(url, autocommit=True)
+
+
+class Traced:
+    """What went over a connection while it was looked at, message by message."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed at the end of the block
+
+    def __enter__(self) -> Self:
+        self._wire.pgconn.trace(self._file.fileno())
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._wire.pgconn.untrace()
+        self._file.seek(0)
+        self._lines = self._file.read().splitlines()
+        self._file.close()
+
+    def sent(self, kind: str) -> int:
+        """How many messages of a kind went to the server."""
+        return sum("\tF\t" in line and f"\t{kind}\t" in f"{line}\t" for line in self._lines)

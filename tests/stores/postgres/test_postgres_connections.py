@@ -12,14 +12,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.errors import BackendUnavailable
-from dibs.model import (
-    Granted,
-    Inspect,
-    Refused,
-    Release,
-    Released,
-    Status,
-)
+from dibs.model import Granted, Inspect, Refused, Release, Released, Status
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
 from dibs.stores.postgres.connection import Statement
@@ -28,14 +21,8 @@ from tests.connections import connection_to
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.postgres import PostgresServer
 from tests.servers.postgres_files import give
-from tests.stores.postgres.connections_help import (
-    Traced,
-    admin,
-    say,
-    wire_of,
-)
-from tests.stores.runway import Runway
-from tests.stores.sides import KEY, Side, acquire, both_sides, in_tasks
+from tests.stores.postgres.database import Traced, admin, say, wire_of
+from tests.stores.sides import KEY, Runway, Side, acquire, both_sides, in_tasks
 
 # ---- round trips ----------------------------------------------------------------------------------
 

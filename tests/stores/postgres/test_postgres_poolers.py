@@ -14,7 +14,7 @@ from dibs.model import Granted, Inspect, Release, Released
 from dibs.stores.postgres import PostgresStore
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.connections_help import Traced, admin, say, wire_of
+from tests.stores.postgres.database import Traced, admin, say, wire_of
 from tests.stores.sides import KEY, Side, acquire, both_sides
 
 

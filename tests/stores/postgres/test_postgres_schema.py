@@ -21,8 +21,7 @@ from dibs.stores.postgres.schema import FORMAT, NEWEST, VERSION_QUERY, Version, 
 from dibs.sync import connect
 from tests.connections import connection_to
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.connections_help import admin, say
-from tests.stores.postgres.database import Database, migrate
+from tests.stores.postgres.database import Database, admin, migrate, say
 from tests.stores.sides import Side, acquire, both_sides
 
 SECRET = "hunter2"

@@ -88,10 +88,7 @@ async def test_users_have_channels_of_their_own(side: Side, tmp_path: Path) -> N
             with pytest.raises(redis.exceptions.NoPermissionError):
                 other.publish(backend.inbox, b"")
             for pattern in ("dibs:*", "dibs:inbox:*", "dibs:inbox:app:*"):
-                with (
-                    other.pubsub() as channel,
-                    pytest.raises(redis.exceptions.NoPermissionError),
-                ):
+                with other.pubsub() as channel, pytest.raises(redis.exceptions.NoPermissionError):
                     channel.psubscribe(pattern)
                     channel.get_message(timeout=10)
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.client import WorkflowExecutionStatus as Is
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 import dibs
@@ -32,15 +35,88 @@ from dibs.stores.temporal import client as temporal_client
 from dibs.stores.temporal import ids, wire
 from dibs.stores.temporal import store as temporal_store
 from dibs.stores.temporal.ids import broker_id
+from dibs.stores.temporal.wire import BrokerInput, text_of
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.stores.sides import Side, acquire, both_sides, granted, release
-from tests.stores.temporal.looking import Looker, new_key
 from tests.temporal.brokers import QUICK
 from tests.temporal.turned import turned
 from tests.temporal.workers import PATIENCE
 
 pytestmark = pytest.mark.once
+
+
+class Looker:
+    """Asks the server of a store, in a loop of its own, from either world."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._address = urlsplit(url).netloc
+
+    def ask[T](self, question: Callable[[Client], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            return await question(await Client.connect(self._address))
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, asked()).result()
+
+    def state(self, workflow_id: str) -> WorkflowExecutionStatus | None:
+        """Whether a workflow runs, and how it ended; None: there never was one."""
+
+        async def look(client: Client) -> WorkflowExecutionStatus | None:
+            try:
+                return (await client.get_workflow_handle(workflow_id).describe()).status
+            except RPCError:
+                return None
+
+        return self.ask(look)
+
+    def updates(self, workflow_id: str) -> int:
+        """How many updates its newest run has taken."""
+
+        async def look(client: Client) -> int:
+            history = await client.get_workflow_handle(workflow_id).fetch_history()
+            events = history.events
+            return sum(
+                each.HasField("workflow_execution_update_accepted_event_attributes")
+                for each in events
+            )
+
+        return self.ask(look)
+
+    def terminate(self, workflow_id: str) -> None:
+        """End it from outside."""
+
+        async def end(client: Client) -> None:
+            await client.get_workflow_handle(workflow_id).terminate()
+
+        self.ask(end)
+
+    def start_broker(self, key: bytes) -> None:
+        """As a fair workflow does it."""
+        queue = queue_of(self._url)
+
+        async def start(client: Client) -> None:
+            given = BrokerInput(text_of(key))
+            await client.start_workflow(
+                ids.BROKER,
+                given,
+                id=ids.broker_id(key),
+                task_queue=queue,
+                memo={ids.MEMO: text_of(key)},
+            )
+
+        self.ask(start)
+
+
+def queue_of(url: str) -> str:
+    """The queue that a store's URL names."""
+    return parse_qs(urlsplit(url).query)["task_queue"][0]
+
+
+def new_key(kind: str = "lock") -> bytes:
+    """A key that no other test uses."""
+    return f"{kind}:{uuid4().hex}".encode()
 
 
 async def queue(backend: Any, name: str, key: bytes) -> Queued:
@@ -267,11 +343,7 @@ async def test_it_goes_where_the_client_goes_and_speaks_as_it_does(
     monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
     theirs = await Client.connect(temporal_server.address, data_converter=turned)
     served = Worker(
-        theirs,
-        task_queue=queue,
-        workflows=WORKFLOWS,
-        activities=ACTIVITIES,
-        workflow_runner=QUICK,
+        theirs, task_queue=queue, workflows=WORKFLOWS, activities=ACTIVITIES, workflow_runner=QUICK
     )
     name = uuid4().hex
     async with served, dibs.connect(client=theirs) as client:
@@ -281,8 +353,7 @@ async def test_it_goes_where_the_client_goes_and_speaks_as_it_does(
 
 
 async def test_a_broker_whose_name_only_others_can_read_is_left_out_of_a_list(
-    temporal_server: TemporalServer,
-    caplog: pytest.LogCaptureFixture,
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a long name a broker's ID has but a hash, and its memo was written by another converter."""
     hidden = new_key() + b"/" + b"n" * 400
@@ -343,7 +414,7 @@ async def test_nobody_is_nobody_whatever_the_clock_says(
     url = f"{temporal_server.url}?task_queue=nobody-{uuid4().hex}"
     async with dibs.connect(url) as client:
         with pytest.raises(BackendUnavailable, match="nobody serves"):
-            await client.lock(uuid4().hex, ttl=30).acquire(wait=10)
+            await client.lock(uuid4().hex, ttl=30).acquire(wait=2)
 
 
 async def test_a_broker_on_a_queue_that_nobody_serves_is_named(
@@ -353,10 +424,7 @@ async def test_a_broker_on_a_queue_that_nobody_serves_is_named(
     nowhere, client = f"typo-{uuid4().hex[:8]}", await Client.connect(temporal_server.address)
     key = f"lock:{nowhere}".encode()
     stray = await client.start_workflow(
-        ids.BROKER,
-        wire.BrokerInput(wire.text_of(key)),
-        id=ids.broker_id(key),
-        task_queue=nowhere,
+        ids.BROKER, wire.BrokerInput(wire.text_of(key)), id=ids.broker_id(key), task_queue=nowhere
     )
     async with dibs.connect(temporal_url) as store:
         told = (

@@ -37,12 +37,16 @@ from tests.connections import connection_to
 from tests.servers.temporal import TemporalServer
 from tests.servers.waiting import wait_until
 from tests.stores.sides import Side, acquire, both_sides, granted, release
-from tests.stores.temporal.looking import new_key
 from tests.stores.temporal.serving import ThreadedWorker, brokers_for
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
+
+
+def new_key() -> bytes:
+    """A key that no other test uses."""
+    return f"lock:{uuid4().hex}".encode()
 
 
 @both_sides
