@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from dibs.sync import connect
-from tests.server.world import LONG, World, b64
+from tests.server.world import LONG, World, acquire, acquired, released
 from tests.servers.temporal import TemporalServer
 from tests.stores.temporal.serving import brokers_for
 from tests.temporal.workers import unique
@@ -25,26 +25,24 @@ def store(temporal_server: TemporalServer) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def world(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     records: Path = tmp_path_factory.mktemp("service") / "records.db"
-    world = World.over(leases=store, records=f"sqlite:///{records}")
-    yield world
-    world.close()
+    with World.over(leases=store, records=f"sqlite:///{records}") as world:
+        yield world
 
 
-def test_whoever_uses_the_service_excludes_whoever_uses_temporal(world: World, store: str) -> None:
+def test_clients_of_the_service_and_of_temporal_exclude_each_other(
+    world: World, store: str
+) -> None:
     name = unique("order")
     http = world.client("acquire")
-    path = f"/v1/locks/{b64(name)}"
     with connect(store) as client:
         with client.lock(name, label="a worker of Temporal's") as lease:
-            refused = http.post(path, params={"client-id": "web", "ttl": 30})
+            refused = acquire(http, name)
             assert refused.status_code == 409
             assert "a worker of Temporal's" in refused.json()["detail"]
-        held = http.post(path, params={"client-id": "web", "ttl": 30, "wait": 20})
-        assert held.status_code in (200, 201), held.text
-        assert held.json()["sequencer"] > lease.token
+        held = acquired(http, name, wait=20)
+        assert held["sequencer"] > lease.token
         assert client.lock(name).try_acquire() is None
-        freed = http.delete(path, params={"id": held.json()["id"]})
-        assert freed.status_code == 200
+        released(http, name, held)
         with client.lock(name, wait=LONG):
             pass
 
