@@ -1,6 +1,7 @@
 """Servers that several files of tests use."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +15,12 @@ def world() -> Iterator[World]:
     """A server over memory."""
     with World.over() as world:
         yield world
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(30) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,6 @@ from dibs.model import (
 )
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.stores.http import wire
-from tests.server.inside import server_id_of
 from tests.server.world import ID, World, acquire, acquired, key, lock, problem, send
 
 
@@ -61,7 +60,7 @@ def test_msgpack_too(world: World) -> None:
     )
     found = msgspec.msgpack.decode(answer.content, type=wire.BatchAnswer)
     assert [wire.to_model(each) for each in found.replies] == [Status(key("x"), 0)]
-    assert answer.headers["dibs-server"] == server_id_of(world)
+    assert answer.headers["dibs-server"] == world.server.server_id
 
 
 VALID = Acquire(key("z"), ID, "me", 30.0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,7 +14,7 @@ from dibs.runtime.port import TimedReply
 from dibs.server.api.reading import LOOKS
 from dibs.server.limits import Limits
 from dibs.server.quotas import FairQueue
-from tests.server.inside import has_looked, keys_of, quotas_of, runtime_of
+from tests.server.inside import has_looked, quotas_of, runtime_of
 from tests.server.world import LONG, World, acquire, acquired, b64, batch, lock, problem
 from tests.servers.waiting import wait_until
 
@@ -25,12 +25,6 @@ MANY = 20
 def served(**limits: Any) -> Generator[World]:
     with World.over(limits=Limits(**limits)) as world:
         yield world
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(30) as pool:
-        yield pool
 
 
 class Gate:
@@ -191,39 +185,6 @@ def test_work_that_waits_for_its_turn_may_be_given_up(monkeypatch: pytest.Monkey
         assert queue.busy == 0
 
 
-def test_so_many_changes_of_keys_for_a_key(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
-    with served(changes_per_key=1) as world:
-        keys, goes_on = keys_of(world), asyncio.Event()
-        create = keys.create
-
-        async def slow(*given: Any, **more: Any) -> Any:
-            await goes_on.wait()
-            return await create(*given, **more)
-
-        client, new = world.client(), {"name": "x", "scopes": ["read"], "prefixes": []}
-        monkeypatch.setattr(keys, "create", slow)
-        first = pool.submit(client.post, "/v1/keys", json=new)
-        wait_until(lambda: total(world, world.admin_key, "changing") == 1, "it is under way")
-        assert problem(client.post("/v1/keys", json=new)) == (429, "limit")
-        world.do(goes_on.set)
-        assert first.result(LONG).status_code == 201
-
-
-def test_so_many_bytes_of_bodies_for_a_key() -> None:
-    padding = b'{"commands":[]}' + b" " * 20_000
-    with served(body_bytes_per_key=70_000, max_body=65_536) as world:
-        key = world.key("acquire")
-        with world.connected() as line:
-            line.sendall(post(key, "/v1/batch", 60_000))
-            wait_until(lambda: total(world, key, "small_bodies") == 60_000, "its body is awaited")
-            refused = world.client(key=key).post("/v1/batch", content=padding)
-            assert problem(refused) == (429, "limit")
-            other = world.client("acquire").post("/v1/batch", content=padding)
-            assert other.status_code == 200
-
-
 def test_slow_bodies_of_others_delay_no_renewal() -> None:
     with served(body_bytes_per_key=1 << 20) as world, ExitStack() as stack:
         for _ in range(8):
@@ -236,26 +197,45 @@ def test_slow_bodies_of_others_delay_no_renewal() -> None:
         assert time.monotonic() - began < 3
 
 
-def test_whoever_waits_in_line_needs_a_turn_only_to_join_it(pool: ThreadPoolExecutor) -> None:
+BODY = b'{"commands":[]}' + b" " * 20_000
+NEW_KEY = b'{"name": "x", "scopes": ["read"], "prefixes": []}'
+
+
+@pytest.mark.parametrize(
+    ("queue", "limits", "method", "path", "body"),
+    [
+        ("acquiring", {"acquires_per_key": 1}, "POST", f"{lock('x')}?wait=0.1", b""),
+        ("reading", {"reads_per_key": 10}, "GET", "/v1/scan", b""),
+        ("reading", {"reads_per_key": 10}, "GET", f"/v1/watch/locks/{b64('x')}", b""),
+        ("changing", {"changes_per_key": 1}, "POST", "/v1/keys", NEW_KEY),
+        ("small_bodies", {"body_bytes_per_key": 70_000}, "POST", "/v1/batch", BODY),
+    ],
+)
+def test_work_of_one_key_at_once_is_bounded(
+    queue: str, limits: dict[str, int], method: str, path: str, body: bytes
+) -> None:
+    (most,) = limits.values()
+    with served(**limits, max_body=65_536) as world:
+        key, work = world.key("admin"), getattr(quotas_of(world), queue)
+        world.do(lambda: work.begin(key.split("_")[1], most))
+        with world.client(key=key).stream(method, path, content=body) as refused:
+            told = refused.read().decode()
+        assert refused.status_code == 429 or "unavailable" in told
+        with world.client("admin").stream(method, path, content=body) as answer:
+            assert answer.status_code in (200, 201)
+        world.do(lambda: work.end(key.split("_")[1], most))
+        with world.client(key=key).stream(method, path, content=body) as answer:
+            assert answer.status_code in (200, 201, 409)
+
+
+def test_waiting_in_line_takes_a_turn_only_to_join_it(pool: ThreadPoolExecutor) -> None:
     with served(acquires_per_key=1) as world:
         key, accounts = world.key("acquire"), quotas_of(world)
-        key_id, client = key.split("_")[1], world.client(key=key)
         acquired(world.client(), "x")
-        world.do(lambda: accounts.acquiring.begin(key_id, 1))
-        assert acquire(client, "x", wait=9).status_code == 429
-        world.do(lambda: accounts.acquiring.end(key_id, 1))
-        waits = pool.submit(acquire, client, "x", wait=0.5)
-        wait_until(lambda: accounts.of(key_id).waiters, "it waits")
+        waits = pool.submit(acquire, world.client(key=key), "x", wait=0.5)
+        wait_until(lambda: accounts.of(key.split("_")[1]).waiters, "it waits")
         wait_until(lambda: not accounts.acquiring.busy, "its turn is over")
         assert waits.result(LONG).status_code == 409
-
-
-def test_looks_of_streams_take_turns_among_reads() -> None:
-    with served(reads_per_key=10) as world:
-        key = world.key("read")
-        world.do(lambda: quotas_of(world).reading.begin(key.split("_")[1], 10))
-        with world.client(key=key).stream("GET", f"/v1/watch/locks/{b64('x')}") as stream:
-            assert "unavailable" in stream.read().decode()
 
 
 def test_many_directories_are_read_in_few_looks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,16 +124,7 @@ EXAMPLES: dict[str, list[tuple[str, str, Command | float | None]]] = {
         ("here", "granted b", renew("b")),  # which claims what was granted to it
         ("here", "queued c", acquire("c")),
         ("here", "left c", release("c")),
-        ("here", "released b", release("b")),
-    ],
-    "an end by force": [
-        ("here", "granted a", acquire("a")),
-        ("here", "freed a", Revoke(KEY, None, "a test", now=True)),
-    ],
-    "a resize": [
-        ("here", "granted a", replace(acquire("a"), capacity=4, units=3)),
-        ("here", "resized a", Resize(KEY, "id-of-a", 1, 1)),
-        ("here", "released a", release("a")),
+        ("here", "freed b", Revoke(KEY, None, "a test", now=True)),
     ],
     "what others do": [
         ("scan", "", None),

@@ -44,11 +44,6 @@ def test_names_of_every_kind_are_listed_by_what_they_begin_with(world: World) ->
     assert keys(following) == keys(page)[1:]
 
 
-def test_prefix_and_names_do_not_go_together(world: World) -> None:
-    answer = world.client().get("/v1/scan", params={"names": "YQ", "prefix": "YQ"})
-    assert problem(answer) == (400, "malformed")
-
-
 @pytest.mark.parametrize("path", ["/v1/scan", "/v1/queues"])
 def test_names_are_spelt_as_in_paths_or_without_the_mark(world: World, path: str) -> None:
     client = world.client()

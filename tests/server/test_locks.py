@@ -49,12 +49,6 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"tests/{request.node.name}"
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 # -- a lease's life ---------------------------------------------------------------------------------
 
 
@@ -112,7 +106,7 @@ def test_without_a_kind_it_is_a_lock_and_a_miss_names_the_parameter(
     assert client.delete(lock(name), params=forced | {"kind": "semaphore"}).json()["count"] == 1
 
 
-def test_an_id_of_ones_own_makes_retries_safe(client: httpx2.Client, name: str) -> None:
+def test_a_lease_id_from_the_caller_makes_retries_safe(client: httpx2.Client, name: str) -> None:
     first, again = (acquired(client, name, id=ID) for _ in range(2))
     assert (first["id"], first["sequencer"]) == (ID, again["sequencer"])
 
@@ -277,7 +271,7 @@ def test_waiting_in_line(client: httpx2.Client, name: str, pool: ThreadPoolExecu
     assert granted["remaining"] > 25, "it is confirmed for all of its ttl"
 
 
-def test_whoever_waits_in_vain_or_hangs_up_leaves_the_line(
+def test_a_waiter_that_times_out_or_hangs_up_leaves_the_line(
     client: httpx2.Client, name: str
 ) -> None:
     acquired(client, name)
@@ -307,7 +301,7 @@ def test_the_wait_of_a_revoked_key_ends(
 # -- force ------------------------------------------------------------------------------------------
 
 
-def test_ending_anothers_lease(world: World, client: httpx2.Client, name: str) -> None:
+def test_a_forced_release(world: World, client: httpx2.Client, name: str) -> None:
     force, holder = world.client("force"), world.client("acquire")
     held = acquired(holder, name)
     query: dict[str, Any] = {"force": True, "reason": "null"}  # a text may say so
@@ -393,11 +387,6 @@ def test_a_parameter_that_is_wrong(
     assert problem(answer) == (400, "malformed")
     assert told in answer.json()["detail"]
     assert "regex" not in answer.text
-
-
-def test_parameters_are_read_as_forms_are(client: httpx2.Client, name: str) -> None:
-    assert client.post(f"{lock(name)}?&ttl=2.5&&client-id=a+b%20c").json()["ttl"] == 2.5
-    assert client.get(lock(name)).json()["info"]["client-id"] == "a b c"
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])

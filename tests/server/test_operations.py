@@ -23,14 +23,7 @@ from dibs.server.limits import Limits
 from dibs.server.logs import logging_to
 from dibs.server.placement.rules import PlacementSettings
 from dibs.sync import connect
-from tests.server.inside import (
-    health_of,
-    keys_of,
-    meters_of,
-    observers_of,
-    shutdown_of,
-    store_of,
-)
+from tests.server.inside import keys_of, meters_of, store_of
 from tests.server.world import LONG, World, acquired, b64, lock, problem, released, send, waiting
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -57,7 +50,7 @@ def test_a_server_that_is_well(anybody: httpx2.Client, path: str) -> None:
 
 
 def test_a_server_that_is_about_to_stop(world: World, anybody: httpx2.Client) -> None:
-    world.do(shutdown_of(world).begin)
+    world.do(world.server.shutdown.begin)
     answer = anybody.get("/readyz")
     assert (*problem(answer), answer.headers["retry-after"]) == (503, "draining", "1")
     assert anybody.get("/livez").status_code == 200
@@ -120,7 +113,7 @@ def test_many_probes_at_once_are_one_look_at_the_store(
     monkeypatch.setattr(store, "call", counted)
 
     async def ask_all() -> None:
-        await asyncio.gather(*(health_of(world).check() for _ in range(50)))
+        await asyncio.gather(*(world.server.health.check() for _ in range(50)))
 
     world.do(ask_all)
     assert len(asked) == 1
@@ -280,13 +273,6 @@ def test_requests_are_logged_without_secrets(
             assert text == ""
 
 
-def test_a_new_folder_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for is_new in (True, False):
-        World.over(tmp_path / "mispelt").close()
-        told = f"Z warning dibs.server: there was no folder {tmp_path / 'mispelt'}, so it was made"
-        assert (told in capfd.readouterr().err) is is_new
-
-
 def test_an_unexpected_error_is_logged_and_not_shown(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +281,7 @@ def test_an_unexpected_error_is_logged_and_not_shown(
         async def fail() -> None:
             raise ZeroDivisionError("the disk \x1b[31m failed")
 
-        monkeypatch.setattr(health_of(world), "check", fail)
+        monkeypatch.setattr(world.server.health, "check", fail)
         answer = world.client().get("/readyz")
         assert (problem(answer), "disk" in answer.text) == ((500, "bug"), False)
     told = capfd.readouterr().err.splitlines()
@@ -309,7 +295,7 @@ def test_an_unexpected_error_is_logged_and_not_shown(
 
 
 def test_an_observer_that_fails_costs_no_answer(world: World) -> None:
-    observers_of(world).append(lambda *_: 1 / 0)  # type: ignore[arg-type]
+    world.server.leases.observers.append(lambda *_: 1 / 0)  # type: ignore[arg-type]
     acquired(world.client(), "x")
 
 
@@ -325,7 +311,7 @@ def test_programs_that_look_into_the_store_see_plain_notes(tmp_path: Path) -> No
             assert found.value.holders[0].note == client.status(name).holders[0].note
 
 
-def test_a_log_that_nobody_reads_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "LINES", 10)
     logger = logging.getLogger("dibs.server")
     reader, writer = os.pipe()
@@ -342,16 +328,3 @@ def test_a_log_that_nobody_reads_delays_no_request(monkeypatch: pytest.MonkeyPat
     assert dropped
     assert sum(map(int, dropped)) + text.count("x" * 100) == 2_000
     assert text.endswith("the reader is back\n")
-
-
-def test_a_log_that_nobody_reads_delays_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "PATIENCE", 0.1)
-    reader, writer = os.pipe()
-    with logging_to(writer, "json") as lines:
-        for _ in range(9_000):
-            logging.getLogger("dibs.server").warning("x" * 100)
-    with ThreadPoolExecutor() as pool, os.fdopen(reader) as file:
-        reading = pool.submit(file.read)
-        lines.queue.join()
-        os.close(writer)
-        assert len(reading.result(LONG).splitlines()) == 9_000

@@ -1,9 +1,7 @@
 """A service whose locks lie in Temporal, where records have no place."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -45,19 +43,3 @@ def test_clients_of_the_service_and_of_temporal_exclude_each_other(
         released(http, name, held)
         with client.lock(name, wait=LONG):
             pass
-
-
-def test_waiters_of_both_stand_in_one_line(world: World, store: str) -> None:
-    name, in_line = unique("gpu"), Event()
-    service = world.url.replace("://", f"://{world.key('acquire')}@")
-    with (
-        connect(store) as direct,
-        connect(service) as client,
-        ThreadPoolExecutor() as pool,
-    ):
-        waiter = client.semaphore(name, 1, on_wait=lambda _: in_line.set())
-        with direct.semaphore(name, 1).acquire() as lease:
-            waiting = pool.submit(waiter.acquire, wait=LONG)
-            assert in_line.wait(LONG)
-        with waiting.result(LONG) as following:
-            assert following.token > lease.token

@@ -124,7 +124,7 @@ def test_locks_and_readiness_do_not_wait_for_the_records(
 
 
 @pytest.mark.once
-def test_nobody_is_let_in_without_records_and_store(
+def test_no_key_is_accepted_without_records_and_store(
     worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = worlds

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone, Notification
 from dibs.runtime.port import CallResult, TimedReply
-from tests.server.inside import quotas_of, runtime_of, shutdown_of, store_of
+from tests.server.inside import quotas_of, runtime_of, store_of
 from tests.server.world import (
     ID,
     LONG,
@@ -32,12 +32,6 @@ from tests.server.world import (
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 @pytest.fixture
@@ -122,14 +116,14 @@ def test_a_retry_elsewhere_owns_the_lease(
             assert acquire(here, "x").status_code == 200, "nobody has it"
             return
         if how == "drains":
-            one.do(shutdown_of(one).begin)
+            one.do(one.server.shutdown.begin)
         first.end(hang_up=how == "hangs up")
         assert store_of(one).keeper.flush(LONG), "what the first server does about it is done"
         assert there.patch(lock("x"), params=query).status_code == 200
         assert there.get(lock("x")).json()["sequencer"] == granted["sequencer"]
 
 
-def test_whoever_asks_again_has_kept_its_place_and_can_give_it_up(
+def test_a_retry_keeps_its_place_in_line_and_can_give_it_up(
     servers: tuple[World, World], clients: list[httpx2.Client], pool: ThreadPoolExecutor
 ) -> None:
     name, client, mine = "retried/in line", clients[1], {"id": ID}
@@ -188,7 +182,7 @@ class Paused:
 
 
 @pytest.mark.parametrize("brought", [False, True], ids=["the server's id", "the caller's id"])
-def test_whoever_misses_its_turn_waits_again_or_is_refused(
+def test_a_waiter_that_missed_its_turn_waits_again_or_is_refused(
     servers: tuple[World, World],
     clients: list[httpx2.Client],
     monkeypatch: pytest.MonkeyPatch,

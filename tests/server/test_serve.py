@@ -136,7 +136,7 @@ def test_what_it_refuses(
         (">&-", 64, "stdout is closed: the administrator API key would be lost"),
     ],
 )
-def test_a_first_key_that_nobody_has_seen_is_revoked(
+def test_a_first_key_that_could_not_be_shown_is_revoked(
     start: Callable[..., Served], store: tuple[str, str], stdout: str, code: int, why: str
 ) -> None:
     """Else the next start would show no other."""

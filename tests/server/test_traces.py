@@ -12,7 +12,6 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire
-from tests.server.inside import health_of, is_traced
 from tests.server.world import (
     LONG,
     World,
@@ -132,15 +131,6 @@ def test_no_span_contains_what_a_caller_sends_or_gets(
         assert set(about(span)) <= ATTRIBUTES, span.name
 
 
-@pytest.mark.parametrize(
-    "header",
-    [b"", b"nonsense", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"\xff\\x", b"00-\xc3\xa9"],
-)
-def test_a_caller_without_a_trace(traces: Traces, client: httpx2.Client, header: bytes) -> None:
-    assert client.get("/livez", headers={b"traceparent": header}).status_code == 200
-    assert parent(traces.one("GET /livez")) == (0, 0)
-
-
 def test_a_refusal_is_linked_to_the_holder(traces: Traces, client: httpx2.Client) -> None:
     """Unless that one's trace is not kept."""
     acquired(client, "refused", note="mine")
@@ -206,7 +196,7 @@ def test_a_failure_is_one(
     async def fail() -> None:
         raise ZeroDivisionError(SECRET_NAME)
 
-    monkeypatch.setattr(health_of(world), "check", fail)
+    monkeypatch.setattr(world.server.health, "check", fail)
     assert client.get("/readyz").status_code == 500
     span = traces.one("GET /readyz")
     assert (span.status.status_code, about(span)["error.type"]) == (StatusCode.ERROR, "500")
@@ -218,7 +208,7 @@ def test_without_a_tracer_provider_nothing_is_called(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     with World.over() as world:
-        assert not is_traced(world.server)
+        assert not world.server.tracing
         called: list[str] = []
 
         def seen(frame: Any, event: str, _: object) -> None:
@@ -255,10 +245,9 @@ SET_UP = (
 def test_a_server_runs_without_opentelemetry(missing: str, before: str, warning: str) -> None:
     code = (
         f"import sys\nsys.modules[{missing!r}] = None\n{before}"
-        "from tests.server.inside import is_traced\n"
         "from tests.server.world import World\n"
         "with World.over() as world:\n"
-        "    print(is_traced(world.server))\n"
+        "    print(bool(world.server.tracing))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -102,7 +102,7 @@ def test_what_each_scope_implies() -> None:
 
 
 @every_route
-def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Operation) -> None:
+def test_each_key_may_do_what_the_route_needs_and_no_more(matrix: Matrix, route: Operation) -> None:
     if route.needs.kind == "session":
         pytest.skip("keys are nothing to it: see test_no_key_is_a_session")
     for who in matrix.everybody:
@@ -171,7 +171,7 @@ def test_force_needs_its_own_scope(matrix: Matrix, route: Operation) -> None:
 
 
 @every_route
-def test_nobody_is_let_in(matrix: Matrix, route: Operation) -> None:
+def test_without_a_good_key_no_route_answers(matrix: Matrix, route: Operation) -> None:
     methods = [route.method, *(["HEAD"] if route.method == "GET" else [])]
     with client_of(matrix.world) as client:
         for what, header in matrix.nobody.items():

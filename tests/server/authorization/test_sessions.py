@@ -157,7 +157,7 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.once
 @pytest.mark.parametrize("route", [r for r in TABLE if r.needs.kind != "public"], ids=shown)
-def test_no_cookie_of_nobodys_lets_in(
+def test_a_cookie_that_is_wrong_or_over_is_no_session(
     matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Operation
 ) -> None:
     with client_of(matrix.world) as client:
