@@ -1,19 +1,13 @@
-"""With a key everybody may what the route says, and no more."""
+"""Each route says what it needs, the server goes by that, and with a key everybody may that and no more."""
+
+from typing import Any
 
 import msgspec
 import pytest
 
-from dibs.server.api.routing import Operation
+from dibs.server.api.routing import Needs, Operation
 from dibs.server.app import TABLE
-from dibs.server.auth.policy import Scope
-from tests.server.authorization.asking import (
-    ask,
-    check_let_in,
-    check_refused,
-    check_tells_nothing_secret,
-    every_route,
-    shown,
-)
+from dibs.server.auth.policy import IMPLIED, Principal, Scope
 from tests.server.authorization.matrix import (
     INSIDE,
     NAME,
@@ -21,12 +15,94 @@ from tests.server.authorization.matrix import (
     UNUSED,
     Matrix,
     Someone,
+    ask,
+    check_let_in,
+    check_refused,
+    check_tells_nothing_secret,
     client_of,
+    every_route,
+    shown,
 )
+from tests.server.inside import served_by
+
+PUBLIC = {
+    "GET /",
+    "GET /ui/{rest}",
+    "POST /ui/session",
+    "GET /livez",
+    "GET /metrics",
+    "GET /readyz",
+    "GET /problems/{word}",
+    "GET /v1/openapi.json",
+}
+"""What anybody may read, without a key. Whoever adds a route here has thought about it."""
+
+
+def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
+    served = served_by(matrix.world)
+    assert len(served) == len({path for path, _ in served}), "one route for each path"
+    assert {
+        (path, method, needs) for path, methods in served for method, needs in methods.items()
+    } == {
+        (each.path, method, each.needs)
+        for each in TABLE
+        for method in (
+            each.method,
+            *(["HEAD"] if each.method == "GET" and not each.is_stream else []),
+        )
+    }
+
+
+@pytest.mark.parametrize("kind", ["path", "somewhere", "everywhere", "public", "session", "other"])
+def test_needs_have_a_scope_if_they_look_at_one(kind: Any) -> None:
+    looks = kind in ("path", "somewhere", "everywhere")
+    with pytest.raises(ValueError, match=r"scope|other"):
+        Needs(kind, None if looks else Scope.ADMIN)
+
+
+def test_only_these_are_public() -> None:
+    assert {shown(route) for route in TABLE if route.needs.kind == "public"} == PUBLIC
+
+
+LEAST = {
+    "/v1/keys": Scope.ADMIN,
+    "/v1/audit": Scope.ADMIN,
+    "/v1/restrict": Scope.ADMIN,
+    "/v1/move": Scope.ADMIN,
+    "/v1/placements": Scope.ADMIN,
+}
+"""What is an administrator's, whatever a table says: but for reading what holds in one's own directory."""
+
+FOR_EVERY_KEY = {"POST /v1/token", "POST /identity/token", "POST /v1/batch", "POST /ui/session"}
+"""These change something and need no scope by themselves."""
 
 
 @every_route
-def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Operation) -> None:
+def test_changes_need_more_than_reads(route: Operation) -> None:
+    if route.method == "GET" or route.needs.kind == "session" or shown(route) in FOR_EVERY_KEY:
+        return
+    assert route.needs.scope in (Scope.ACQUIRE, Scope.FORCE, Scope.ADMIN), shown(route)
+
+
+@every_route
+def test_what_is_only_for_administrators(route: Operation) -> None:
+    for path, scope in LEAST.items():
+        is_below = route.path == path or route.path.startswith(f"{path}/")
+        if is_below and not (path == "/v1/restrict" and route.method == "GET"):
+            assert route.needs.scope is scope, shown(route)
+
+
+def test_what_each_scope_implies() -> None:
+    everybody = Principal("", "", frozenset(), ())
+    for scope in Scope:
+        someone = Someone(scope, (), None)  # type: ignore[arg-type]
+        assert {each for each in Scope if someone.may(each, b"")} == IMPLIED[scope]
+        assert not everybody.may(scope, b"")
+        assert not everybody.may_somewhere(scope)
+
+
+@every_route
+def test_each_key_may_do_what_the_route_needs_and_no_more(matrix: Matrix, route: Operation) -> None:
     if route.needs.kind == "session":
         pytest.skip("keys are nothing to it: see test_no_key_is_a_session")
     for who in matrix.everybody:
@@ -95,7 +171,7 @@ def test_force_needs_its_own_scope(matrix: Matrix, route: Operation) -> None:
 
 
 @every_route
-def test_nobody_is_let_in(matrix: Matrix, route: Operation) -> None:
+def test_without_a_good_key_no_route_answers(matrix: Matrix, route: Operation) -> None:
     methods = [route.method, *(["HEAD"] if route.method == "GET" else [])]
     with client_of(matrix.world) as client:
         for what, header in matrix.nobody.items():
