@@ -86,15 +86,6 @@ def test_the_list_is_windowed_to_its_end(page: Page) -> None:
     assert rows(page) < ROWS
 
 
-def test_going_back_keeps_the_place_in_the_list(page: Page) -> None:
-    scroll(page, 5_000)
-    middle = page.get_by_role("link", name="jobs/005005")
-    middle.click()
-    expect(page.locator(".lock .hold")).to_contain_text("worker-")
-    page.go_back()
-    expect(middle).to_be_visible()
-
-
 def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
     scroll(page, 5_000)
     middle = page.get_by_role("link", name="jobs/005005", exact=True)
@@ -106,9 +97,3 @@ def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
     held.release("lock:jobs/005005", f"{5_005:0>22}")
     expect(middle).to_have_count(0)
     assert rows(page) < ROWS
-
-
-def test_a_beginning_is_found_at_once(page: Page) -> None:
-    page.get_by_label("Prefix").fill("jobs/0077")
-    expect(page.get_by_role("link", name="jobs/007700")).to_be_visible()
-    expect(page.locator("[data-figure=held]")).to_have_text("100 held")

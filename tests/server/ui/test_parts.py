@@ -11,12 +11,10 @@ from playwright.sync_api import Browser, Page, Route
 from dibs.cli.output import shown
 from dibs.core.names import KINDS
 from dibs.model import MANY
-from dibs.server.auth import sessions
 from dibs.server.lock_events import EventType
 from dibs.stores.http.names import encoded
 from tests.server.ui.dashboard import Visit
 from tests.server.world import World
-from tests.servers.binaries import ROOT
 
 pytestmark = pytest.mark.once
 
@@ -73,7 +71,6 @@ LANES = """async ([statuses, events]) => {
     const { lanes } = await import('/ui/views/timeline.js');
     return lanes(statuses, events).map(({ id, blocks }) => [id, [...blocks.values()]]);
 }"""
-
 
 EVENT = {"kind": "lock", "name": "YQ", "lease": "l1", "owner": "me", "token": 1, "slots": [0]}
 
@@ -139,7 +136,6 @@ FOLLOWED = """async () => {
     return heard;
 }"""
 
-
 CUT = [
     "id: 7\nevent: granted\ndata: 1\n\nid: 8\nevent: released\ndata: 2\n",  # the blank line is missing
     "id: 8\nevent: released\ndata: 2\n\n",
@@ -156,26 +152,6 @@ def test_a_stream_goes_on_after_the_last_whole_event(page: Page) -> None:
     page.route("**/cut", answer)
     assert page.evaluate(FOLLOWED) == [["granted", 1], ["released", 2]]
     assert asked == [None, "7"]
-
-
-STOPPED = """async () => {
-    const { follow } = await import('/ui/api.js');
-    return await new Promise((end) => {
-        const heard = [];
-        const onEvent = (type) => {
-            heard.push(type);
-            stop();
-            setTimeout(end, 0, heard);
-        };
-        const { stop } = follow('/two', { onEvent, onState: () => {} });
-    });
-}"""
-
-
-def test_a_stopped_stream_reports_no_more(page: Page) -> None:
-    body = "event: granted\ndata: 1\n\nevent: released\ndata: 2\n\n"
-    page.route("**/two", lambda route: route.fulfill(content_type="text/event-stream", body=body))
-    assert page.evaluate(STOPPED) == ["granted"]
 
 
 SESSIONS = """async () => {
@@ -236,9 +212,7 @@ def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
 
 ASSETS = files("dibs.server.ui") / "assets"
 
-
 GROUNDS = ("ground", "surface", "raised")
-
 
 PAIRS = [
     *[(ink, ground) for ink in ("ink", "soft") for ground in GROUNDS],
@@ -282,18 +256,3 @@ def test_the_page_knows_what_the_service_does() -> None:
     assert set(endings) == {"released", "expired", "freed"} <= events
     base, power = part("status.js", r"const MANY = (\d+ \*\* \d+);").split(" ** ")
     assert int(base) ** int(power) == MANY
-
-
-@pytest.mark.parametrize(
-    ("path", "unit", "seconds"),
-    [
-        ("docs/dashboard.md", "hours", sessions.LIFETIME),
-        ("src/dibs/server/ui/assets/session.js", "hours", sessions.LIFETIME),
-        ("docs/dashboard.md", "minutes", sessions.LINK_LIFETIME),
-        ("docs/serve.md", "minutes", sessions.LINK_LIFETIME),
-        ("src/dibs/cli/serve.py", "minutes", sessions.LINK_LIFETIME),
-    ],
-)
-def test_texts_name_the_lifetimes(path: str, unit: str, seconds: int) -> None:
-    found = re.findall(rf"(\d+) {unit}", (ROOT / path).read_text("utf-8"))
-    assert {int(each) * {"hours": 3600, "minutes": 60}[unit] for each in found} == {seconds}

@@ -1,11 +1,11 @@
 """The dashboard's views, in a real browser, over a real server: each shows what is there, as it changes."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from dibs.model import MANY
 from dibs.stores.http.names import encoded
@@ -102,27 +102,6 @@ def test_the_summary_counts_what_expires_and_what_was_lost(
         held.release("lock:summed/kept", kept)
 
 
-_END_IS_VISIBLE = """link => {
-    const text = link.querySelector(".name").lastChild;
-    const range = document.createRange();
-    range.setStart(text, text.length - 1);
-    range.setEnd(text, text.length);
-    return range.getBoundingClientRect().right <= link.getBoundingClientRect().right + 1;
-}"""
-
-
-def test_long_names_can_be_told_apart(page: Page, held: Held) -> None:
-    name = "tenants/acme-corporation-emea/warehouse-{}/orders/export:2026001"
-    leases = [(key, held.take(key, "x")) for key in (f"lock:{name.format(n)}" for n in (1, 2))]
-    go(page, "now?prefix=tenants%2F")
-    for number in (1, 2):
-        link = page.get_by_role("link", name=f"warehouse-{number}/orders/export:2026001")
-        expect(link).to_be_visible()
-        assert link.evaluate(_END_IS_VISIBLE)
-    for key, lease in leases:
-        held.release(key, lease)
-
-
 def test_a_filter_is_kept_in_the_address(page: Page) -> None:
     go(page, "now")
     page.get_by_label("Prefix").fill("deploy/")
@@ -151,21 +130,6 @@ def test_queues_and_candidates_are_shown_in_order(page: Page) -> None:
     expect(cards.get_by_role("listitem")).to_contain_text(["node-b"])
 
 
-@pytest.mark.parametrize(("complete", "words"), [(True, "2 queues"), (False, "2 queues and more")])
-def test_a_count_of_part_of_the_queues_says_so(
-    world: World, browser: Browser, held: Held, complete: bool, words: str
-) -> None:
-    def answer(route: Route) -> None:
-        response = route.fetch()
-        route.fulfill(response=response, json=response.json() | {"complete": complete})
-
-    with Visit.of(browser, world) as visit:
-        visit.page.route("**/v1/queues*", answer)
-        visit.sign_in(open_page="/#/queues")
-        expect(visit.page.locator(".total")).to_have_text(words)
-        visit.page.unroute_all(behavior="wait")
-
-
 def test_pools_are_shown_slot_by_slot(page: Page) -> None:
     go(page, "pools")
     card = page.get_by_role("article").filter(has_text="gpu")
@@ -191,27 +155,6 @@ def test_the_timeline_has_a_lane_for_each_lock_or_slot(page: Page, held: Held) -
     expired = page.locator(".block[data-how=expired] title")
     expect(expired.filter(has_text="too slow")).to_contain_text("expired at")
     assert lease not in page.content()
-
-
-_WIDTH = "document.querySelector('.block .body').width.baseVal.value"
-
-
-def test_the_timeline_begins_with_the_first_hold(
-    browser: Browser, start: Callable[..., World]
-) -> None:
-    """A young server shows its own short life, not five minutes that are nearly empty."""
-    world = start()
-    with Visit.of(browser, world) as visit:
-        page = visit.page
-        visit.sign_in()
-        expect(page.get_by_role("heading", name="Nothing is held")).to_be_visible()
-        expect(page.locator("pre")).to_contain_text("dibs run jobs/first")
-        go(page, "timeline")
-        Held(world).take("lock:first", "the first one")
-        page.wait_for_function(f"() => document.querySelector('.block') && {_WIDTH} > 30")
-        before = page.evaluate(_WIDTH)
-        page.get_by_label("The last").select_option("300")
-        assert page.evaluate(_WIDTH) < before / 3
 
 
 def test_events_come_as_they_happen_and_can_be_paused(page: Page, held: Held) -> None:
