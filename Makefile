@@ -122,7 +122,7 @@ torture: env env-servers ## the long runs: proofs, a million cycles, kills and p
 	$(PYTHON) -m tests.torture processes
 	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done
 	$(PYTHON) -m tests.torture servers --store s3 --cycles 10000
-	$(PYTHON) -m tests.torture churn
+	$(PYTHON) -m benchmarks.churn
 	$(PYTHON) -m tests.server.torture.hostile $(ARGS)
 
 MODES := slot fair

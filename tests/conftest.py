@@ -1,9 +1,13 @@
-"""What all tests have: the servers of `tests/servers`, signals, and an order that workers share well."""
+"""What all tests have: servers, signals, an order that workers share well, and a look for leaks."""
 
 import gc
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -54,3 +58,60 @@ def _signals_as_at_a_prompt() -> Iterator[None]:
     yield
     for number, action in before.items():
         signal.signal(number, action)
+
+
+# ---- nothing is left behind -------------------------------------------------------------------------
+
+OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Child processes that Python keeps until this one ends."""
+
+WITHIN = 10.0
+"""Seconds for which threads and processes may be on their way out when all tests are over."""
+
+_first_seen: dict[str, str] = {}
+"""What is there after a test and was not before it: which test that was."""
+
+
+def left_behind(folder: str) -> set[str]:
+    """Threads that keep this process alive, its child processes, and files of tests that are open."""
+    found = {
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    }
+    with suppress(OSError):  # without /proc, or it has just ended
+        for listed in Path("/proc/self/task").glob("*/children"):
+            for pid in listed.read_text().split():
+                command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if not any(each in command for each in OF_PYTHON):
+                    found.add(f"process {pid}: {command}")
+    with suppress(OSError):
+        for file in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                target = os.readlink(f"/proc/self/fd/{file}")
+                if target.startswith(folder):
+                    found.add(f"file {target}")
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """At the end, as fixtures of modules and sessions may have what tests share.
+
+    Sockets and files that nobody closes are errors too: `ResourceWarning`s are.
+    """
+    yield
+    folder, end = str(tmp_path_factory.getbasetemp()), time.monotonic() + WITHIN
+    while (left := left_behind(folder)) and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.01)
+    assert not left, [f"{each}, since {_first_seen.get(each, '?')}" for each in sorted(left)]
+
+
+@pytest.fixture(autouse=True)
+def _what_is_new(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    yield
+    for each in left_behind(str(tmp_path_factory.getbasetemp())):
+        _first_seen.setdefault(each, request.node.nodeid)

@@ -1,4 +1,4 @@
-"""Starting `dibs` and looking at what it started."""
+"""Running `dibs`, as a process or within the test, and looking at what it started."""
 
 import json
 import os
@@ -6,12 +6,46 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
+
+from dibs.cli import main
 
 DIBS = [sys.executable, "-m", "dibs"]
 PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The lines of stdout, divided at tabs."""
+        return [line.split("\t") for line in self.out.splitlines()]
+
+    @property
+    def objects(self) -> list[Any]:
+        """The JSON objects on stdout."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Main:
+    """Runs command lines in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> Done:
+        self._capsys.readouterr()
+        code = main(list(words))
+        return Done(code, *self._capsys.readouterr())
 
 
 class Cli:

@@ -1,11 +1,11 @@
-"""`dibs demo`: what it shows is so, and nothing is left of it."""
+"""`dibs demo`: it shows what really happens, and leaves nothing behind."""
 
 import json
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ from uuid import uuid4
 import pytest
 
 from dibs import sync
-from dibs.cli import main
 from dibs.cli.demo.show import ALONE, Show, processes
 from dibs.cli.demo.worker import TTL, TURNS
-from dibs.cli.exits import UNAVAILABLE
+from dibs.cli.exits import UNAVAILABLE, USAGE
 from dibs.server.config import ServerConfig
 from dibs.server.lock_events import LockEvent
-from tests.cli.processes import Cli, alive
+from tests.cli.processes import Cli, Main, alive
 from tests.servers.waiting import wait_until
 
 HASTY = """
@@ -45,10 +44,10 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.opened = self.says("listening")
+        self.opened = self.next_event("listening")
 
-    def says(self, event: str, part: str = "") -> dict[str, Any]:
-        """What it says next that has this in it."""
+    def next_event(self, event: str, part: str = "") -> dict[str, Any]:
+        """Its next event of this sort whose message contains this."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             said: dict[str, Any] = json.loads(line)
@@ -67,9 +66,15 @@ class Demo:
 
 
 @pytest.fixture
-def demos() -> Iterator[list[Demo]]:
+def start(cli: Cli, tmp_path: Path) -> Iterator[Callable[..., Demo]]:
     found: list[Demo] = []
-    yield found
+    (tmp_path / "tmp").mkdir()
+
+    def start(*options: str) -> Demo:
+        found.append(Demo(cli, tmp_path / "tmp", *options))
+        return found[-1]
+
+    yield start
     for demo in found:
         if demo.process.poll() is None:
             demo.process.kill()
@@ -78,15 +83,14 @@ def demos() -> Iterator[list[Demo]]:
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Demo]) -> None:
-    (place := tmp_path / "tmp").mkdir()
-    demos.append(demo := Demo(cli, place, "--workers", "8"))
+def test_it_is_real_and_leaves_nothing(tmp_path: Path, start: Callable[..., Demo]) -> None:
+    demo = start("--workers", "8")
     opened = demo.opened
     assert (opened["workers"], opened["processes"]) == (8, 4)
     assert opened["sign_in_url"].startswith(f"{opened['url']}/#ticket=")
     children = demo.children
     assert len(children) == 4
-    killed = demo.says("told", "kill -9 ")["message"]
+    killed = demo.next_event("told", "kill -9 ")["message"]
     pid = int(killed.split()[2].rstrip(":"))
     assert pid in children
     assert not alive(pid)
@@ -98,63 +102,43 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
     )
     children = demo.children
     demo.process.send_signal(signal.SIGINT)
-    assert demo.says("told", "in total; all processes have ended")
+    assert demo.next_event("told", "in total; all processes have ended")
     assert demo.ended() == (0, "")
     assert not any(map(alive, children))
-    assert list(place.iterdir()) == []
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_its_workers_die_with_it(cli: Cli, tmp_path: Path, demos: list[Demo]) -> None:
-    (place := tmp_path / "tmp").mkdir()
-    demos.append(demo := Demo(cli, place, "--workers", "4"))
+    assert list((tmp_path / "tmp").iterdir()) == []
+    demo = start("--workers", "4")
     children = demo.children
     demo.process.kill()
     demo.ended()
-    wait_until(lambda: not any(map(alive, children)), "none is left")
+    wait_until(lambda: not any(map(alive, children)), "the end of its workers")
 
 
-def test_without_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_extra(verb: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("dibs.cli.demo.show", "dibs.server.main", "dibs.server.front"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["demo"]) == 64
-    assert "pip install 'dibs[server]'" in capsys.readouterr().err
+    done = verb("demo")
+    assert (done.code, "pip install 'dibs[server]'" in done.err) == (USAGE, True)
 
 
-def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_refuses(verb: Main) -> None:
+    for words in (("--for", "soon"), ("--workers", "0")):
+        assert verb("demo", *words).code == USAGE
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["demo", "--port", str(port)]) == UNAVAILABLE
-    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+        done = verb("demo", "--port", str(port))
+    assert (done.code, f"127.0.0.1:{port}" in done.err) == (UNAVAILABLE, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--for", "soon"], "--for is 'soon'"),
-        (["--workers", "0"], "1<=x<=200"),
-    ],
-)
-def test_what_it_refuses(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *options]) == 64
-    assert told in capsys.readouterr().err
-
-
-def test_a_lost_lease_is_told_once_and_without_figures() -> None:
+def test_a_lost_lease_is_reported_once() -> None:
     config = ServerConfig(listen="127.0.0.1:0", leases=f"memory://{uuid4()}")
-    told = Show(config, lambda *_, **__: None)
-    scales = partial(LockEvent, key=b"lock:shop/scales", at=0.0, owner="host/1/forgetful-1")
-    assert told._line(scales("granted", lease="a", token=7)) == ""
-    expired = told._line(scales("expired", lease="a", token=7))
+    line = Show(config, lambda *_, **__: None)._line
+    event = partial(LockEvent, key=b"lock:shop/scales", at=0.0, owner="host/1/forgetful-1")
+    assert line(event("granted", lease="a", token=7)) == ""
+    expired = line(event("expired", lease="a", token=7))
     assert expired == "shop/scales: forgetful-1 did not renew its lease, so it expired"
-    assert told._line(scales("expired", lease="a", token=7, found=True)) == "", "seen twice"
-    assert "forgetful-1" in told._line(scales("expired", lease="b", token=8)), "another lease"
-    new = LockEvent("granted", key=b"leader:jobs/planner", at=0.0, owner="h/2/candidate-1", token=9)
-    assert told._line(new) == "jobs/planner: candidate-1 is the leader now"
+    assert line(event("expired", lease="a", token=7, found=True)) == "", "seen twice"
+    assert "forgetful-1" in line(event("expired", lease="b", token=8)), "another lease"
 
 
 @pytest.mark.parametrize("number", [1, 8, 20, 200])

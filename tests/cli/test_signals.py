@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.cli.processes import DIBS, LONG, PYTHON, Cli, end, line
+from tests.runtime.scripts import run_script
 from tests.servers.waiting import wait_until
 
 TRAPS = """
@@ -38,19 +39,12 @@ FORWARDED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]
 
 
 @pytest.mark.parametrize("name", FORWARDED)
-def test_a_signal_reaches_the_command_which_has_the_last_word(cli: Cli, name: str) -> None:
+def test_a_signal_reaches_the_command_which_decides(cli: Cli, name: str) -> None:
     run = cli.start("run", "x", "--", *PYTHON, TRAPS)
     assert line(run) == "ready"
     run.send_signal(signal.Signals[name])
     assert end(run)[:2] == (7, f"{name}\n")
     assert cli("show", "x").returncode == 1
-
-
-def test_a_command_that_a_signal_ends_is_told_as_128_and_its_number(cli: Cli) -> None:
-    run = cli.start("run", "x", "--", "sh", "-c", "echo ready; exec sleep 60")
-    assert line(run) == "ready"
-    run.terminate()
-    assert end(run)[0] == 128 + signal.SIGTERM
 
 
 def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
@@ -64,7 +58,7 @@ def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "command", [["run", "x", "--"], ["run", "y", "--", *DIBS, "run", "x", "--"]]
 )
-def test_a_command_that_sigint_ends_ends_us_by_it(cli: Cli, command: list[str]) -> None:
+def test_a_run_whose_command_sigint_ends_dies_of_it_too(cli: Cli, command: list[str]) -> None:
     """So that a shell or `make` above stops, too; `$?` is 130. Others of our group get none."""
     run = cli.start(*command, "sh", "-c", "echo ready; exec sleep 60")
     assert line(run) == "ready"
@@ -99,7 +93,7 @@ def test_an_interrupt_while_it_starts_is_quiet(cli: Cli) -> None:
         assert (code, err) in [(-signal.SIGINT, ""), (0, "")]
 
 
-@pytest.mark.parametrize("name", FORWARDED)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     waiter = cli.start("run", "x", "--", "echo", "never")
@@ -115,16 +109,7 @@ def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
 def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     """As under `nohup`, for us and for the command."""
     run = subprocess.Popen(
-        [
-            *NOHUP,
-            *DIBS,
-            "run",
-            "x",
-            "--",
-            "sh",
-            "-c",
-            "echo ready; kill -HUP $$; read x; exit 5",
-        ],
+        [*NOHUP, *DIBS, "run", "x", "--", "sh", "-c", "echo ready; kill -HUP $$; read x; exit 5"],
         env=cli.environment,
         text=True,
         stdin=subprocess.PIPE,
@@ -136,26 +121,83 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     assert end(run)[0] == 5
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("x", "--", "true"), 0),
-        (("x", "--", "sh", "-c", "exit 3"), 3),
-        (("x", "--", "no-such-command"), 127),
-        (("-n", "held", "--", "true"), 75),
-    ],
-    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
-)
-def test_an_exit_code_is_known_where_sigchld_is_ignored(
-    cli: Cli, words: tuple[str, ...], code: int
-) -> None:
+def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
     cli.hold("held", stdin=subprocess.PIPE)
-    done = subprocess.run(
-        [*WITHOUT_CHILDREN, *DIBS, "run", *words],
-        env=cli.environment,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
+    for words, code in (
+        ("x -- true", 0),
+        ("x -- test -e /none", 1),
+        ("x -- no-such-command", 127),
+        ("-n held -- true", 75),
+    ):
+        done = subprocess.run(
+            [*WITHOUT_CHILDREN, *DIBS, "run", *words.split()],
+            env=cli.environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+        )
+        assert (done.returncode, "unexpected" in done.stderr) == (code, False)
+
+
+# ---- the end of the interpreter -------------------------------------------------------------------
+
+
+def test_a_signal_that_got_lost_is_raised_again() -> None:
+    """The interpreter drops what a handler raises within a finalizer."""
+    told = run_script(
+        """
+        import os, signal, sys
+        from dibs.cli.signals import Interrupted, Signals
+
+        class Bystander:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+                print("goes on")
+
+        signals = Signals()
+        signals.install()
+        signals.check()
+        sys.unraisablehook = lambda lost: print("lost", lost.exc_value.signum)
+        Bystander()
+        try:
+            signals.check()
+        except Interrupted as again:
+            print("again", again.signum)
+        """
     )
-    assert (done.returncode, "unexpected" in done.stderr) == (code, False)
+    assert told == ["lost 15", "again 15"]
+
+
+def leaving(code: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", LEAVING + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+
+
+LEAVING = """
+import atexit, sys, threading
+from dibs.cli.exits import leave, leave_within
+import temporalio
+"""
+
+
+def test_a_store_that_hangs_at_the_end_is_left_behind() -> None:
+    done = leaving("""
+held = threading.Lock()
+held.acquire()
+atexit.register(held.acquire)
+leave_within(0.2, 7)
+leave_within(3600, 8)  # the first counts
+sys.exit(leave(9))
+""")
+    assert done.returncode == 7
+    assert "could not close the store within 0.2 s" in done.stderr
+
+
+def test_daemon_threads_are_not_waited_for() -> None:
+    done = leaving("""
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+atexit.register(print, "closed")
+sys.exit(leave(5))
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "closed\n", "")

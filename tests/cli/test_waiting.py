@@ -1,10 +1,12 @@
-"""Whoever waits can always leave: an interrupt may come while it is being told how the wait goes."""
+"""Messages while a command waits: outages, and interrupts at any moment of them."""
 
-import signal
+import json
+import select
 import threading
-from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -13,23 +15,15 @@ from dibs.cli.output import Messages
 from dibs.cli.waiting import WaitProgress
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.locks.waiting import Waiting
-from tests.cli.processes import LONG
+from dibs.sync import connect
+from dibs.testing import FaultProxy
+from tests.cli.processes import LONG, Cli
 from tests.runtime.interrupting import Interrupting
-
-# Ctrl-C is for the main thread, which a parallel worker needs for itself
-pytestmark = pytest.mark.serial
 
 NEWS = Waiting(b"lock:a", (), position=0, waiting=1, waited=0.0, estimate=None)
 
 
-@pytest.fixture(autouse=True)
-def _heard() -> Iterator[None]:
-    """A shell starts what runs in the background with SIGINT ignored: then nothing would be tried."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
+@pytest.mark.serial  # Ctrl-C is for the main thread, which a parallel worker needs for itself
 def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() -> None:
     at, interrupting = 0, Interrupting(0)
     while at == 0 or interrupting.reached:
@@ -45,8 +39,8 @@ def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() ->
     assert at > 5, "far too few bytecodes: nothing was traced"
 
 
-class Heard(Messages):
-    """Remembers what is said."""
+class Recorded(Messages):
+    """Remembers events."""
 
     def __init__(self) -> None:
         super().__init__(as_json=True)
@@ -86,39 +80,46 @@ AWAY = "unavailable: still trying: nobody listens there"
 FREE = "waiting: waiting for a: free; you are next"
 
 
-def test_an_outage_is_told_when_it_begins_and_when_it_is_over(store: Store) -> None:
-    heard = Heard()
-    with WaitProgress(heard, store.ask) as reporter:
-        assert heard.events.get(timeout=LONG) == AWAY
+def test_an_outage_is_reported_once_when_it_begins(store: Store) -> None:
+    shown = Recorded()
+    with WaitProgress(shown, store.ask) as reporter:
+        assert shown.events.get(timeout=LONG) == AWAY
         store.wait_for_questions(5)
         reporter.tell(NEWS)
-        assert heard.events.get(timeout=LONG) == FREE, "and the outage just once before"
-        assert heard.events.get(timeout=LONG) == AWAY
+        assert shown.events.get(timeout=LONG) == FREE, "and the outage just once before"
+        assert shown.events.get(timeout=LONG) == AWAY
     with pytest.raises(Empty):
-        heard.events.get_nowait()
-
-
-def test_an_outage_that_goes_on_is_told_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "_PLAIN", 0.0)
-    heard = Heard()
-    with WaitProgress(heard, store.ask):
-        assert {heard.events.get(timeout=LONG) for _ in range(3)} == {AWAY}
+        shown.events.get_nowait()
 
 
 @pytest.mark.parametrize("trouble", [None, Forbidden("not you")])
-def test_a_silence_that_is_no_outage_is_no_news(store: Store, trouble: DibsError | None) -> None:
-    heard, store.trouble = Heard(), trouble
-    with WaitProgress(heard, store.ask) as reporter:
+def test_a_silence_that_is_no_outage_is_not_reported(
+    store: Store, trouble: DibsError | None
+) -> None:
+    shown, store.trouble = Recorded(), trouble
+    with WaitProgress(shown, store.ask) as reporter:
         store.wait_for_questions(5)
         reporter.tell(NEWS)
-        assert heard.events.get(timeout=LONG) == FREE
+        assert shown.events.get(timeout=LONG) == FREE
 
 
-def test_what_was_said_already_is_not_said_again(store: Store) -> None:
-    heard = Heard()
-    with WaitProgress(heard, store.ask, is_away=True) as reporter:
-        store.wait_for_questions(5)
-        reporter.tell(NEWS)
-        assert heard.events.get(timeout=LONG) == FREE
+@pytest.mark.parametrize("verb", [("events",), ("watch", "a")], ids=lambda verb: verb[0])
+def test_an_outage_of_a_stream_and_its_end_are_reported(
+    cli: Cli, redis_url: str, verb: tuple[str, ...]
+) -> None:
+    address = urlsplit(redis_url)
+    with FaultProxy(address.hostname or "", address.port or 0) as way:
+        url = {"DIBS_URL": way.url_for(redis_url), "DIBS_CALL_TIMEOUT": "500ms"}
+        tail = cli.start(*verb, "--json", "--every", "0.2", env=cli.environment | url)
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        with connect(redis_url) as client:
+            is_shown = False
+            while not is_shown:  # until it has looked
+                with client.lock(f"a/{uuid4()}").acquire():
+                    is_shown = bool(select.select([tail.stdout], [], [], 0.5)[0])
+        way.refuse()
+        way.cut()
+        assert "still trying" in json.loads(tail.stderr.readline())["message"]
+        way.heal()
+        assert json.loads(tail.stderr.readline())["event"] == "back"

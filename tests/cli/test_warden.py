@@ -74,38 +74,8 @@ def test_it_ends_with_a_parent_that_never_started_anything() -> None:
         wait_until(lambda: not alive(warden), "the warden's end")
 
 
-def test_it_ends_the_command_of_a_killed_parent_long_before_the_deadline() -> None:
-    with parent("60", "61", *POLITE) as process:
-        warden, child = int(line(process)), int(line(process))
-        process.kill()
-        wait_until(lambda: not alive(child), "the command's end")
-        wait_until(lambda: not alive(warden), "the warden's end")
-
-
-def test_a_deadline_without_a_newer_word_asks_and_then_kills() -> None:
-    with parent("0.2", "0.6", *STUBBORN) as process:
-        warden, child = int(line(process)), int(line(process))
-        process.send_signal(signal.SIGSTOP)
-        assert line(process) == "asked"
-        assert alive(child)
-        wait_until(lambda: not alive(child), "the command's end")
-        wait_until(lambda: not alive(warden), "the warden's end")
-
-
-def test_a_newer_word_moves_the_deadline() -> None:
-    with parent("0.5", "0.6", *POLITE) as process:
-        _, child = int(line(process)), int(line(process))
-        order(process, "tell 60 61")
-        assert line(process) == "done"
-        told = time.monotonic()
-        order(process, "tell 1.0 1.1")
-        assert line(process) == "done"
-        wait_until(lambda: not alive(child), "the command's end")
-        assert time.monotonic() - told > 0.95
-
-
-@pytest.mark.parametrize("words", [300, 5000], ids=["a read", "a pipe"])
-def test_a_warden_that_was_stopped_acts_on_the_newest_word_only(words: int) -> None:
+@pytest.mark.parametrize("words", [300, 5000], ids=["less than a pipe holds", "more"])
+def test_a_warden_that_was_stopped_acts_on_the_newest_times_only(words: int) -> None:
     """`kill -STOP` to the command's group stops its warden too, while the lease is renewed."""
     with parent("60", "61", *STUBBORN) as process:
         warden, child = int(line(process)), int(line(process))
@@ -127,24 +97,13 @@ def test_a_warden_that_was_stopped_acts_on_the_newest_word_only(words: int) -> N
         os.killpg(warden, signal.SIGKILL)
 
 
-def test_words_count_only_until_the_first_end() -> None:
-    """A lease that was lost stays lost."""
+def test_a_lease_that_was_lost_stays_lost() -> None:
     with parent("0.2", "1", *STUBBORN) as process:
         _, child = int(line(process)), int(line(process))
         assert line(process) == "asked"
         order(process, "tell 60 61")
         assert line(process) == "done"
         wait_until(lambda: not alive(child), "the command's end")
-
-
-def test_a_dismissed_warden_leaves_the_command_alone() -> None:
-    with parent("0.5", "0.6", *POLITE) as process:
-        warden, child = int(line(process)), int(line(process))
-        order(process, "dismiss")
-        assert line(process) == "done"
-        assert not alive(warden)
-        assert alive(child)
-        subprocess.run(["kill", "-KILL", str(child)], check=True)
 
 
 def test_processes_that_cannot_be_waited_for_have_ended() -> None:

@@ -1,19 +1,23 @@
 """How each built-in store is made for the conformance suite; one row for each scheme."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from temporalio import workflow
 
 from dibs.core.codec import decode_command
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Renew, Revoke
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BrokerInput
+from dibs.temporal.broker.workflow import DibsBroker
 from dibs.testing import ManualClock
 from tests.conformance.primitives import WholeSuite
-from tests.conformance.temporal_time import ManualBroker
 from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
@@ -27,6 +31,9 @@ from tests.stores.http.serving import Served
 from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.temporal.serving import brokers_for
 
+SLOW_ROUNDS = 8
+"""Rounds of each contending thread at a store to which each is dear."""
+
 
 class Memory(WholeSuite):
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
@@ -38,10 +45,32 @@ class Sqlite(WholeSuite):
         return store_for(f"sqlite:///{tmp_path}/leases.db", clock=clock)
 
 
+class Shared(WholeSuite):
+    """All cases share a server, as they have names of their own."""
+
+    url: str
+
+    @classmethod
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
+        """A server of its own, by its URL."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with cls.serve(tmp_path_factory.mktemp(cls.__name__.lower())) as cls.url:
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
 class Postgresql(WholeSuite):
     """All cases share a database, as they have names of their own."""
 
     url: str
+    every = 4
 
     @pytest.fixture(autouse=True)
     def _database(self, postgres_server: PostgresServer) -> None:
@@ -51,22 +80,15 @@ class Postgresql(WholeSuite):
         return store_for(self.url, clock=clock)
 
 
-class Redis(WholeSuite):
-    """All cases share a server, as they have names of their own."""
-
+class Redis(Shared):
     scheme = "redis"
     tls = False
-    url: str
 
-    @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with RedisServer(tmp_path_factory.mktemp(cls.scheme), tls=cls.tls) as server:
-            cls.url = f"{cls.scheme}:{server.url.partition(':')[2]}"
-            yield
-
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
+        with RedisServer(folder, tls=cls.tls) as server:
+            yield f"{cls.scheme}:{server.url.partition(':')[2]}"
 
 
 class Rediss(Redis):
@@ -83,25 +105,18 @@ class Valkeys(Redis):
     tls = True
 
 
-class Etcd(WholeSuite):
-    """All cases share a server, as they have names of their own."""
-
+class Etcd(Shared):
     many = 400
+    every = 4
     scheme = "etcd"
     tls = False
-    url: str
 
-    @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with EtcdServer(tmp_path_factory.mktemp(cls.scheme), tls=cls.tls) as server:
-            cls.url = f"{cls.scheme}:{server.url.partition(':')[2]}"
-            if cls.tls:
-                cls.url += f"?cafile={server.certificate}"
-            yield
-
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
+        with EtcdServer(folder, tls=cls.tls) as server:
+            certificate = f"?cafile={server.certificate}" if cls.tls else ""
+            yield f"{cls.scheme}:{server.url.partition(':')[2]}{certificate}"
 
 
 class Etcds(Etcd):
@@ -109,66 +124,71 @@ class Etcds(Etcd):
     tls = True
 
 
-class Kubernetes(WholeSuite):
-    """All cases share a server, as they have names of their own."""
-
+class Kubernetes(Shared):
     many = 200
-    url: str
+    every = 8
 
-    @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        folder = tmp_path_factory.mktemp("kubernetes")
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
         with KubeServer(folder) as server:
-            cls.url = f"kubernetes://default?kubeconfig={kubeconfig(folder / 'config', server)}"
-            yield
-
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+            yield f"kubernetes://default?kubeconfig={kubeconfig(folder / 'config', server)}"
 
 
-class Nats(WholeSuite):
-    """All cases share a server, as they have names of their own."""
+class Nats(Shared):
+    every = 4
 
-    url: str
-
-    @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with NatsServer(tmp_path_factory.mktemp("nats")) as server:
-            cls.url = server.url
-            yield
-
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
+        with NatsServer(folder) as server:
+            yield server.url
 
 
-class S3(WholeSuite):
-    """All cases share a server, as they have names of their own."""
+class S3(Shared):
+    every = 8
+    contention = SLOW_ROUNDS
 
-    url: str
-
-    @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with (
-            MotoServer(tmp_path_factory.mktemp("s3")) as server,
-            pytest.MonkeyPatch.context() as environment,
-        ):
+    @contextmanager
+    def serve(cls, folder: Path) -> Generator[str]:
+        with MotoServer(folder) as server, pytest.MonkeyPatch.context() as environment:
             environment.setenv("AWS_ACCESS_KEY_ID", "tests")
             environment.setenv("AWS_SECRET_ACCESS_KEY", "tests")
-            cls.url = f"s3://{server.bucket}?endpoint={server.url}"
-            yield
+            yield f"s3://{server.bucket}?endpoint={server.url}"
 
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
+
+@workflow.defn(name=ids.BROKER)
+class ManualBroker(DibsBroker):
+    """Goes by the clock of the case that runs: time acts only when a command comes."""
+
+    clock: ClassVar[ManualClock]
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+    def _time(self) -> tuple[float, int]:
+        return self.clock.now(), self.clock.stamp()
+
+    def _let_time_act(self) -> None:
+        pass
+
+    def _next_change(self) -> float | None:
+        return None
 
 
 class Temporal(WholeSuite):
     """All cases share a server and a worker, as they have names of their own."""
 
     many = 50
-    rounds = 4
+    rounds = 2
+    every = 8
+    contention = SLOW_ROUNDS
     url: str
 
     def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
@@ -180,7 +200,7 @@ class Temporal(WholeSuite):
             told = {notification[1] for *_, notification in each_step.get("notifications", ())}
             if len(set(acquired)) < len(acquired) or told & set(map(fingerprint, acquired)):
                 return False
-        return True
+        return super().replays(steps)
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
@@ -196,6 +216,7 @@ class Temporal(WholeSuite):
 class Http(WholeSuite):
     """All cases share a server; each has a store of its own behind it, which tells the case's time."""
 
+    every = 4
     tls = False
     served: Served
     stores: dict[Path, Stores]
@@ -207,12 +228,10 @@ class Http(WholeSuite):
         """
         batches = [each_step.get("batch", ()) for each_step in steps]
         commands = [decode_command(command, b"") for batch in batches for _, command in batch]
-        for each in commands:
-            if isinstance(each, Acquire | Renew) and each.ttl < 1:
-                return False
-            if isinstance(each, Acquire) and each.floor:
-                return False
-        return sum(isinstance(each, Revoke) for each in commands) <= 1
+        too_short = any(isinstance(each, Acquire | Renew) and each.ttl < 1 for each in commands)
+        floors = any(isinstance(each, Acquire) and each.floor for each in commands)
+        revocations = sum(isinstance(each, Revoke) for each in commands)
+        return not too_short and not floors and revocations <= 1 and super().replays(steps)
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
@@ -240,19 +259,9 @@ class Https(Http):
 
 
 HARNESSES: dict[str, type[WholeSuite]] = {
-    "memory": Memory,
-    "sqlite": Sqlite,
-    "redis": Redis,
-    "rediss": Rediss,
-    "valkey": Valkey,
-    "valkeys": Valkeys,
-    "postgresql": Postgresql,
-    "etcd": Etcd,
-    "etcds": Etcds,
-    "kubernetes": Kubernetes,
-    "nats": Nats,
-    "s3": S3,
-    "temporal": Temporal,
-    "http": Http,
-    "https": Https,
+    harness.__name__.lower(): harness
+    for harness in (
+        *(Memory, Sqlite, Postgresql, Redis, Rediss, Valkey, Valkeys),
+        *(Etcd, Etcds, Kubernetes, Nats, S3, Temporal, Http, Https),
+    )
 }

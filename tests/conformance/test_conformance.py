@@ -2,33 +2,41 @@
 
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
+from dibs.stores.port import Store
 from dibs.stores.registry import BUILTIN
+from dibs.testing import ManualClock
 from tests.conformance.harnesses import HARNESSES
 from tests.conformance.primitives import WholeSuite
+from tests.stores.memory_cells import MemoryCellStore, Server
 
-ALIKE = frozenset(
-    {
-        "rediss",
-        "valkey",
-        "valkeys",
-        "etcds",
-        "kubernetes",
-        "nats",
-        "s3",
-        "temporal",
-        "http",
-        "https",
-    }
-)
-"""These differ from `redis` in the server's build or in TLS, or are slow: one Python tells enough."""
+ALIKE = frozenset(HARNESSES.keys() - {"memory", "sqlite", "redis", "postgresql", "etcd"})
+"""These differ from `redis` in the server's build or in TLS, or are slow: one Python is enough."""
 
 for _scheme, _harness in HARNESSES.items():
     if _scheme in ALIKE:
         _harness = pytest.mark.once(_harness)
     globals()[f"Test{_scheme.capitalize()}"] = _harness
+
+
+class TestDatedCells(WholeSuite):
+    resolution = 1.0
+
+    @pytest.fixture(autouse=True)
+    def _servers(self) -> None:
+        self.servers: dict[Path, Server] = {}
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        server = self.servers.setdefault(tmp_path, Server(clock, self.resolution))
+        return MemoryCellStore(clock, server)
+
+
+@pytest.mark.once
+class TestUndatedCells(TestDatedCells):
+    resolution = 0.0
 
 
 def escaped(schemes: Iterable[str]) -> set[str]:

@@ -20,7 +20,6 @@ client = dibs.sync.connect(f"memory://{uuid4()}")
 
 @contextmanager
 def held_elsewhere(name: str) -> Iterator[Lease]:
-    """By another thread, as no thread waits for itself."""
     with ThreadPoolExecutor(1) as thread:
         lease = thread.submit(client.lock(name).acquire).result()
         yield lease
@@ -42,7 +41,7 @@ def test_a_task_called_directly_and_eagerly() -> None:
     assert not client.lock("sync:7").locked()
 
 
-def test_nobody_sends_it_again_there_so_it_fails() -> None:
+def test_without_a_worker_a_busy_task_fails() -> None:
     with held_elsewhere("sync:7") as lease:
         with pytest.raises(AcquireTimeout) as busy:
             sync(7)
@@ -84,30 +83,19 @@ def test_a_lost_lease_fails_the_task() -> None:
     assert isinstance(result.result, LeaseLost)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "told"),
-    [
-        ({"on_busy": "wait"}, ValueError, "'retry', 'skip' or 'raise'"),
-        ({"timeout": 3}, TypeError, "did you mean wait="),
-        ({"ttl": 0}, ValueError, "ttl is 0"),
-        ({"capacity": 0}, ValueError, "capacity is 0"),
-        ({"countdown": "soon"}, ValueError, "countdown is 'soon'"),
-        ({"template": "a:{user}"}, ValueError, "names 'user'"),
-    ],
-)
-def test_wrong_options_are_told_at_decoration(
-    options: dict[str, Any], error: type[Exception], told: str
-) -> None:
+def test_mistakes_are_errors_at_decoration() -> None:
     def function(user_id: int) -> None: ...
 
-    with pytest.raises(error, match=told):
-        locked(**{"template": "a", **options})(function)
-
-
-def test_what_is_no_function_of_a_task_is_refused() -> None:
     async def coroutine() -> None: ...
 
-    with pytest.raises(TypeError, match="no plain function"):
-        locked("a")(coroutine)
-    with pytest.raises(TypeError, match=r"below @app\.task"):
-        locked("a")(sync)
+    wrong: list[tuple[dict[str, Any], Any, type[Exception], str]] = [
+        ({"on_busy": "wait"}, function, ValueError, "'retry', 'skip' or 'raise'"),
+        ({"timeout": 3}, function, TypeError, "did you mean wait="),
+        ({"countdown": "soon"}, function, ValueError, "countdown is 'soon'"),
+        ({"template": "a:{user}"}, function, ValueError, "names 'user'"),
+        ({}, coroutine, TypeError, "no plain function"),
+        ({}, sync, TypeError, r"below @app\.task"),
+    ]
+    for options, decorated, error, message in wrong:
+        with pytest.raises(error, match=message):
+            locked(**{"template": "a", **options})(decorated)

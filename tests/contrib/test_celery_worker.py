@@ -72,13 +72,6 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
     assert retries == [0] * 4, "waiting used up no retries: the task has none"
 
 
-def test_it_is_tried_again_soon_not_when_the_lease_would_end(worker: Worker) -> None:
-    with worker.client.lock("brief", ttl="10m"):
-        task = worker.tasks.brief.delay()
-        wait_until(lambda: task.state == "RETRY", "it is tried again")
-    assert task.get(timeout=20) == "done"
-
-
 def test_the_pause_before_another_try_follows_the_time_held(worker: Worker) -> None:
     """Half of it to all of it, and 0.5 to 1 s for a lock that was just taken."""
 
@@ -86,17 +79,19 @@ def test_the_pause_before_another_try_follows_the_time_held(worker: Worker) -> N
         lines = wait_until(lambda: worker.lines("pause", task.id), "it is tried again")
         return float(lines[0][2])
 
+    def held_for() -> float:
+        return worker.client.status("brief").holders[0].held_for
+
     with worker.client.lock("brief", ttl="10m"):
         new = worker.tasks.brief.delay()
         assert 0.5 <= first_pause(new) <= 2, "a busy machine may start it late"
-        wait_until(lambda: worker.client.status("brief").holders[0].held_for > 6, "time passes")
+        wait_until(lambda: held_for() > 2.5, "time passes")
         old = worker.tasks.brief.delay()
-        pause = first_pause(old)
-        assert 3 <= pause <= worker.client.status("brief").holders[0].held_for
+        assert 1.25 <= first_pause(old) <= held_for()
     assert [task.get(timeout=LONG) for task in (new, old)] == ["done"] * 2
 
 
-def test_a_task_that_expires_is_not_sent_again_for_ever(worker: Worker) -> None:
+def test_a_task_that_expires_is_not_sent_again(worker: Worker) -> None:
     with worker.client.lock("sync:9"):
         task = worker.tasks.sync.apply_async((9, 0), expires=0.5)
         wait_until(lambda: task.state == "REVOKED", "it has expired")
@@ -109,7 +104,7 @@ def test_a_lease_is_renewed_while_the_task_runs_and_is_the_childs_own(worker: Wo
     assert pid != os.getpid()
 
 
-def test_what_is_done_where_it_is_busy(worker: Worker) -> None:
+def test_on_busy(worker: Worker) -> None:
     tasks = worker.tasks
     with worker.client.lock("report"):
         assert tasks.skips.delay().get(timeout=LONG) == "skipped"
@@ -131,8 +126,7 @@ def test_a_semaphore_lets_so_many_run(worker: Worker) -> None:
     assert slot == 1
 
 
-def test_a_worker_that_is_killed_is_waited_for_and_its_task_runs_again(worker: Worker) -> None:
-    """Celery delivers the task anew at once; the lease of the dead keeps it out until the ttl is over."""
+def test_the_task_of_a_killed_worker_runs_again_after_its_lease(worker: Worker) -> None:
     task = worker.tasks.killed_at_first.delay()
     [[_, pid, token]] = wait_until(lambda: worker.lines("killed"), "the task runs")
     os.kill(int(pid), signal.SIGKILL)

@@ -1,6 +1,9 @@
 """Django: the default store from the settings, and `manage.py locked_migrate` by several processes."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,108 @@ from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-u
 from dibs.contrib.django.store import place_and_options, url_of_cache, url_of_database
 from dibs.errors import NotConfigured
 from dibs.sync import connect
-from tests.contrib.django_project import Project, end, told
 from tests.runtime.scripts import run_script
+from tests.servers.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SETTINGS = """
+INSTALLED_APPS = ["dibs.contrib.django", "shop"]
+USE_TZ = True
+"""
+
+MIGRATION = """
+import os, time
+from pathlib import Path
+from django.db import migrations, models
+
+def work(apps, editor):
+    folder = Path(os.environ["PROJECT"])
+    with (folder / "notes").open("a") as notes:
+        notes.write(f"{os.getpid()}\\n")
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+
+class Migration(migrations.Migration):
+    initial = True
+    operations = [
+        migrations.RunPython(work),
+        migrations.CreateModel("Order", [("id", models.AutoField(primary_key=True))]),
+    ]
+"""
+
+
+class Project:
+    """Its files, and the processes of `manage.py` that were started."""
+
+    def __init__(self, folder: Path, databases: dict[str, Any], **settings: Any) -> None:
+        self.folder = folder
+        (folder / "shop" / "migrations").mkdir(parents=True)
+        for name in ("shop/__init__.py", "shop/migrations/__init__.py"):
+            (folder / name).touch()
+        (folder / "shop" / "migrations" / "0001_initial.py").write_text(MIGRATION)
+        lines = [
+            f"{name} = {each!r}\n" for name, each in {"DATABASES": databases, **settings}.items()
+        ]
+        (folder / "settings.py").write_text(SETTINGS + "".join(lines))
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+        """`manage.py`, as a process of its own."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS")}
+        path = os.pathsep.join(map(str, (self.folder, ROOT / "src")))
+        mine = {"PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "django", *command],
+            env=clean | mine | {"PROJECT": str(self.folder), "DIBS_TTL": "1s"} | environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *command: str) -> tuple[int, str, str]:
+        """Its exit code and what it printed."""
+        return end(self.start(*command))
+
+    def begun(self, count: int = 1) -> list[int]:
+        """Wait until the migration has begun so often; the processes that ran it."""
+
+        def enough() -> list[int]:
+            notes = self.folder / "notes"
+            pids = [int(line) for line in notes.read_text().split()] if notes.exists() else []
+            return pids if len(pids) >= count else []
+
+        return wait_until(enough, f"the migration has begun {count} times")
+
+    def may_go_on(self) -> None:
+        """Let the migration end."""
+        (self.folder / "go").touch()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=60)
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Its exit code and the rest of its output, once it has ended."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def wait_for(process: "subprocess.Popen[str]", words: str) -> str:
+    """The next line of its stderr that has these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"it ended without {words!r}")
+
 
 type NewProject = Callable[..., Project]
 
@@ -39,7 +142,7 @@ def all_migrate(project: Project) -> None:
     assert pid == first.pid
     others = [project.start("locked_migrate") for _ in range(2)]
     for other in others:
-        assert f"/{pid} (manage.py migrate)" in told(other, "waiting")
+        assert f"/{pid} (manage.py migrate)" in wait_for(other, "waiting")
     project.may_go_on()
     ends = [end(process) for process in (first, *others)]
     assert [code for code, _, _ in ends] == [0, 0, 0], ends
@@ -51,13 +154,7 @@ def all_migrate(project: Project) -> None:
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_one_migrates_and_the_others_find_nothing_to_do(new_project: NewProject) -> None:
-    all_migrate(new_project(DIBS={"DATABASE": "default"}))
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_the_lock_lies_in_the_database_itself_where_no_store_is_named(
+def test_one_of_several_migrates_with_a_lock_in_the_database_itself(
     new_project: NewProject, postgres_url: str
 ) -> None:
     url = urlsplit(postgres_url)
@@ -95,12 +192,12 @@ def test_the_lock_lies_in_the_store_of_the_settings_file(new_project: NewProject
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_who_kills_the_one_that_migrates_lets_the_next_go_on(new_project: NewProject) -> None:
+def test_if_the_one_that_migrates_is_killed_the_next_goes_on(new_project: NewProject) -> None:
     project = new_project()
     first = project.start("locked_migrate")
     project.begun()
     second = project.start("locked_migrate")
-    told(second, "waiting")
+    wait_for(second, "waiting")
     first.kill()
     assert project.begun(2) == [first.pid, second.pid]
     project.may_go_on()
@@ -109,7 +206,7 @@ def test_who_kills_the_one_that_migrates_lets_the_next_go_on(new_project: NewPro
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_who_does_not_want_to_wait(new_project: NewProject) -> None:
+def test_options_of_waiting(new_project: NewProject) -> None:
     project = new_project()
     first = project.start("locked_migrate")
     project.begun()
@@ -136,10 +233,13 @@ def test_who_does_not_want_to_wait(new_project: NewProject) -> None:
 @pytest.mark.multiprocess
 def test_what_makes_no_sense_migrates_nothing(new_project: NewProject) -> None:
     project = new_project()
-    for option in ("--wait=soon", "--wait=-5", "--lock-name="):
+    for option in ("--wait=soon", "--lock-name="):
         code, out, err = project.run("locked_migrate", option)
-        assert (code, out) == (1, ""), option
-        assert "not migrated: " in err
+        assert (code, out, "not migrated: " in err) == (1, "", True), option
+    settings = project.folder / "settings.py"
+    settings.write_text(f"{settings.read_text()}DIBS = {{'DATABASE': 'other'}}\n")
+    code, _, err = project.run("check")
+    assert (code, "'other', which DATABASES doesn't have" in err) == (1, True)
 
 
 @pytest.mark.once
@@ -160,38 +260,15 @@ def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) 
     assert json.loads(out) == [f"sqlite:///{project.folder}/app.sqlite3.leases"] * 2
 
 
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_leases_lie_in_the_redis_of_a_cache(new_project: NewProject, redis_url: str) -> None:
-    cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": redis_url}
-    project = new_project(CACHES={"default": cache}, DIBS={"CACHE": "default"})
-    held = "from dibs.sync import Lock\nprint(Lock('a', ttl='60s').acquire().detach())"
-    code, out, err = project.run("shell", "-v0", "-c", held)
-    assert code == 0, err
-    with connect(redis_url) as client:
-        assert client.lock("a").locked()
-        assert client.attach(out.strip()).release()
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_wrong_settings_fail_the_start(new_project: NewProject) -> None:
-    code, _, err = new_project(DIBS={"DATABASE": "other"}).run("check")
-    assert code == 1
-    assert "'other', which DATABASES doesn't have" in err
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
+def test_wrong_settings() -> None:
+    wrong: list[tuple[Any, str]] = [
         ({"URI": "redis://localhost"}, "DIBS has URI: it may have URL, DATABASE, CACHE"),
         ({"URL": "sqlite:///x", "CACHE": "default"}, "one of URL, DATABASE, CACHE"),
         (7, "neither a URL nor a dict"),
-    ],
-)
-def test_wrong_settings(setting: Any, words: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match=words):
-        place_and_options(setting)
+    ]
+    for setting, words in wrong:
+        with pytest.raises(ImproperlyConfigured, match=words):
+            place_and_options(setting)
 
 
 @pytest.mark.parametrize(
@@ -216,18 +293,16 @@ def test_the_url_of_a_database(entry: dict[str, Any], url: str) -> None:
         assert "p@" not in repr(client)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
+def test_a_database_that_can_keep_no_leases() -> None:
+    sqlite = "django.db.backends.sqlite3"
+    for entry in (
         {"ENGINE": "django.db.backends.mysql", "NAME": "shop"},
-        {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
-        {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:x?mode=memory&cache=shared"},
+        {"ENGINE": sqlite, "NAME": ":memory:"},
+        {"ENGINE": sqlite, "NAME": "file:x?mode=memory&cache=shared"},
         {},
-    ],
-)
-def test_a_database_that_can_keep_no_leases(entry: dict[str, Any]) -> None:
-    with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set DIBS"):
-        url_of_database(entry, "main")
+    ):
+        with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set DIBS"):
+            url_of_database(entry, "main")
 
 
 def test_a_cache_in_redis() -> None:

@@ -1,7 +1,6 @@
 """Spans of acquires and holds, in asyncio and threads, by OpenTelemetry's own SDK."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from dibs import AcquireTimeout, BackendUnavailable
+from dibs import BackendUnavailable
 from dibs.contrib import otel
 from dibs.errors import LeaseLost
 from dibs.locks import hooks as observing
@@ -61,11 +60,13 @@ async def test_an_acquire_and_a_hold(w: World, traces: Traces) -> None:
     }
     assert "secret" not in traces.text
     assert "why" not in traces.text
+    otel.instrument(names=True, tracer_provider=traces.provider)
+    await w.get((await w.get(w.client.lock(b"a/\xff").acquire())).release())
+    assert [about(span).get("dibs.name") for span in traces.some(HOLD, 2)] == [None, "a/\\xff"]
 
 
 @in_both_worlds
-async def test_who_is_refused_is_linked_to_the_holder(w: World, traces: Traces) -> None:
-    """Over any store, and from another process."""
+async def test_a_refused_acquire_is_linked_to_the_holders(w: World, traces: Traces) -> None:
     held = await w.get(w.client.lock("a").acquire())
     other = w.another().lock("a")
     assert await w.get(other.try_acquire()) is None
@@ -79,14 +80,6 @@ async def test_who_is_refused_is_linked_to_the_holder(w: World, traces: Traces) 
     }
     assert second.status.status_code is StatusCode.UNSET, "it may well be in use"
     await w.get(held.release())
-
-
-@in_both_worlds
-async def test_names_are_told_where_they_are_asked_for(w: World, traces: Traces) -> None:
-    otel.instrument(names=True, tracer_provider=traces.provider)
-    await w.get((await w.get(w.client.lock(b"a/\xff").acquire())).release())
-    for name in (ACQUIRE, HOLD):
-        assert about(traces.one(name))["dibs.name"] == "a/\\xff"
 
 
 @in_both_worlds
@@ -168,8 +161,7 @@ def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -
 
 
 @in_both_worlds
-async def test_who_is_not_told_is_not_called(w: World) -> None:
-    """Counted, not timed."""
+async def test_without_tracing_nothing_of_it_is_called(w: World) -> None:
     assert observing.observer is None
     called: list[str] = []
 
@@ -197,28 +189,3 @@ def test_it_can_be_ended(traces: Traces) -> None:
     held.release()
     w.client.lock("b").acquire().release()
     assert (len(traces.named(ACQUIRE)), len(traces.named(HOLD))) == (1, 1)
-
-
-@pytest.mark.multiprocess
-def test_without_it_one_is_told_how_to_install_it() -> None:
-    code = (
-        "import sys; sys.modules['opentelemetry'] = None\n"
-        "try: import dibs.contrib.otel\n"
-        "except ImportError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = "dibs.contrib.otel needs OpenTelemetry: pip install 'dibs[otel]'\n"
-    assert done.stdout == told
-
-
-def test_nothing_of_it_is_imported_unasked() -> None:
-    code = "import dibs.sync, sys; dibs.sync.Lock('x'); print('opentelemetry' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-def test_an_outcome_of_each_sort() -> None:
-    found = [
-        otel._outcome(each) for each in (None, AcquireTimeout("x"), ValueError(), GeneratorExit())
-    ]
-    assert found == ["granted", "refused", "failed", "cancelled"]

@@ -78,6 +78,8 @@ class Naive:
         self.doubt = 0
         self.limit = limit
         self.pushed: list[tuple[str, str]] = []
+        self.fresh: list[str] = []
+        """Ids of the holds that the present command has granted to others, or keeps closed."""
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class Naive:
 
     def do(self, command: Command, now: float, stamp: int) -> tuple[Reply, set[tuple[str, str]]]:
         self.now, self.stamp = now, stamp
-        self.pushed = []
+        self.pushed, self.fresh = [], []
         first = self.queue()[0].id if self.queue() else None
         self.settle()
         reply: Reply
@@ -143,6 +145,7 @@ class Naive:
         if line.holds and line.what != "retained" and line.close > late:
             kept = self.keep(line, line.close - late, 60.0 if silent else 0.0)
             self.lines.append(kept)
+            self.fresh.append(line.id)
         elif line.holds and remember > late:
             why = line.what if silent else "released"
             self.lines.append(self.ended(line.id, remember - late, why, line.why))
@@ -182,6 +185,7 @@ class Naive:
                 return False
             self.replace(line, self.hold(wish, "unclaimed", claim_timeout(wish.ttl)))
             self.pushed.append((line.id, "granted"))
+            self.fresh.append(line.id)
             return True
         return False
 
@@ -298,8 +302,9 @@ class Naive:
         ahead = self.queue().index(line)
         often = window / 3
         ends = [self.end(hold) - self.now for hold in self.holds()]
+        lapses = [self.end(hold) - self.now for hold in self.holds() if hold.id in self.fresh]
         if not front:
-            again = min(line.life / 3, window + min([window, *ends]))
+            again = min([line.life / 3, window + min([window, *ends]), *lapses])
         elif ahead or not ends:
             again = often
         else:

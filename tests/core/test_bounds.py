@@ -1,15 +1,16 @@
-"""One command settles a bounded part of what time or a new capacity has changed; later ones do the rest."""
+"""One command does a bounded part of the work and later ones the rest; invalid ones change nothing."""
 
 from typing import Any
 
 import pytest
 
 from dibs.core import ledger, transition
-from dibs.core.book import MemoryBook
+from dibs.core.book import Entry, MemoryBook
 from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, STEPS
 from dibs.model import (
     Acquire,
     Command,
+    Failed,
     Gone,
     Granted,
     Inspect,
@@ -19,6 +20,7 @@ from dibs.model import (
     Release,
     Renew,
     Reply,
+    Resize,
     Status,
 )
 
@@ -119,3 +121,52 @@ def test_a_key_has_a_bounded_number_of_holders(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(ask(book, wish("next", capacity=9))[0], Queued)
     ask(book, Release(KEY, "h0"))
     assert isinstance(ask(book, Renew(KEY, "next", 30.0))[0], Granted)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Acquire(KEY, "a", "a", ttl=0),
+        Acquire(KEY, "a", "a", ttl=float("nan")),
+        Acquire(KEY, "a", "a", ttl=float("inf")),
+        Acquire(KEY, "a", "a", ttl=1, waiter_ttl=0),
+        Acquire(KEY, "a", "a", ttl=1, units=0),
+        Acquire(KEY, "a", "a", ttl=1, floor=-1),
+        Acquire(KEY, "a", "a", ttl=1, lock_delay=-1),
+        Renew(KEY, "a", -1),
+        Resize(KEY, "a", 0, 1),
+        Release(KEY, "a", retain=-1),
+        Release(KEY, "a", tombstone=float("inf")),
+    ],
+    ids=repr,
+)
+def test_an_invalid_command_fails_and_changes_nothing(command: Command) -> None:
+    book = MemoryBook()
+    reply, _ = ask(book, command)
+    assert isinstance(reply, Failed)
+    assert reply.reason == "invalid"
+    assert book.idle
+
+
+def test_no_reply_shows_the_id_of_another_lease() -> None:
+    book = queue_of(1)
+    assert "w0" not in repr(status(book))
+    assert "w0" not in repr(ask(book, Acquire(KEY, "try", "o", 30.0))[0])
+
+
+def test_thousands_of_tombstones_cost_no_time_when_a_hold_comes_and_goes() -> None:
+    looked_at = 0
+
+    def expires_at(entry: Entry) -> float:
+        nonlocal looked_at
+        looked_at += 1
+        return entry.expires
+
+    book = MemoryBook(view=expires_at)
+    for n in range(1000):
+        ask(book, Release(KEY, f"ended {n}", tombstone=60.0))
+    looked_at = 0
+    for n in range(100):
+        ask(book, wish(f"w{n}"))
+        ask(book, Release(KEY, f"w{n}"))
+    assert looked_at < 100 * 30

@@ -1,6 +1,10 @@
-"""Messages as lists: each comes back as it was, and what is none is refused."""
+"""Messages as lists, and errors between processes: each comes back as it was, and what is none is refused."""
 
+import copy
+import inspect
 import json
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -8,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dibs import errors
 from dibs.core.codec import decode_command, decode_notification, decode_reply, encode
+from dibs.errors import DibsError, LeaseLost
 from dibs.model import (
     Acquire,
     Command,
@@ -116,3 +122,54 @@ def test_fields_may_be_appended_later() -> None:
     assert decode_command(["acquire", "i", "me", 1.0], KEY) == Acquire(KEY, "i", "me", 1.0)
     assert decode_reply(["lost"], KEY) == Lost()
     assert decode_reply(["gone", "a word more"], KEY) == Gone()
+
+
+# ---- errors and records between processes -------------------------------------------------------------
+
+HOLDER = Holder("f", "host/1/x", 7, 1, (0,), 41.0, 19.0, "why")
+ERRORS = [
+    value
+    for _, value in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(value, DibsError)
+]
+
+
+def pickled[T](value: T) -> T:
+    return pickle.loads(pickle.dumps(value))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("carry", [copy.copy, copy.deepcopy, pickled])
+def test_an_error_arrives_whole(kind: type[DibsError], carry: Callable[[Any], Any]) -> None:
+    error = kind("k is held", key=b"lock:k", holders=(HOLDER,), position=2, retry_after=1.5)
+    error.add_note("and a note")
+    arrived = carry(error)
+    assert type(arrived) is kind
+    assert (str(arrived), arrived.key, arrived.holders) == ("k is held", b"lock:k", (HOLDER,))
+    assert (arrived.position, arrived.retry_after) == (2, 1.5)
+    assert arrived.__notes__ == ["and a note"]
+
+
+def test_a_loss_arrives_with_its_reason() -> None:
+    assert pickled(LeaseLost("gone", reason="max_hold", key=b"k")).reason == "max_hold"
+
+
+@given(everything(Command) | everything(Reply))
+def test_a_record_arrives_equal(value: Any) -> None:
+    assert (pickled(value), copy.deepcopy(value)) == (value, value)
+    assert hash(pickled(value)) == hash(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (errors.AcquireTimeout, TimeoutError),
+        (errors.BackendUnavailable, ConnectionError),
+        (errors.Forbidden, PermissionError),
+        (errors.InvalidName, ValueError),
+        (errors.UnsafeTiming, ValueError),
+    ],
+)
+def test_an_error_is_also_what_python_calls_it(kind: type, base: type) -> None:
+    assert issubclass(kind, base)
+    assert issubclass(kind, DibsError)

@@ -1,9 +1,11 @@
 """Whatever is asked of the ledger, in whatever order, it answers as the naive reference does."""
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -26,6 +28,7 @@ from dibs.model import (
 from dibs.stores.cas.clock import Sightings, StoreClock
 from tests.core.naive import Naive, Watched
 from tests.sampling import examples
+from tests.stores.told_plans import DEAD_CROWDS, MANY_HOLDERS, TOLD
 
 KEY = b"semaphore:k"
 STAMP = 1_700_000_000_000_000
@@ -34,6 +37,16 @@ ids = st.sampled_from("abcdef")
 # Few values, so that things happen at the same time; all of them exact in binary.
 durations = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
 delays = st.sampled_from([0.0, 0.0, 0.5, 3.0, 64.0])
+
+
+def compare(book: MemoryBook, reference: Naive, command: Command, now: float, stamp: int) -> None:
+    """Apply a command to both: they give the same reply and the same notifications."""
+    reply, notifications = ledger.apply(book, command, now, stamp)
+    expected, pushed = reference.do(command, now, stamp)
+    assert _comparable(reply) == _comparable(expected), command
+    told = [(notification.lease, notification.event) for notification in notifications]
+    assert set(told) == pushed, command
+    assert len(told) == len(pushed), "nobody is woken twice"
 
 
 class LedgerAgainstTheReference(RuleBasedStateMachine):
@@ -52,13 +65,7 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
 
     def ask(self, command: Command) -> None:
         before = self.book.last
-        reply, notifications = ledger.apply(self.book, command, self.now, self.stamp)
-        expected, pushed = self.reference.do(command, self.now, self.stamp)
-        assert _comparable(reply) == _comparable(expected), command
-        assert {
-            (notification.lease, notification.event) for notification in notifications
-        } == pushed, command
-        assert len(notifications) == len(pushed), "nobody is woken twice"
+        compare(self.book, self.reference, command, self.now, self.stamp)
         assert self.book.last >= before, "tokens never fall"
 
     @rule(
@@ -164,3 +171,32 @@ def _tested(machine: type[RuleBasedStateMachine]) -> Any:
 
 TestWithAClock = _tested(LedgerAgainstTheReference)
 TestWithoutAClock = _tested(LedgerWithoutAClock)
+
+
+# ---- long queues, in which most waiters are dead ------------------------------------------------------
+
+
+def replay(plan: list[Any]) -> None:
+    """Each key of a plan has a book and a reference of its own."""
+    books: defaultdict[bytes, MemoryBook] = defaultdict(MemoryBook)
+    references: defaultdict[bytes, Naive] = defaultdict(Naive)
+    now, stamp = 128.0, STAMP
+    for step in plan:
+        if isinstance(step, list):
+            for command in step:
+                compare(books[command.key], references[command.key], command, now, stamp)
+        elif step > 0:
+            now, stamp = now + step, stamp + int(step * 1e6)
+        else:
+            stamp += int(step * 1e6)
+
+
+@pytest.mark.parametrize("plan", [plan for plan in TOLD if plan is not MANY_HOLDERS])
+def test_a_plan_of_the_vectors_is_answered_by_both_alike(plan: list[Any]) -> None:
+    replay(plan)
+
+
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(DEAD_CROWDS)
+def test_a_queue_of_dead_waiters_is_served_by_both_alike(plan: list[Any]) -> None:
+    replay(plan)

@@ -43,35 +43,6 @@ def acquire(id_: str, ttl: float = 10) -> Acquire:
     return Acquire(KEY, id_, id_, ttl, capacity=2, units=2)
 
 
-def test_a_lone_try_is_refused_until_someone_has_watched_for_a_ttl(
-    record: dict[str, list[Entry]],
-) -> None:
-    Observer(record).tell(acquire("a"), now=0)
-    late = Observer(record)
-    assert isinstance(late.tell(acquire("b"), now=1000), Refused)
-    assert isinstance(late.tell(acquire("b"), now=1010), Refused), "clocks drift by a hundredth"
-    assert isinstance(late.tell(acquire("b"), now=1010.2), Granted)
-
-
-def test_each_beat_is_watched_afresh(record: dict[str, list[Entry]]) -> None:
-    holder, other = Observer(record), Observer(record)
-    holder.tell(acquire("a"), now=0)
-    other.tell(acquire("b"), now=0)
-    holder.tell(Renew(KEY, "a", 10), now=9)
-    assert isinstance(other.tell(acquire("b"), now=11), Refused)
-    assert isinstance(other.tell(acquire("b"), now=22), Granted)
-
-
-def test_an_id_that_is_acquired_again_is_watched_afresh(record: dict[str, list[Entry]]) -> None:
-    """Its beats begin anew, and an observer may have seen those of its first life long ago."""
-    holder, other = Observer(record), Observer(record)
-    holder.tell(acquire("a"), now=0)
-    other.tell(acquire("b"), now=0)
-    holder.tell(Release(KEY, "a"), now=1)
-    holder.tell(acquire("a"), now=100)
-    assert isinstance(other.tell(acquire("b"), now=101), Refused)
-
-
 @pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize("comes_between", [True, False])
 def test_a_tombstone_that_is_set_again_is_watched_afresh(
@@ -86,13 +57,6 @@ def test_a_tombstone_that_is_set_again_is_watched_afresh(
         owner.tell(Release(KEY, "b"), now=50)
     owner.tell(Release(KEY, "a", tombstone=10), now=100)
     assert isinstance(other.tell(acquire("a"), now=101), Gone)
-
-
-def test_an_expired_id_that_is_acquired_again_holds(record: dict[str, list[Entry]]) -> None:
-    holder = Observer(record)
-    holder.tell(acquire("a"), now=0)
-    assert isinstance(holder.tell(acquire("a"), now=100), Granted)
-    assert len(record["entries"]) == 1
 
 
 @pytest.mark.parametrize("units", [1, 2])

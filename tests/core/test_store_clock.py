@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dibs.core.book import Hold
 from dibs.core.timing import DRIFT
 from dibs.stores.cas import clock as module
-from dibs.stores.cas.clock import UNDATED, Sightings, StoreClock, Time
+from dibs.stores.cas.clock import StoreClock, Time
 from tests.sampling import examples
 
 EPSILON = 1e-5
@@ -114,30 +113,11 @@ def test_nothing_is_dead_by_dates_before_its_end(
     check_ends(start, apart, steps, ttl)
 
 
-# ---- planted mistakes -------------------------------------------------------------------------------
+# ---- planted mistakes; `tests/model/test_dates.py` has more -------------------------------------------
 
-TIME, NOTE = StoreClock.time, StoreClock.note
+NOTE = StoreClock.note
 
 type Planting = Callable[[], AbstractContextManager[Any]]
-
-
-def _time(change: Callable[[StoreClock, Time, float], Time]) -> Planting:
-    return lambda: patch.object(
-        StoreClock, "time", lambda clock, now: change(clock, TIME(clock, now), now)
-    )
-
-
-def _with(slack: Callable[[StoreClock, float], float]) -> Planting:
-    return _time(lambda clock, time, now: time._replace(slack=slack(clock, time.slack or 0.0)))
-
-
-def _earliest(clock: StoreClock, time: Time, now: float) -> Time:
-    low = time.now - ((time.slack or 0.0) - clock.skew)
-    return time._replace(now=low, ahead=low - now, slack=clock.skew)
-
-
-def _rounded_dates(clock: StoreClock, date: float, resolution: float, *times: float) -> None:
-    NOTE(clock, date, 0.0, *times)
 
 
 def _when_it_left(
@@ -159,10 +139,6 @@ def _never_widened() -> Iterator[None]:
 
 
 PLANTED: dict[str, Planting] = {
-    "the writer dates by the earliest time": _time(_earliest),
-    "the reader goes by the latest time": _with(lambda clock, slack: clock.skew),
-    "the skew is left out": _with(lambda clock, slack: slack - clock.skew),
-    "dates are taken for exact": lambda: patch.object(StoreClock, "note", _rounded_dates),
     "the date is taken for that of the request": lambda: patch.object(
         StoreClock, "note", _when_it_left
     ),
@@ -189,79 +165,35 @@ def test_a_planted_mistake_is_noticed(name: str) -> None:
 # ---- which rule applies -----------------------------------------------------------------------------
 
 
-def test_without_an_answer_the_time_is_our_own() -> None:
-    assert StoreClock().time(5.0) == Time(5.0, 0.0, None, 0)
-
-
-def test_the_slack_is_the_skew_and_what_is_not_known() -> None:
+def clock_after(*dates: float) -> StoreClock:
     clock = StoreClock(SKEW)
-    clock.note(100.0, 1.0, 8.0, 8.5)
-    time = clock.time(8.5)
-    assert time.now == pytest.approx(101.5, abs=0.01)
-    assert time.slack == pytest.approx(SKEW + 1.5, abs=0.01)
-    assert clock.time(108.5).slack == pytest.approx(SKEW + 1.5 + 2 * DRIFT * 100, abs=0.01)
-
-
-def test_servers_that_agree_within_the_skew_are_believed() -> None:
-    clock = StoreClock(SKEW)
-    clock.note(100.0, 1.0, 0.0, 0.0)
-    clock.note(104.5, 1.0, 0.0, 0.0)
-    assert clock.disagreement == pytest.approx(3.5)
-    assert clock.is_dated
-
-
-def contradicted() -> StoreClock:
-    clock = StoreClock(SKEW)
-    clock.note(100.0, 1.0, 0.0, 0.0)
-    clock.note(200.0, 1.0, 0.0, 0.0)
+    for date in dates:
+        clock.note(date, 1.0, 0.0, 0.0)
     return clock
 
 
-def test_servers_that_contradict_each_other_are_not() -> None:
-    clock = contradicted()
-    assert clock.disagreement == pytest.approx(99)
-    time = clock.time(7.0)
-    assert (time.now, time.ahead, time.slack) == (7.0, 0.0, None)
-    clock.note(200.0, 1.0, 0.0, 0.0)
-    assert not clock.is_dated, "nor later"
-
-
-def test_steps_in_one_direction_add_up() -> None:
-    """What was written before the first of them is compared with what is read after the last."""
-    clock = StoreClock(SKEW)
-    for date in (100.0, 104.0, 108.0):
-        clock.note(date, 1.0, 0.0, 0.0)
-    assert clock.disagreement == pytest.approx(7)
-    assert not clock.is_dated
-
-
-def test_servers_that_take_turns_do_not() -> None:
-    clock = StoreClock(SKEW)
-    for number in range(100):
-        clock.note(100.0 + 4.5 * (number % 2), 1.0, 0.0, 0.0)
-    assert clock.is_dated
-
-
-def test_by_contradicted_dates_nothing_ends() -> None:
-    sightings, hold = Sightings(), Hold("a", "a", 1, 1, (0,), 10.0, 50.0)
-    expires_at = sightings.view(contradicted().time(7.0))
-    assert expires_at(hold) == pytest.approx(7 + 10.1)
-
-
-def test_an_entry_without_a_date_is_observed() -> None:
-    clock = StoreClock(SKEW)
-    clock.note(1000.0, 1.0, 0.0, 0.0)
-    expires_at = Sightings().view(clock.time(0.0))
-    dated, undated = (
-        Hold(id_, id_, 1, 1, (0,), 10.0, at) for id_, at in (("a", 900.0), ("b", UNDATED))
-    )
-    assert expires_at(dated) < 1000
-    assert expires_at(undated) == pytest.approx(1001 + 10.1)
+@pytest.mark.parametrize(
+    ("dates", "disagreement", "is_believed"),
+    [
+        pytest.param((100.0, 104.5), 3.5, True, id="within the skew"),
+        pytest.param((100.0, 104.5) * 50, 3.5, True, id="servers that take turns"),
+        pytest.param((100.0, 200.0, 200.0), 99, False, id="a contradiction, nor later"),
+        pytest.param((100.0, 104.0, 108.0), 7, False, id="steps in one direction add up"),
+    ],
+)
+def test_dates_are_believed_unless_they_differ_by_more_than_the_skew(
+    dates: tuple[float, ...], disagreement: float, *, is_believed: bool
+) -> None:
+    clock = clock_after(*dates)
+    assert clock.disagreement == pytest.approx(disagreement)
+    assert clock.is_dated == is_believed
+    if not is_believed:
+        assert clock.time(7.0)[:3] == (7.0, 0.0, None), "the time is our own"
 
 
 def test_tokens_begin_with_a_date_though_the_dates_differ() -> None:
     """Idle keys are deleted by those who know the date, so a first token must not be a small one."""
-    assert contradicted().time(0.0).stamp == pytest.approx(200e6, abs=1)
+    assert clock_after(100.0, 200.0).time(0.0).stamp == pytest.approx(200e6, abs=1)
 
 
 def test_a_first_token_is_not_an_old_one_after_a_long_silence() -> None:

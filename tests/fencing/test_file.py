@@ -31,19 +31,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "report.txt"
 
 
-def test_tokens_may_rise_and_repeat_but_not_fall(path: Path) -> None:
-    fence = FileFence(path)
-    for token in (5, 5, 9):
-        fence.replace((KEY, token), f"by {token}")
-    with pytest.raises(StaleToken) as caught:
-        FileFence(str(path)).replace((KEY, 8), "late")
-    assert (caught.value.token, caught.value.seen) == (8, 9)
-    assert path.read_text() == "by 9"
-    fence.replace((KEY, 1, 1), b"\xffanother slot")
-    fence.replace(("lock:other", 1), "another key")
-    assert path.read_text() == "another key"
-
-
 def test_it_keeps_the_files_mode_and_follows_a_link(path: Path, tmp_path: Path) -> None:
     path.write_text("old")
     path.chmod(0o640)

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-import dibs.sync
 from dibs import DibsError, NotConfigured
 from dibs.fencing import AsyncSqlFence, SqlFence, StaleToken
 
@@ -49,54 +48,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     connection.commit()
     yield found
     found.close()
-
-
-def test_tokens_may_rise_and_repeat_but_not_fall(database: Database) -> None:
-    connection, fence = database.connect(), SqlFence()
-    for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 1, 2**53 - 1):
-        fence.check((KEY, token), connection)
-    with pytest.raises(StaleToken) as caught:
-        fence.check((KEY, 9), connection)
-    connection.rollback()
-    assert (caught.value.token, caught.value.seen, caught.value.key) == (9, 2**53 - 1, KEY)
-    assert str(caught.value).startswith(
-        f"token 9 of lock order:42 is stale: the resource has already seen token {2**53 - 1}, "
-    )
-
-
-def test_keys_and_slots_are_apart(database: Database) -> None:
-    connection, fence = database.connect(), SqlFence()
-    fence.check((KEY, 9), connection)
-    fence.check((KEY, 1, 1), connection)
-    fence.check((b"lock:order:4", 1), connection)
-    fence.check((b"lock:order%3A42\x00\xff", 1), connection)
-    fence.check((KEY, 2, 1), connection)
-    with pytest.raises(StaleToken, match="slot 1 is stale"):
-        fence.check((KEY, 1, 1), connection)
-    connection.rollback()
-
-
-def test_of_a_lease_every_slot_counts(database: Database) -> None:
-    connection, fence = database.connect(), SqlFence()
-    with dibs.sync.connect("memory://fencing-slots") as client:
-        semaphore = client.semaphore("gpu", 3)
-        first = semaphore.acquire()
-        both = semaphore.acquire(units=2)
-        assert both.slots == (1, 2)
-        fence.check(both, connection)
-        fence.check(first, connection)  # a lower token, for another slot
-        both.release()
-        newer = semaphore.acquire()
-        assert newer.slots == (1,)
-        fence.check(newer, connection)
-        connection.commit()
-        with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
-            fence.check(both, connection)
-        connection.rollback()
-        fence.check(first, connection)
-        connection.commit()
-        first.release()
-        newer.release()
 
 
 def test_a_refused_write_is_undone_with_its_transaction(database: Database) -> None:

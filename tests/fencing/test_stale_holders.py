@@ -1,20 +1,23 @@
-"""A holder that is paused past its lease writes late: it is refused, and gets in without the guard."""
+"""What all guards do: a late write is refused, and would have got in without the guard."""
 
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from dibs.fencing import StaleToken
 from dibs.sync import connect
 from tests.fencing.resources import Resource, Sql, resource
 from tests.pages import blocks, run
 
 ROOT = Path(__file__).parents[2]
+KEY = b"lock:order:42"
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis", "file"])
@@ -25,17 +28,57 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return kind, str(tmp_path if kind == "file" else tmp_path / "things.db")
 
 
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_a_late_write_is_refused_and_would_have_got_in(
-    where: tuple[str, str], tmp_path: Path
-) -> None:
-    thing: Resource
+@pytest.fixture
+def thing(where: tuple[str, str]) -> Iterator[Resource]:
     with closing(resource(*where)) as thing:
         if isinstance(thing, Sql):
             thing.create()
-        pause_and_write(thing, where, f"sqlite:///{tmp_path}/leases.db")
-        assert thing.read() == ("newest", "late"), "without the guard the late write stands"
+        thing.write_unguarded("nothing")
+        yield thing
+
+
+def test_tokens_may_rise_and_repeat_but_not_fall(thing: Resource) -> None:
+    for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 2, 2**53 - 1, 2**53 - 1):
+        thing.write((KEY, token), f"by {token}")
+    with pytest.raises(StaleToken) as caught:
+        thing.write((KEY, 2**53 - 2), "late")
+    assert (caught.value.token, caught.value.seen, caught.value.key) == (2**53 - 2, 2**53 - 1, KEY)
+    assert thing.read()[0] == f"by {2**53 - 1}"
+
+
+def test_keys_and_slots_are_apart(thing: Resource) -> None:
+    thing.write((KEY, 9), "the first slot")
+    thing.write((KEY, 2, 1), "another slot")
+    thing.write((b"lock:order:4", 1), "another key")
+    thing.write((b"lock:order%3A42\x00\xff", 1), "any bytes")
+    with pytest.raises(StaleToken, match="slot 1 is stale"):
+        thing.write((KEY, 1, 1), "late")
+    assert thing.read()[0] == "any bytes"
+
+
+def test_of_a_lease_every_slot_counts(thing: Resource) -> None:
+    with connect("memory://fencing-slots") as client:
+        semaphore = client.semaphore("gpu", 3)
+        first, both = semaphore.acquire(), semaphore.acquire(units=2)
+        thing.write(both, "both")
+        thing.write(first, "a lower token, for another slot")
+        both.release()
+        with semaphore.acquire() as newer:
+            assert newer.slots == (1,)
+            thing.write(newer, "newer")
+        with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
+            thing.write(both, "late")
+        first.release()
+    assert thing.read()[0] == "newer"
+
+
+@pytest.mark.once
+@pytest.mark.multiprocess
+def test_a_late_write_is_refused_and_would_have_got_in(
+    thing: Resource, where: tuple[str, str], tmp_path: Path
+) -> None:
+    pause_and_write(thing, where, f"sqlite:///{tmp_path}/leases.db")
+    assert thing.read() == ("newest", "late"), "without the guard the late write stands"
 
 
 def pause_and_write(thing: Resource, where: tuple[str, str], store: str) -> None:

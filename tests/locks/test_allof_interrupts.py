@@ -6,7 +6,6 @@ import pytest
 
 from dibs.sync import AllOf
 from tests.runtime.test_interrupts import TTL, Action, Site, every_bytecode
-from tests.runtime.test_interrupts import _heard as _heard
 from tests.runtime.test_interrupts import no_surprises as no_surprises
 
 pytestmark = [
@@ -15,6 +14,7 @@ pytestmark = [
     # an interrupt may come between making a coroutine and starting it
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
+
 
 STRIDES = [101, pytest.param(17, marks=pytest.mark.long)]
 """One in so many bytecodes; there are many more of them than in an acquire of one."""

@@ -8,41 +8,19 @@ from typing import Any
 
 import pytest
 
-import dibs
-from dibs import LeaseLost, NotHeld
-from dibs.model import Status
+from dibs import Client, LeaseLost, NotHeld
 from dibs.testing import Faults, FaultyStore
-from tests.locks.elections import (
-    PATIENCE,
-    Diary,
-    away,
-    eventually,
-    moving,
-    outage,
-    site,
-    who_leads,
-)
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.test_election import Diary, who_leads
+from tests.locks.waits import PATIENCE, Beside, time_passes, until, until_queued
+from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 
 
-async def pause(w: World, seconds: float = 0.02) -> None:
+async def let_go_on(w: World, seconds: float = 0.02) -> None:
     """Let the background do what it wants to, in real time."""
     if w.is_async:
         await asyncio.sleep(seconds)
     else:
         time.sleep(seconds)
-
-
-async def waiting(w: World, client: Any) -> int:
-    status: Status = await w.get(client.status("main", "leader"))
-    return status.waiting
-
-
-async def until_queued(w: World, client: Any, count: int = 1) -> None:
-    end = time.monotonic() + PATIENCE
-    while await waiting(w, client) != count:
-        assert time.monotonic() < end
-        await pause(w, 0.001)
 
 
 @in_both_worlds
@@ -66,19 +44,6 @@ async def test_it_leads_in_the_background_and_steps_down_on_leaving(w: World) ->
 
 
 @in_both_worlds
-async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
-    diary = Diary()
-    campaign = w.client.leader_election("main", **diary.of("a")).campaign()
-    await w.enter(campaign)
-    assert await w.get(campaign.wait()) is True
-    term = campaign.term
-    await w.enter(term)
-    await w.leave(term)
-    await w.leave(campaign)
-    assert diary.told == ["a starts", "a stops"]
-
-
-@in_both_worlds
 async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
     leader = w.client.leader_election("main")
@@ -87,11 +52,11 @@ async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     other = w.another(FaultyStore.around(w.store, faults))
     campaign = other.leader_election("main").campaign()
     await w.enter(campaign)
-    await until_queued(w, w.another())
+    await until_queued(w, "main", 1, "leader")
     await w.leave(leader)
     left = w.clock.now()
-    await pause(w, 0.05)
-    await moving(w, campaign.is_leader)
+    await let_go_on(w, 0.05)
+    await time_passes(w, campaign.is_leader)
     assert w.clock.now() - left <= 5
     if w.is_async:  # a thread asks again by itself as soon as its keeper listens
         assert faults.hits["drop_notification"] > 0
@@ -127,19 +92,14 @@ async def test_a_stop_ends_all_waits(w: World) -> None:
     await w.enter(leader)
     campaign = w.another().leader_election("main").campaign()
     await w.enter(campaign)
-    if w.is_async:
-        waits = asyncio.create_task(campaign.wait())
-        await pause(w)
-        await w.leave(campaign)
-        assert await waits is False
-    else:
-        found: list[bool] = []
-        thread = threading.Thread(target=lambda: found.append(campaign.wait()))
-        thread.start()
-        await pause(w)
-        await w.leave(campaign)
-        thread.join(PATIENCE)
-        assert found == [False]
+
+    async def wait() -> bool:
+        return bool(await w.get(campaign.wait()))
+
+    waits = Beside(w, wait)
+    await let_go_on(w)
+    await w.leave(campaign)
+    assert await waits.result() is False
     await w.leave(leader)
 
 
@@ -160,7 +120,7 @@ async def test_it_is_elected_again_after_a_loss_and_nobody_misses_that(w: World)
         w.clock.advance(10.5)
         assert not campaign.is_leader()
         assert not leader.is_leader()
-    await moving(w, campaign.is_leader)
+    await time_passes(w, campaign.is_leader)
     assert await w.get(campaign.wait()) is True
     assert campaign.term.number > first.number
     assert campaign.term.token > first.token
@@ -175,10 +135,10 @@ async def test_it_goes_on_through_an_outage_and_tells_what_is_wrong(w: World) ->
     assert campaign.error is None
     store.before = away
     await w.enter(campaign)
-    await eventually(w, lambda: campaign.error is not None)
+    await until(w, lambda: campaign.error is not None)
     assert "is away" in str(campaign.error)
-    store.before = lambda _: None
-    await moving(w, campaign.is_leader)
+    heal(store)
+    await time_passes(w, campaign.is_leader)
     assert campaign.error is None
     await w.leave(campaign)
 
@@ -193,11 +153,11 @@ async def test_a_shutdown_while_it_waits_leaves_no_place_behind(
     diary = Diary()
     campaign = other.leader_election("main", **diary.of("b")).campaign()
     await w.enter(campaign)
-    await until_queued(w, other)
+    await until_queued(w, "main", 1, "leader")
     await w.leave(campaign)
-    await until_queued(w, other, 0)
+    await until_queued(w, "main", 0, "leader")
     await w.leave(leader)
-    await pause(w)
+    await let_go_on(w)
     assert who_leads(w) is None
     assert diary.told == [], "what never started doesn't stop"
     assert not caplog.records, "and nothing is wrong with that"
@@ -216,31 +176,14 @@ async def test_a_shutdown_while_it_is_elected_begins_no_term(w: World) -> None:
 
     store.before = stop
     await w.enter(campaign)
-    await eventually(w, asked.is_set)
+    await until(w, asked.is_set)
     await w.leave(campaign)
     assert diary.told == []
     assert who_leads(w) is None
 
 
 @in_both_worlds
-async def test_a_shutdown_while_the_store_is_away_ends_in_time(w: World) -> None:
-    store, client = site(w, connect_timeout=0)
-    campaign = client.leader_election("main").campaign()
-    await w.enter(campaign)
-    await w.get(campaign.wait())
-    store.before = away
-    began = time.monotonic()
-    await w.leave(campaign)
-    assert time.monotonic() - began < 5
-    assert not campaign.is_leader()
-    store.before = lambda _: None
-    w.clock.advance(16)
-    assert who_leads(w) is None
-
-
-@in_both_worlds
 async def test_a_shutdown_while_the_store_hangs_ends_in_time(w: World) -> None:
-    """The first call never comes back while we leave."""
     store, client = site(w)
     hangs = threading.Event()
     if w.is_async:
@@ -259,13 +202,13 @@ async def test_a_shutdown_while_the_store_hangs_ends_in_time(w: World) -> None:
         store.before = wait
     campaign = client.leader_election("main").campaign()
     await w.enter(campaign)
-    await pause(w)
+    await let_go_on(w)
     began = time.monotonic()
     await w.leave(campaign)
     assert time.monotonic() - began < 4
     hangs.set()
-    store.before = lambda _: None
-    await eventually(w, lambda: who_leads(w) is None)
+    heal(store)
+    await until(w, lambda: who_leads(w) is None)
 
 
 @in_both_worlds
@@ -278,12 +221,12 @@ async def test_who_resigns_lets_the_others_come_first(w: World) -> None:
     await w.get(a.wait())
     assert b.resign() is False
     await w.enter(b)
-    await until_queued(w, other)
+    await until_queued(w, "main", 1, "leader")
     assert a.resign() is True
     assert not a.is_leader()
     assert await w.get(b.wait()) is True
-    await moving(w, lambda: w.clock.now() > 1003)
-    await until_queued(w, other)
+    await time_passes(w, lambda: w.clock.now() > 1003)
+    await until_queued(w, "main", 1, "leader")
     await w.leave(b)
     assert await w.get(a.wait()) is True
     await w.leave(a)
@@ -292,15 +235,14 @@ async def test_who_resigns_lets_the_others_come_first(w: World) -> None:
 
 @in_both_worlds
 async def test_who_resigned_stands_again_only_after_a_pause(w: World) -> None:
-    """Also others than those that wait already have their chance."""
     campaign = w.client.leader_election("main").campaign()
     await w.enter(campaign)
     await w.get(campaign.wait())
     campaign.resign()
-    await eventually(w, lambda: who_leads(w) is None)
-    await pause(w, 0.1)
+    await until(w, lambda: who_leads(w) is None)
+    await let_go_on(w, 0.1)
     w.clock.advance(1.9)
-    await pause(w, 0.1)
+    await let_go_on(w, 0.1)
     assert not campaign.is_leader()
     w.clock.advance(0.6)
     assert await w.get(campaign.wait()) is True
@@ -309,7 +251,6 @@ async def test_who_resigned_stands_again_only_after_a_pause(w: World) -> None:
 
 @in_both_worlds
 async def test_resigning_in_on_started_is_noticed(w: World) -> None:
-    """The term has ended before anybody watches it."""
     diary = Diary()
     told = diary.of("a")
 
@@ -321,7 +262,7 @@ async def test_resigning_in_on_started_is_noticed(w: World) -> None:
     leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
     campaign = leader.campaign()
     await w.enter(campaign)
-    await moving(w, lambda: len(diary.told) == 5)
+    await time_passes(w, lambda: len(diary.told) == 5)
     assert await w.get(campaign.wait()) is True
     await w.leave(campaign)
     assert diary.told == ["a starts", "a stops"] * 3
@@ -372,7 +313,7 @@ async def test_leaving_a_guarded_block_tells_of_the_terms_end(w: World) -> None:
     with pytest.raises(LeaseLost, match="its leader resigned"):
         await w.leave(block)
     assert term.lost
-    await moving(w, campaign.is_leader)
+    await time_passes(w, campaign.is_leader)
     block = campaign.guard()
     await w.enter(block)
     campaign.resign()
@@ -389,7 +330,7 @@ async def test_a_guarded_body_is_cancelled_and_waited_for_before_anybody_else_le
     async with w.client.leader_election("main", **diary.of("a")).campaign() as a:
         await a.wait()
         async with other.leader_election("main", **diary.of("b")).campaign() as b:
-            await until_queued(w, other)
+            await until_queued(w, "main", 1, "leader")
             with pytest.raises(LeaseLost):
                 async with a.guard():
                     a.resign()
@@ -443,7 +384,7 @@ def test_a_loop_that_ends_takes_its_campaign_along() -> None:
         assert time.monotonic() < end
 
 
-async def test_leaving_by_a_cancellation_hands_over_too(client: dibs.Client) -> None:
+async def test_leaving_by_a_cancellation_hands_over_too(client: Client) -> None:
     leader = client.leader_election("main")
     begun = asyncio.Event()
 

@@ -1,75 +1,138 @@
-"""Who waits for each other is told: the right one, and all of it."""
+"""Deadlocks: the right waiter gives way, it learns why, and nobody else does."""
 
 import asyncio
 import pickle
 import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dibs import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.core.names import fingerprint, wait_key
-from dibs.locks.deadlock import DeadlockDetector
-from dibs.model import Inspect, Status
-from tests.locks.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
+from dibs.locks.deadlock import DeadlockDetector, Wait, _in_the_way
+from dibs.model import MANY, Inspect, Status, Waiter
+from dibs.model import Holder as Hold
 from tests.locks.test_queue import FullStore
-from tests.locks.waits import pause, time_passes, until, until_queued
+from tests.locks.waits import Beside, Holder, pause, time_passes, until, until_queued
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
 
-@in_both_worlds
-async def test_of_two_processes_the_one_that_began_last_gives_way(w: World) -> None:
-    one, two = w.client, w.another()
-    crossers = await ring(
-        w,
-        (one.lock("a", label="one"), one.lock("b", label="one")),
-        (two.lock("b", label="two"), two.lock("a", label="two")),
-    )
-    assert await time_passes(w, all_done(crossers)) < 4
-    assert await outcomes(crossers) == [None, Deadlock]
-    error = await crossers[1].beside.error()
-    assert isinstance(error, Deadlock)
-    told = str(error)
-    assert "/two holds b and waits for a; " in told
-    assert "/one holds a and waits for b: none of these waits can end" in told
-    assert error.key == b"lock:a"
-    assert crossers[1].left
-    assert {holder.token for holder in error.holders} == {each.held.token for each in crossers}
-    assert str(pickle.loads(pickle.dumps(error))) == told
-    await nothing_left(w, *crossers)
-    assert (await w.get(w.client.status("a"))).waiting == 0
+class Crosser:
+    """Holds one thing, waits for another, and gives both up; beside the test."""
+
+    def __init__(self, w: World, first: Any, second: Any, **asked: Any) -> None:
+        self._w, self.first, self.second, self._asked = w, first, second, asked
+        self.held: Any = None
+        self.may_go = False
+        self.left: bool | None = None
+        """It was out of the queue when its wait failed."""
+        self.beside = Beside(w, self._cross)
+
+    async def _cross(self) -> None:
+        get = self._w.get
+        self.held = await get(self.first.acquire())
+        try:
+            await until(self._w, lambda: self.may_go)
+            lease = await get(self.second.acquire(**self._asked))
+            await get(lease.release())
+        except Deadlock:
+            waiters = (await get(self.second.status())).waiters
+            self.left = all(waiter.owner != self.held.owner for waiter in waiters)
+            raise
+        finally:
+            await get(self.held.release())
+
+    async def holds(self) -> None:
+        await until(self._w, lambda: self.held is not None)
+
+    async def waits(self, behind: int = 0) -> None:
+        """Let it wait for its second thing, until it is in the queue."""
+        self.may_go = True
+        kind, _, name = self.second.key.decode().partition(":")
+        await until_queued(self._w, name, behind + 1, kind)
+        self._w.clock.advance(0.1)
+
+    @property
+    def done(self) -> bool:
+        return self.beside.done
+
+    @property
+    def advert(self) -> bytes:
+        """The key under which it tells others what it waits for."""
+        return wait_key(fingerprint(self.held._id))
 
 
-@in_both_worlds
-async def test_of_two_tasks_or_threads_of_one_client(w: World) -> None:
-    c = w.client
-    crossers = await ring(w, (c.lock("a"), c.lock("b")), (c.lock("b"), c.lock("a")))
-    names = [getattr(me, "name", None) or me.get_name() for me in (c.held._me for c in crossers)]
-    await time_passes(w, all_done(crossers))
-    assert await outcomes(crossers) == [None, Deadlock]
-    told = str(await crossers[1].beside.error())
-    assert f" ({names[1]}) holds b and waits for a; " in told
-    assert f" ({names[0]}) holds a and waits for b: " in told
-    await nothing_left(w, *crossers)
+async def ring(w: World, *pairs: tuple[Any, Any], **asked: Any) -> list[Crosser]:
+    """Each holds its first, then each waits for its second, one after the other."""
+    crossers = [Crosser(w, first, second, **asked) for first, second in pairs]
+    for each in crossers:
+        await each.holds()
+    for each in crossers:
+        await each.waits()
+    return crossers
 
 
-@in_both_worlds
-async def test_a_longer_circle_is_named_in_full(w: World) -> None:
-    names = "abcde"
-    clients = [w.another() for _ in names]
-    pairs = [
-        (client.lock(mine, label=f"p{mine}"), client.lock(theirs, label=f"p{mine}"))
-        for client, mine, theirs in zip(clients, names, names[1:] + names[0], strict=True)
+async def two(w: World, **options: Any) -> list[Crosser]:
+    """Two clients that wait for each other's lock."""
+    one, other = w.client, w.another()
+    pairs = [("a", "b", one), ("b", "a", other)]
+    return await ring(w, *((c.lock(x, **options), c.lock(y, **options)) for x, y, c in pairs))
+
+
+async def all_end(w: World, crossers: Sequence[Crosser]) -> list[type[BaseException] | None]:
+    """Let time pass until all are done; how each ended. No advert stands for what they held."""
+    await time_passes(w, lambda: all(each.done for each in crossers))
+    errors = [await each.beside.error() for each in crossers]
+    await nothing_left(w, crossers)
+    return [None if error is None else type(error) for error in errors]
+
+
+async def nothing_left(w: World, crossers: Sequence[Crosser]) -> None:
+    for each in crossers:
+        await until(w, lambda each=each: not w.ask(Inspect(each.advert)).holders)  # type: ignore[misc]
+
+
+def chain(w: World, names: str, *, clients: int, **options: Any) -> list[tuple[Any, Any]]:
+    """Each holds its letter and wants the next one's, the last the first's."""
+    owners = [w.another() for _ in range(clients)]
+    return [
+        tuple(owners[n % clients].lock(name, label=f"p{names[n]}", **options) for name in pair)
+        for n, pair in enumerate(zip(names, names[1:] + names[0], strict=True))
     ]
-    crossers = await ring(w, *pairs)
-    await time_passes(w, all_done(crossers))
-    assert await outcomes(crossers) == [None] * 4 + [Deadlock]
-    told = str(await crossers[-1].beside.error())
-    assert [told.index(f"/p{name} holds {name} and waits") for name in "eabcd"] == sorted(
-        told.index(f"/p{name} holds {name} and waits") for name in names
-    )
-    await nothing_left(w, *crossers)
+
+
+SHAPES: dict[str, Callable[[World], list[tuple[Any, Any]]]] = {
+    "two clients": lambda w: chain(w, "ab", clients=2),
+    "tasks or threads of one client": lambda w: chain(w, "ab", clients=1),
+    "five clients": lambda w: chain(w, "abcde", clients=5),
+    "reentrant": lambda w: chain(w, "ab", clients=2, reentrant=True),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@in_both_worlds
+async def test_the_one_that_began_to_wait_last_gives_way(w: World, shape: str) -> None:
+    crossers = await ring(w, *SHAPES[shape](w))
+    last = crossers[-1]
+    assert await all_end(w, crossers) == [None] * (len(crossers) - 1) + [Deadlock]
+    error = await last.beside.error()
+    assert isinstance(error, Deadlock)
+    message = str(error)
+    for each in crossers:
+        mine, other = each.first.name, each.second.name
+        assert re.search(rf"/p{mine}( \(.+?\))? holds {mine} and waits for {other}", message)
+    assert "none of these waits can end" in message
+    assert error.key == last.second.key
+    assert {holder.token for holder in error.holders} == {each.held.token for each in crossers}
+    assert str(pickle.loads(pickle.dumps(error))) == message
+    assert last.left
+    again = Crosser(w, last.first, last.second)
+    again.may_go = True
+    assert await all_end(w, [again]) == [None], "it can begin again"
 
 
 @in_both_worlds
@@ -80,8 +143,7 @@ async def test_readers_and_writers_can_be_in_one(w: World) -> None:
         (one.rwlock("r").read(), one.rwlock("q").write()),
         (two.rwlock("q").read(), two.rwlock("r").write()),
     )
-    await time_passes(w, all_done(crossers))
-    assert await outcomes(crossers) == [None, Deadlock]
+    assert await all_end(w, crossers) == [None, Deadlock]
     assert "holds rwlock q and waits for rwlock r" in str(await crossers[1].beside.error())
 
 
@@ -103,161 +165,168 @@ async def test_several_readers_are_each_followed(w: World) -> None:
 
 @in_both_worlds
 async def test_two_circles_are_each_opened_once(w: World) -> None:
-    clients = [w.another() for _ in range(4)]
-    locks = [("a", "b"), ("b", "a"), ("c", "d"), ("d", "c")]
-    crossers = await ring(
-        w, *((c.lock(x), c.lock(y)) for c, (x, y) in zip(clients, locks, strict=True))
-    )
-    await time_passes(w, all_done(crossers))
-    assert await outcomes(crossers) == [None, Deadlock, None, Deadlock]
+    pairs = [*chain(w, "ab", clients=2), *chain(w, "cd", clients=2)]
+    assert await all_end(w, await ring(w, *pairs)) == [None, Deadlock, None, Deadlock]
 
 
-async def knot(w: World, order: str) -> dict[str, Any]:
-    """`t` waits for two readers, `p` and `q`, and each of them waits for it; how each ended."""
-    clients = {name: w.another() for name in order}
-    pairs = {
-        name: (c.lock("a"), c.rwlock("r").write())
-        if name == "t"
-        else (c.rwlock("r").read(), c.lock("a"))
-        for name, c in clients.items()
-    }
-    crossers = [Crosser(w, *pairs[name]) for name in order]
+@pytest.mark.parametrize(
+    ("order", "ends"),
+    [
+        ("pqt", [None, None, Deadlock]),
+        ("tpq", [None, Deadlock, Deadlock]),
+        ("ptq", [None, Deadlock]),  # `q` may give way too: that depends on who looks first
+    ],
+)
+@in_both_worlds
+async def test_of_two_circles_through_one_task_each_is_opened(
+    w: World, order: str, ends: list[type[BaseException] | None]
+) -> None:
+    """`t` waits for two readers, `p` and `q`, and each of them waits for it."""
+    crossers, queued = [], {"a": 0, "r": 0}
+    for name in order:
+        lock, rwlock = (c := w.another()).lock("a"), c.rwlock("r")
+        pair = (lock, rwlock.write()) if name == "t" else (rwlock.read(), lock)
+        crossers.append(Crosser(w, *pair))
     for each in crossers:
-        await until(w, lambda each=each: each.held is not None)  # type: ignore[misc]
-    queued = {"a": 0, "r": 0}
-    for name, each in zip(order, crossers, strict=True):
-        each.may_go = True
-        key = "r" if name == "t" else "a"
-        queued[key] += 1
-        await until_queued(w, key, queued[key], "rwlock" if name == "t" else "lock")
-        w.clock.advance(0.1)
-    await time_passes(w, all_done(crossers))
-    found = dict(zip(order, await outcomes(crossers), strict=True))
-    await nothing_left(w, *crossers)
-    return found
+        await each.holds()
+    for each in crossers:
+        await each.waits(behind=queued[each.second.name])
+        queued[each.second.name] += 1
+    assert (await all_end(w, crossers))[: len(ends)] == ends
 
 
-@in_both_worlds
-async def test_the_youngest_of_two_circles_through_one_task_opens_both(w: World) -> None:
-    assert await knot(w, "pqt") == {"p": None, "q": None, "t": Deadlock}
-
-
-@in_both_worlds
-async def test_two_circles_that_only_the_oldest_has_in_common_are_each_opened(w: World) -> None:
-    assert await knot(w, "tpq") == {"t": None, "p": Deadlock, "q": Deadlock}
-
-
-@in_both_worlds
-async def test_whoever_is_not_the_youngest_of_one_circle_gives_way_in_the_other(w: World) -> None:
-    found = await knot(w, "ptq")  # `q` may or may not have to, as that depends on who looks first
-    assert (found["p"], found["t"]) == (None, Deadlock)
-
-
-async def test_whoever_waited_for_a_place_in_the_queue_has_waited_since_then() -> None:
+async def test_a_wait_for_a_place_in_the_queue_counts_from_its_start() -> None:
     w = World("async")
     store = FullStore(w)
     one, two = w.another(store), w.another()
     older = Crosser(w, one.lock("b", ttl=60), one.lock("a", ttl=60))
     younger = Crosser(w, two.lock("a", ttl=60), two.lock("b", ttl=60))
-    await until(w, lambda: older.held is not None and younger.held is not None)
+    await older.holds()
+    await younger.holds()
     older.may_go = True
     await until(w, lambda: store.refused > 0)
     w.clock.advance(0.5)
-    younger.may_go = True
-    await until_queued(w, "b", 1)
-    w.clock.advance(0.25)
+    await younger.waits()
+    w.clock.advance(0.15)
     store.full = False
-    await time_passes(w, all_done([older, younger]))
-    assert await outcomes([older, younger]) == [None, Deadlock]
+    assert await all_end(w, [older, younger]) == [None, Deadlock]
 
 
 @in_both_worlds
-async def test_who_gives_way_can_begin_again(w: World) -> None:
+async def test_members_of_an_allof_can_be_in_one(w: World) -> None:
+    """It holds the first of its keys, and waits for the second."""
     one, two = w.client, w.another()
-    crossers = await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("a")))
-    await time_passes(w, all_done(crossers))
-    again = Crosser(w, two.lock("b"), two.lock("a"))
-    again.may_go = True
-    await time_passes(w, lambda: again.done)
-    await again.beside.result()
+    last = await w.get(two.lock("b").acquire())
+    taking = Holder(w, w.module.AllOf(one.lock("a"), one.lock("b")))
+    await until_queued(w, "b")
+    w.clock.advance(0.1)
+
+    async def back_to_front() -> None:
+        last.adopt()
+        await w.get(two.lock("a").acquire())
+
+    waiting = Beside(w, back_to_front)
+    await time_passes(w, lambda: waiting.done)
+    assert isinstance(await waiting.error(), Deadlock)
+    await w.get(last.release())
+    await time_passes(w, lambda: taking.settled)
+    await taking.lets_go()
+
+
+@in_both_worlds
+async def test_who_waits_to_upgrade_can_be_in_one(w: World) -> None:
+    """It reads, and waits for another reader to leave, who waits for a lock that it holds."""
+    get, one, two = w.get, w.client, w.another()
+    reading: Any = None
+    may_go = False
+
+    async def upgrade() -> None:
+        nonlocal reading
+        lock = await get(one.lock("a").acquire())
+        reading = await get(one.rwlock("r").read().acquire())
+        try:
+            await until(w, lambda: may_go)
+            await get(reading.upgrade())
+        finally:
+            await get(reading.release())
+            await get(lock.release())
+
+    upgrading = Beside(w, upgrade)
+    await until(w, lambda: reading)
+    crossers = await ring(w, (two.rwlock("r").read(), two.lock("a")))
+    may_go = True
+    await until_queued(w, "r", 1, "rwlock")
+    await time_passes(w, lambda: upgrading.done)
+    error = await upgrading.error()
+    assert isinstance(error, Deadlock)
+    assert "holds a and waits for rwlock r" in str(error)
+    assert await all_end(w, crossers) == [None]
+    assert not (await get(w.client.status("r", "rwlock"))).waiters
+
+
+# -- no circle --------------------------------------------------------------------------------------
 
 
 @in_both_worlds
 async def test_a_chain_is_no_circle(w: World) -> None:
-    one, two = w.client, w.another()
-    end = await w.get(w.another().lock("c").acquire())
+    """Nor is an upgrade that waits for long."""
+    one, two, third = w.client, w.another(), w.another()
+    end = await w.get(third.lock("c").acquire())
+    reader = await w.get(third.rwlock("r").read().acquire())
     crossers = await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("c")))
+
+    async def upgrade() -> None:
+        lease = await w.get(w.client.rwlock("r").read().acquire())
+        await w.get(lease.upgrade())
+        await w.get(lease.release())
+
+    upgrading = Beside(w, upgrade)
+    await until_queued(w, "r", 1, "rwlock")
     for _ in range(60):
         w.clock.advance(0.5)
         await pause(w)
-    assert not any(each.done for each in crossers)
+    assert not any(each.done for each in (*crossers, upgrading))
+    listed = one.list()
+    found = [each async for each in listed] if w.is_async else list(listed)
+    kinds = {each.key.partition(b":")[0] for each in found}
+    assert kinds == {b"lock", b"rwlock"}, "no list shows the adverts"
     await w.get(end.release())
-    await time_passes(w, all_done(crossers))
-    assert await outcomes(crossers) == [None, None]
-    await nothing_left(w, *crossers)
+    await w.get(reader.release())
+    assert await all_end(w, crossers) == [None, None]
+    await time_passes(w, lambda: upgrading.done)
+    await upgrading.result()
 
 
 @in_both_worlds
 async def test_it_can_be_switched_off(w: World) -> None:
     one, two = w.client, w.another()
     off = {"detect_deadlocks": False}
-    crossers = await ring(
-        w,
-        (one.lock("a"), one.lock("b", **off)),
-        (two.lock("b"), two.lock("a", **off)),
-        wait=8,
-    )
-    await time_passes(w, all_done(crossers))
-    assert AcquireTimeout in await outcomes(crossers)
-    assert Deadlock not in await outcomes(crossers)
+    pairs = [(one.lock("a"), one.lock("b", **off)), (two.lock("b"), two.lock("a", **off))]
+    ends = await all_end(w, await ring(w, *pairs, wait=8))
+    assert AcquireTimeout in ends
+    assert Deadlock not in ends
 
 
 @in_both_worlds
-async def test_a_time_out_withdraws_what_was_told(w: World) -> None:
-    one = w.client
+async def test_a_time_out_withdraws_the_advert(w: World) -> None:
     end = await w.get(w.another().lock("b").acquire())
-    crossers = await ring(w, (one.lock("a"), one.lock("b")), wait=6)
-    advert = wait_key(fingerprint(crossers[0].held._id))
-    seen = 0
-    while not crossers[0].done:
-        w.clock.advance(0.25)
-        await pause(w)
-        seen += len((await ask(w.client, Inspect(advert))).holders)
-    assert seen, "it was told while it waited"
-    assert await outcomes(crossers) == [AcquireTimeout]
-    await nothing_left(w, *crossers)
+    crossers = await ring(w, (w.client.lock("a"), w.client.lock("b")), wait=6)
+    await time_passes(w, lambda: w.ask(Inspect(crossers[0].advert)).holders)
+    assert await all_end(w, crossers) == [AcquireTimeout]
     await w.get(end.release())
 
 
-@in_both_worlds
-async def test_no_list_shows_what_is_told(w: World) -> None:
-    one = w.client
-    end = await w.get(w.another().lock("b").acquire())
-    crossers = await ring(w, (one.lock("a"), one.lock("b")))
-    advert = wait_key(fingerprint(crossers[0].held._id))
-    while not (await ask(w.client, Inspect(advert))).holders:
-        w.clock.advance(0.25)
-        await pause(w)
-    listed = one.list()
-    found = [each async for each in listed] if w.is_async else list(listed)
-    assert sorted(each.key for each in found) == [b"lock:a", b"lock:b"]
-    await w.get(end.release())
-    await crossers[0].beside.result()
-
-
-async def test_a_cancelled_wait_withdraws_what_was_told() -> None:
+async def test_a_cancelled_wait_withdraws_the_advert() -> None:
     w = World("async")
     end = await w.another().lock("b").acquire()
     crossers = await ring(w, (w.client.lock("a"), w.client.lock("b")))
-    for _ in range(8):
-        w.clock.advance(0.25)
-        await pause(w)
+    await time_passes(w, lambda: w.ask(Inspect(crossers[0].advert)).holders)
     task = crossers[0].beside._task
     assert task is not None
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await nothing_left(w, *crossers)
+    await nothing_left(w, crossers)
     await end.release()
 
 
@@ -335,3 +404,109 @@ async def test_many_who_take_two_in_the_same_order_are_never_told_of_a_circle() 
         await time_passes(w, lambda: all(task.done() for task in tasks), step=0.5)
         await asyncio.gather(*tasks)
     assert store_reads > 20, "nobody looked, so nothing was shown"
+
+
+# -- what a search believes -------------------------------------------------------------------------
+
+
+async def test_a_circle_that_was_opened_between_the_readings_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = World("async")
+    crossers: list[Crosser] = []
+    opened, find = False, DeadlockDetector._find
+
+    async def reading(self: DeadlockDetector, wait: Wait) -> Any:
+        nonlocal opened
+        found = await find(self, wait)
+        youngest = found and found[-1].record.began == max(step.record.began for step in found)
+        if youngest and not opened:
+            opened = True
+            await crossers[0].held.release()
+        return found
+
+    monkeypatch.setattr(DeadlockDetector, "_find", reading)
+    crossers += await two(w)
+    assert await all_end(w, crossers) == [None, None]
+    assert opened
+
+
+@pytest.mark.parametrize("what", ["hold", "advert"])
+async def test_one_of_other_leases_of_the_same_keys_is_another(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """What is held was given up and taken again between the readings: it never stood at one time."""
+    w = World("async")
+    readings, find = 0, DeadlockDetector._find
+
+    async def reading(self: DeadlockDetector, wait: Wait) -> Any:
+        nonlocal readings
+        found = await find(self, wait)
+        if found is None or max(step.record.began for step in found) > found[-1].record.began:
+            return found
+        readings += 1
+        if readings != 2:
+            return found
+        first, *rest = found
+        if what == "hold":
+            first = first._replace(hold=replace(first.hold, lease="another"))
+        else:
+            first = first._replace(record=first.record._replace(lease="another"))
+        return (first, *rest)
+
+    monkeypatch.setattr(DeadlockDetector, "_find", reading)
+    crossers = await two(w)
+    await time_passes(w, lambda: readings == 2)
+    assert not any(each.done for each in crossers)
+    assert await all_end(w, crossers) == [None, Deadlock]
+    assert readings == 4, "it was read twice again, and stood"
+
+
+async def test_a_grant_that_comes_as_it_begins_to_look_is_not_missed() -> None:
+    w = World("async")
+    end = await w.another().lock("b", ttl=600).acquire()
+    crossers = await ring(w, (w.client.lock("a", ttl=600), w.client.lock("b", ttl=600)))
+    for _ in range(20):
+        await pause(w)
+    await end.release()  # it is pushed, and before the push is read …
+    w.clock.advance(1)  # … the time has come to look
+    await crossers[0].beside.result()
+
+
+PLACE = Waiter("place", "me", 1, 0, 1.0)
+
+
+def holder(units: int = 1, state: Any = "held") -> Hold:
+    return Hold("fp", "they", 7, units, (), 1.0, 1.0, "", state)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "wanted", "hold", "counts"),
+    [
+        (1, 1, holder(), True),
+        (1, 1, holder(state="unclaimed"), True),
+        (1, 1, holder(state="retained"), False),  # it ends by itself
+        (1, 1, holder(state="revoked"), False),
+        (2, 1, holder(), False),  # another one's leaving would do
+        (2, 2, holder(), True),
+        (4, 2, holder(2), False),
+        (4, 2, holder(3), True),
+        (MANY, MANY, holder(), True),  # a writer waits for each reader
+        (MANY, 1, holder(), False),  # a reader waits in the queue behind a writer, not for readers
+        (MANY, 1, holder(MANY), True),
+    ],
+)
+def test_only_who_must_leave_is_in_the_way(
+    capacity: int, wanted: int, hold: Holder, counts: bool
+) -> None:
+    status = Status(b"k", capacity, (hold,), (PLACE,), 1)
+    assert bool(_in_the_way(status, Wait(b"k", wanted, "place"), is_ours=False)) is counts
+
+
+def test_who_is_no_longer_in_the_queue_waits_for_nobody() -> None:
+    gone = Wait(b"k", 1, "another")
+    few, many = (Status(b"k", 1, (holder(),), (PLACE,), waiting) for waiting in (1, 200))
+    assert not _in_the_way(few, gone, is_ours=False)
+    assert not _in_the_way(few, gone, is_ours=True)
+    assert not _in_the_way(many, gone, is_ours=False), "it may have left its advert behind"
+    assert _in_the_way(many, gone, is_ours=True), "behind those who are named"

@@ -3,18 +3,48 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import dibs
 import dibs.sync
-from dibs import LeaderConfig, LeaseLost, Reentrant, UnsafeTiming
+from dibs import BackendUnavailable, Client, LeaderConfig, LeaseLost, Reentrant, UnsafeTiming
 from dibs.core.timing import trusted
 from dibs.model import Command, Renew
+from dibs.session import StoreSession
 from dibs.testing import ManualClock
-from tests.locks.elections import Diary, away, eventually, moving, outage, site, who_leads
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.waits import time_passes, until
+from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
+
+
+def who_leads(w: World, name: str = "main") -> Any:
+    """As another process sees it, whatever becomes of the tasks here."""
+    client = dibs.sync.Client(StoreSession(w.store, clock=w.clock))
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(client.leader_election(name).who).result()
+
+
+class Diary:
+    """What the callbacks of several candidates were told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.tokens: list[int] = []
+
+    def of(self, who: str) -> dict[str, Any]:
+        """The callbacks of one of them."""
+
+        def started(term: Any) -> None:
+            assert not term.lost
+            self.told.append(f"{who} starts")
+            self.tokens.append(term.token)
+
+        def stopped(term: Any) -> None:
+            self.told.append(f"{who} stops")
+
+        return {"on_started": started, "on_stopped": stopped}
 
 
 @in_both_worlds
@@ -50,7 +80,7 @@ async def test_it_renews_every_retry_for_as_long_as_it_leads(w: World) -> None:
 
 
 @in_both_worlds
-async def test_it_is_believed_in_until_renew_deadline_and_no_longer(w: World) -> None:
+async def test_it_leads_until_renew_deadline_and_no_longer(w: World) -> None:
     store, client = site(w)
     leader = client.leader_election("main", ttl=15, renew_deadline=10, retry=2)
     term = await w.enter(leader)
@@ -118,27 +148,21 @@ async def test_callbacks_come_in_order_and_their_errors_harm_nobody(
 
 
 @in_both_worlds
-async def test_on_stopped_is_called_once_also_after_a_loss(w: World) -> None:
+async def test_on_stopped_is_called_once_and_only_after_a_start(w: World) -> None:
     diary = Diary()
-    leader = w.client.leader_election("main", **diary.of("a"))
+    store, client = site(w, connect_timeout=0)
+    leader = client.leader_election("main", **diary.of("a"))
+    with outage(store), pytest.raises(BackendUnavailable):
+        await w.enter(leader)
+    assert diary.told == []
     await w.enter(leader)
+    with pytest.raises(Reentrant):
+        await w.enter(leader)
     await w.get(w.client.revoke("main", kind="leader", reason="enough"))
     w.clock.advance(3)
     with pytest.raises(LeaseLost, match="enough"):
         await w.leave(leader)
     assert diary.told == ["a starts", "a stops"]
-
-
-@in_both_worlds
-async def test_without_a_start_nothing_stops(w: World) -> None:
-    diary = Diary()
-    store, client = site(w, connect_timeout=0)
-    leader = client.leader_election("main", **diary.of("a"))
-    store.before = away
-    with pytest.raises(dibs.BackendUnavailable):
-        await w.enter(leader)
-    store.before = lambda _: None
-    assert diary.told == []
 
 
 @in_both_worlds
@@ -160,9 +184,23 @@ async def test_resigning_ends_the_term_from_anywhere(w: World) -> None:
     await w.leave(leader)
 
 
-async def test_the_body_is_cancelled_when_the_term_ends(
-    client: dibs.Client, clock: ManualClock
-) -> None:
+@in_both_worlds
+async def test_resigning_in_on_started_ends_the_term_before_its_body(w: World) -> None:
+    diary = Diary()
+    told = diary.of("a")
+
+    def started(term: Any) -> None:
+        told["on_started"](term)
+        leader.resign()
+
+    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
+    with pytest.raises(LeaseLost, match="resigned"):
+        await w.enter(leader)
+    assert diary.told == ["a starts", "a stops"]
+    await until(w, lambda: who_leads(w) is None)
+
+
+async def test_the_body_is_cancelled_when_the_term_ends(client: Client, clock: ManualClock) -> None:
     leader = client.leader_election("main")
     loop = asyncio.get_running_loop()
     for lose, reason in ((leader.resign, "resigned"), (client.session.keeper.close, "closed")):
@@ -176,15 +214,7 @@ async def test_the_body_is_cancelled_when_the_term_ends(
     assert task.cancelling() == 0
 
 
-async def test_a_stalled_loop_leads_on_since_its_keeper_renews(
-    client: dibs.Client, clock: ManualClock
-) -> None:
-    async with client.leader_election("main") as term:
-        clock.advance(60)  # and the loop has no turn meanwhile
-        term.ensure(needs=7)
-
-
-async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: dibs.Client) -> None:
+async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: Client) -> None:
     told: list[str] = []
 
     async def started(term: dibs.Term) -> None:
@@ -204,7 +234,7 @@ async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: dibs.Clien
         dibs.LeaderElection("main", on_started="start")  # type: ignore[arg-type]
 
 
-async def test_cancelled_in_on_started_it_leaves_nothing(client: dibs.Client) -> None:
+async def test_cancelled_in_on_started_it_leaves_nothing(client: Client) -> None:
     async def started(term: dibs.Term) -> None:
         await asyncio.sleep(3600)
 
@@ -215,15 +245,6 @@ async def test_cancelled_in_on_started_it_leaves_nothing(client: dibs.Client) ->
                 pytest.fail("it never led")
     while await leader.who() is not None:
         await asyncio.sleep(0.001)
-
-
-@in_both_worlds
-async def test_who_leads_does_not_stand_again(w: World) -> None:
-    leader = w.client.leader_election("main")
-    await w.enter(leader)
-    with pytest.raises(Reentrant):
-        await w.enter(leader)
-    await w.leave(leader)
 
 
 @in_both_worlds
@@ -321,7 +342,7 @@ async def test_run_passes_on_what_is_not_its_own_loss(w: World) -> None:
 
 
 async def test_run_without_a_function_leads_until_it_is_cancelled(
-    client: dibs.Client,
+    client: Client,
 ) -> None:
     leader = client.leader_election("main")
     ready = asyncio.get_running_loop().create_future()
@@ -346,13 +367,13 @@ async def test_run_waits_for_an_outage_to_end() -> None:
         w.clock.advance(1)
         await asyncio.sleep(0.001)
     assert not task.done()
-    store.before = lambda _: None
-    await moving(w, task.done)
+    heal(store)
+    await time_passes(w, task.done)
     assert await task == 1
 
 
 async def test_its_function_is_cancelled_and_called_again(
-    client: dibs.Client, clock: ManualClock
+    client: Client, clock: ManualClock
 ) -> None:
     leader = client.leader_election("main")
     seen: list[str] = []
@@ -415,34 +436,3 @@ def test_what_is_not_given_scales_with_what_is(module: Any) -> None:
     ):
         leader = module.LeaderElection("main", **given)
         assert (leader.ttl, leader.renew_deadline, leader.retry) == pytest.approx(timing)
-
-
-def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_TTL", "1s")  # for locks
-    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "1m")
-    monkeypatch.setenv("DIBS_LEADER__MAIN__RETRY", "3s")
-    leader = dibs.LeaderElection("main")
-    assert (leader.ttl, leader.renew_deadline, leader.retry) == (60, 40, 3)
-    assert dibs.LeaderElection("main", retry=1).retry == 1
-    assert dibs.LeaderElection("main", env_load=False).ttl == 15
-    assert dibs.LeaderElection("other").ttl == 15
-    assert dibs.LeaderElection.from_config("main", LeaderConfig(ttl="20s")).ttl == 20
-    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "5s")
-    with pytest.raises(UnsafeTiming, match=r"^DIBS_LEADER__MAIN__TTL is '5s'; DIBS_L"):
-        dibs.LeaderElection("main")
-
-
-@in_both_worlds
-async def test_resigning_in_on_started_ends_the_term_before_its_body(w: World) -> None:
-    diary = Diary()
-    told = diary.of("a")
-
-    def started(term: Any) -> None:
-        told["on_started"](term)
-        leader.resign()
-
-    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
-    with pytest.raises(LeaseLost, match="resigned"):
-        await w.enter(leader)
-    assert diary.told == ["a starts", "a stops"]
-    await eventually(w, lambda: who_leads(w) is None)

@@ -1,4 +1,4 @@
-"""Leaders in processes: SIGTERM hands over, forks lead nothing. Torture holds what follows a kill."""
+"""Leaders in processes of their own: SIGTERM hands over, forks lead nothing."""
 
 import subprocess
 import sys
@@ -6,26 +6,29 @@ from pathlib import Path
 
 import pytest
 
-import dibs
 import dibs.sync
 from tests.runtime.scripts import run_script
 from tests.runtime.test_forks import IN_CHILD
 
-pytestmark = pytest.mark.once  # these kill processes, and take long
+pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
-RUNS = {
+LEADING = {
     "async": """
+import asyncio, sys, dibs
+
+async def lead(term):
+    print("leads", flush=True)
+    await asyncio.sleep(60)
+
 async def main():
     async with dibs.connect(sys.argv[1]) as client:
-        async def lead(term):
-            print("leads", flush=True)
-            await asyncio.sleep(60)
-
         print(await client.leader_election("main").run(lead), flush=True)
 
 asyncio.run(main())
 """,
     "sync": """
+import sys, time, dibs.sync
+
 def lead(term):
     print("leads", flush=True)
     time.sleep(60)
@@ -36,13 +39,11 @@ with dibs.sync.connect(sys.argv[1]) as client:
 }
 
 
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("world", RUNS)
-def test_sigterm_hands_over_and_ends_run(world: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", LEADING)
+def test_sigterm_hands_over_and_ends_run(side: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'leases.db'}"
-    script = "import asyncio, sys, time\nimport dibs, dibs.sync\n" + RUNS[world]
     with subprocess.Popen(
-        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LEADING[side], url], stdout=subprocess.PIPE, text=True
     ) as leader:
         assert leader.stdout is not None
         assert leader.stdout.readline() == "leads\n"
@@ -53,7 +54,6 @@ def test_sigterm_hands_over_and_ends_run(world: str, tmp_path: Path) -> None:
         assert client.leader_election("main").who() is None, "it has handed over"
 
 
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_a_forked_child_leads_nothing_and_ends_nothing(store: str, tmp_path: Path) -> None:
     url = "memory://forked" if store == "memory" else f"sqlite:///{tmp_path / 'leases.db'}"

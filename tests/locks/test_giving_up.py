@@ -1,4 +1,4 @@
-"""A cancelled or timed-out acquire leaves nothing behind, at whatever point that came."""
+"""A cancelled or timed-out acquire, upgrade or release leaves nothing behind, whenever that comes."""
 
 import asyncio
 import random
@@ -15,9 +15,11 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, AllOf, BackendUnavailable, Client, LeaseLost
-from dibs.model import Acquire, Command, Failed, Release, Reply, Status
+from dibs.core.names import fingerprint
+from dibs.model import MANY, Acquire, Command, Failed, Release, Reply, Status
 from dibs.session import StoreSession
 from dibs.stores.registry import store_for
+from dibs.testing import ManualClock
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
@@ -150,25 +152,46 @@ async def test_at_every_point_of_a_wait_in_the_queue(site: Site, several: bool, 
             await site.nothing_is_left(name)
 
 
-class Nothing:
-    """What is left to release of leases that were released."""
-
-    async def release(self) -> None: ...
-
-
-async def released(leases: Any) -> Nothing:
-    await leases.release()
-    return Nothing()
-
-
 async def test_at_every_point_of_a_release_of_several(site: Site) -> None:
     points = 0
     for turns in range(1, 20):  # at 0 the task would never begin
         names, lock = one_or_three(site.mine, next(site.names), several=True)
-        points += await cancel_after(released(await lock.acquire()), turns)
+        releasing = asyncio.ensure_future((await lock.acquire()).release())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        points += releasing.cancel()
+        await asyncio.wait([releasing])
         for name in names:
             await site.nothing_is_left(name)
     assert points > 1
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 2))
+async def test_at_every_point_of_an_upgrade(clock: ManualClock, turns: int) -> None:
+    store = TappedStore(clock=clock, turns=3)
+    client: Any = Client(StoreSession(store, clock=clock))
+    lock = client.rwlock("a")
+    reader = await asyncio.create_task(lock.read().acquire())
+    lease = await lock.read().acquire()
+    upgrade = asyncio.create_task(lease.upgrade())
+    for turn in range(turns):
+        await asyncio.sleep(0)
+        if turn == 40:  # it waits by now, and may go on
+            await reader.release()
+        clock.advance(0.001)
+    upgrade.cancel()
+    await asyncio.wait([upgrade])
+    clock.advance(1)
+    assert client.session.keeper.flush(5)
+    status = await lock.status()
+    assert status.waiting == 0
+    taken = {holder.lease: holder.units for holder in status.holders}
+    assert taken[fingerprint(lease._id)] == (MANY if lease.mode == "write" else 1)
+    lease.ensure()
+    await reader.release()
+    await lease.release()
+    assert not await lock.locked()
+    await client.close()
 
 
 async def test_a_thousand_cancellations_at_random_times_under_contention(site: Site) -> None:
@@ -211,7 +234,11 @@ async def test_a_thousand_time_outs_leave_nothing(site: Site) -> None:
         await site.nothing_is_left(name)
 
 
+# -- blocks whose task or thread is gone ------------------------------------------------------------
+
+
 TTL = 30.0
+
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "lock": lambda client: client.lock("a", ttl=TTL),
@@ -274,29 +301,21 @@ async def test_a_block_whose_task_failed_or_whose_thread_is_dead_is_renewed_no_m
 
 
 @in_both_worlds
-async def test_a_lease_that_no_block_holds_belongs_to_no_task_or_thread(w: World) -> None:
-    leases: list[Any] = []
-
-    async def body() -> None:
-        leases.append(await w.get(w.client.lock("a", ttl=TTL).acquire()))
-
-    await elsewhere(w, body())
-    w.clock.advance(10 * TTL)
-    leases[0].ensure()
-    await w.get(leases[0].release())
-
-
-@in_both_worlds
-async def test_a_lease_that_another_has_adopted_is_renewed_for_that_one(w: World) -> None:
+async def test_a_lease_without_a_block_or_adopted_is_renewed_when_its_task_is_gone(
+    w: World,
+) -> None:
     lock, leases = w.client.lock("a", ttl=TTL), list[Any]()
 
     async def body() -> None:
+        leases.append(await w.get(w.client.lock("bare", ttl=TTL).acquire()))
         leases.append(await w.enter(lock))
 
     await elsewhere(w, body())
-    leases[0].adopt()
+    leases[1].adopt()
     w.clock.advance(10 * TTL)
-    leases[0].ensure()
+    for lease in leases:
+        lease.ensure()
+    await w.get(leases[0].release())
     await w.leave(lock)
     leases.clear()
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+import dibs
+import dibs.sync
 from dibs import Client, Lease, LeaseLost
 from dibs.clock import SystemClock
 from dibs.model import Notification
@@ -19,8 +21,17 @@ from tests.locks.waits import cancelling
 
 FOR_EVER = 3600
 
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, **options: client.lock("a", **options),
+    "acquisition": lambda client, **options: client.lock("a", **options).acquire(),
+    "reentrant": lambda client, **options: client.lock("a", reentrant=True, **options),
+    "semaphore": lambda client, **options: client.semaphore("a", 2, **options),
+    "rwlock": lambda client, **options: client.rwlock("a", **options).write(),
+    "allof": lambda client, **options: dibs.AllOf(client.lock("b"), client.lock("a", **options)),
+    "leader": lambda client, **options: client.leader_election("a"),
+}
 
-type Lose = Callable[..., asyncio.Task[None]]
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 class InTheSameTurn(ForwardingReceiver):
@@ -35,60 +46,128 @@ class InTheSameTurn(ForwardingReceiver):
         assert self._keeper.flush(10)
 
 
+class Losing:
+    """Ends leases as soon as their holder waits in its body."""
+
+    def __init__(self, client: Client, clock: ManualClock) -> None:
+        self._client, self._clock = client, clock
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def revoke(self, *names: str, kind: Any = "lock") -> asyncio.Task[None]:
+        async def revoke() -> None:
+            for name in names:
+                await self._client.revoke(name, kind=kind, reason="a test")
+
+        self._tasks.append(asyncio.create_task(revoke()))
+        return self._tasks[-1]
+
+    def expire(self) -> None:
+        """All leases with a ttl of 10 s that are not renewed."""
+        asyncio.get_running_loop().call_soon(self._clock.advance, 9)
+
+    async def over(self) -> None:
+        await asyncio.gather(*self._tasks)
+
+
 @pytest.fixture
-async def lose(client: Client) -> Lose:
-    """Lose locks as soon as their holder waits in its body."""
+async def lose(client: Client, clock: ManualClock) -> AsyncIterator[Losing]:
     client.session.loop_runtime().receiver = InTheSameTurn(client)
-
-    async def revoke(*names: str) -> None:
-        for name in names:
-            await client.revoke(name, reason="a test")
-
-    return lambda *names: asyncio.create_task(revoke(*names))
+    losing = Losing(client, clock)
+    yield losing
+    await losing.over()
 
 
-async def test_the_task_inside_is_cancelled_and_told_why(client: Client, lose: Lose) -> None:
+def revoked_kind(kind: str) -> str:
+    return kind if kind in ("semaphore", "rwlock", "leader") else "lock"
+
+
+@EVERY_KIND
+async def test_the_task_inside_is_cancelled_and_the_block_raises(
+    client: Client, lose: Losing, kind: str
+) -> None:
     with pytest.raises(LeaseLost, match=r"it was revoked \(a test\)") as caught:
-        async with client.lock("a") as lease:
-            task = lose("a")
+        async with KINDS[kind](client) as lease:
+            lose.revoke("a", kind=revoked_kind(kind))
             await asyncio.sleep(FOR_EVER)
+    assert caught.value.key == f"{revoked_kind(kind)}:a".encode()
     assert caught.value.reason == lease.reason == "revoked"
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
     assert cancelling() == 0
-    await task
+    assert not await client.lock("b").locked(), "the other one is released"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "leader"])
 async def test_by_its_deadline_without_any_word_from_the_store(
-    client: Client, clock: ManualClock
+    client: Client, lose: Losing, kind: str
 ) -> None:
     with pytest.raises(LeaseLost) as caught:
-        async with client.lock("a", ttl=10, auto_renew=False):
-            asyncio.get_running_loop().call_soon(clock.advance, 9)
+        async with KINDS[kind](client, ttl=10, auto_renew=False):
+            lose.expire()
             await asyncio.sleep(FOR_EVER)
     assert caught.value.reason == "expired"
     assert cancelling() == 0
 
 
-async def test_an_entered_acquisition_and_an_entered_lease_are_alike(
-    client: Client, lose: Lose
+@EVERY_KIND
+async def test_the_bodys_own_exception_passes_with_a_note(
+    client: Client, lose: Losing, kind: str
 ) -> None:
-    with pytest.raises(LeaseLost):
-        async with client.lock("a").acquire():
-            task = lose("a")
+    with pytest.raises(ValueError, match="cleanup") as caught:
+        async with KINDS[kind](client):
+            lose.revoke("a", kind=revoked_kind(kind))
+            try:
+                await asyncio.sleep(FOR_EVER)
+            except asyncio.CancelledError:
+                raise ValueError("cleanup") from None
+    (note,) = caught.value.__notes__
+    assert "was lost" in note
+    assert cancelling() == 0
+    assert not await client.lock("b").locked()
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+async def test_somebody_elses_cancellation_is_never_swallowed(
+    client: Client, lose: Losing, kind: str, first: str
+) -> None:
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with KINDS[kind](client):
+            entered.set()
             await asyncio.sleep(FOR_EVER)
-    await task
-    lease = await client.lock("b").acquire()
-    with pytest.raises(LeaseLost):
-        async with lease:
-            task = lose("b")
-            await asyncio.sleep(FOR_EVER)
-    await task
+
+    task = asyncio.create_task(hold())
+    await entered.wait()
+    if first == "theirs":
+        task.cancel()
+        await lose.revoke("a", kind=revoked_kind(kind))
+    else:
+        await lose.revoke("a", kind=revoked_kind(kind))
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert task.cancelling() == 1
+    assert not await client.lock("b").locked()
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_loss_that_interrupts_nothing_is_raised_on_leaving(
+    client: Client, clock: ManualClock, raises: bool
+) -> None:
+    with pytest.raises(ValueError if raises else LeaseLost) as caught:
+        async with client.lock("a", ttl=10, auto_renew=False):
+            clock.advance(9)
+            if raises:
+                raise ValueError("mine")
+    assert not raises or "was lost" in caught.value.__notes__[0]
     assert cancelling() == 0
 
 
-async def test_a_bare_lease_cancels_nobody(client: Client, lose: Lose) -> None:
+async def test_a_bare_lease_cancels_nobody(client: Client, lose: Losing) -> None:
     lease = await client.lock("a").acquire()
-    await lose("a")
+    await lose.revoke("a")
     assert await lease.wait_lost()
     await asyncio.sleep(0)
     assert cancelling() == 0
@@ -97,104 +176,75 @@ async def test_a_bare_lease_cancels_nobody(client: Client, lose: Lose) -> None:
             pytest.fail("entering a lost lease raises")
 
 
-async def test_the_bodys_own_exception_passes_with_a_note(
-    client: Client, clock: ManualClock
-) -> None:
-    with pytest.raises(ValueError, match="mine") as caught:
-        async with client.lock("a", ttl=10, auto_renew=False):
-            clock.advance(9)
-            raise ValueError("mine")
-    assert "was lost" in caught.value.__notes__[0]
-    assert cancelling() == 0
-
-
-async def test_the_exception_of_a_cleanup_passes_with_a_note(client: Client, lose: Lose) -> None:
-    with pytest.raises(ValueError, match="cleanup") as caught:
-        async with client.lock("a"):
-            task = lose("a")
-            try:
-                await asyncio.sleep(FOR_EVER)
-            except asyncio.CancelledError:
-                raise ValueError("cleanup") from None
-    assert "was lost" in caught.value.__notes__[0]
-    assert cancelling() == 0
-    await task
-
-
-async def test_a_body_that_ends_in_silence_is_told_on_leaving(
-    client: Client, clock: ManualClock
-) -> None:
-    with pytest.raises(LeaseLost):
-        async with client.lock("a", ttl=10, auto_renew=False):
-            clock.advance(9)
-    assert cancelling() == 0
-
-
 async def test_a_body_that_swallows_the_cancellation_is_told_on_leaving(
-    client: Client, lose: Lose
+    client: Client, lose: Losing
 ) -> None:
     with pytest.raises(LeaseLost):
         async with client.lock("a"):
-            task = lose("a")
+            lose.revoke("a")
             try:
                 await asyncio.sleep(FOR_EVER)
             except asyncio.CancelledError:
                 await asyncio.sleep(0)
     assert cancelling() == 0
-    await task
 
 
-async def test_loss_in_a_finally_lets_it_run_and_tells(client: Client, lose: Lose) -> None:
-    cleaned: list[Lease] = []
-    with pytest.raises(LeaseLost):
-        async with client.lock("a") as lease:
-            try:
-                task = lose("a")
-            finally:
+async def test_a_body_that_swallowed_theirs_and_ours_is_told_all_the_same(
+    client: Client, lose: Losing
+) -> None:
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with client.lock("a"):
+            entered.set()
+            for _ in range(3):
                 try:
-                    await asyncio.sleep(FOR_EVER)
-                finally:
-                    cleaned.append(lease)
-    assert cleaned == [lease]
-    assert cancelling() == 0
-    await task
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    pass
+
+    task = asyncio.create_task(hold())
+    await entered.wait()
+    await lose.revoke("a")
+    task.cancel()
+    with pytest.raises(LeaseLost):
+        await task
+    assert task.cancelling() == 1, "theirs is not ours to take back"
 
 
-async def test_loss_once_the_body_is_over_interrupts_nothing(client: Client, lose: Lose) -> None:
+async def test_loss_once_the_body_is_over_interrupts_nothing(client: Client, lose: Losing) -> None:
     lock = client.lock("a")
     for _ in range(3):
         async with lock:
             pass
-        await lose("a")
+        await lose.revoke("a")
         await asyncio.sleep(0)
     assert cancelling() == 0
 
 
 @pytest.mark.parametrize("lost", [["outer"], ["inner"], ["outer", "inner"], ["inner", "outer"]])
 async def test_nested_leases_raise_for_the_outermost_that_was_lost(
-    client: Client, lose: Lose, lost: list[str]
+    client: Client, lose: Losing, lost: list[str]
 ) -> None:
     raised: list[object] = []
-    task = None
     try:
         async with client.lock("outer"):
             try:
                 async with client.lock("inner"):
-                    task = lose(*lost)
+                    lose.revoke(*lost)
                     await asyncio.sleep(FOR_EVER)
             except LeaseLost as error:
                 raised.append(error.key)
                 assert cancelling() == 0
     except LeaseLost as error:
         raised.append(error.key)
-    assert task is not None
-    await task
     assert raised == [b"lock:outer" if "outer" in lost else b"lock:inner"]
     assert cancelling() == 0
 
 
-async def test_what_was_cancelled_before_is_counted_from_there(client: Client, lose: Lose) -> None:
-    """A cancellation from before the block belongs to somebody else, and stays."""
+async def test_a_cancellation_from_before_the_block_stays_counted(
+    client: Client, lose: Losing
+) -> None:
     begun = asyncio.Event()
 
     async def worker() -> str:
@@ -205,7 +255,7 @@ async def test_what_was_cancelled_before_is_counted_from_there(client: Client, l
             pass  # it cleans up under a lock, with its cancellation still counted
         try:
             async with client.lock("cleanup"):
-                lose("cleanup")
+                lose.revoke("cleanup")
                 await asyncio.sleep(FOR_EVER)
         except LeaseLost:
             return f"lost, {cancelling()} cancellation"
@@ -217,8 +267,100 @@ async def test_what_was_cancelled_before_is_counted_from_there(client: Client, l
     assert await task == "lost, 1 cancellation"
 
 
+async def test_the_task_that_adopted_a_lease_is_the_one_interrupted(
+    client: Client, lose: Losing
+) -> None:
+    lease = await client.lock("a").acquire()
+
+    async def worker() -> str:
+        with pytest.raises(LeaseLost) as caught:
+            async with lease.adopt():
+                lose.revoke("a")
+                await asyncio.sleep(FOR_EVER)
+        return str(caught.value.reason)
+
+    assert await asyncio.create_task(worker()) == "revoked"
+    assert cancelling() == 0
+
+
+# -- beside time-outs and task groups ---------------------------------------------------------------
+
+
+async def test_loss_within_a_timeout_that_has_time_left(client: Client, lose: Losing) -> None:
+    with pytest.raises(LeaseLost):
+        async with asyncio.timeout(FOR_EVER), client.lock("a"):
+            lose.revoke("a")
+            await asyncio.sleep(FOR_EVER)
+    with pytest.raises(LeaseLost):
+        async with client.lock("b"), asyncio.timeout(FOR_EVER):
+            lose.revoke("b")
+            await asyncio.sleep(FOR_EVER)
+    assert cancelling() == 0
+
+
+async def test_a_timeout_around_a_lease_that_stands(client: Client) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), client.lock("a"):
+            await asyncio.sleep(FOR_EVER)
+    assert not await client.lock("a").locked()
+    with pytest.raises(TimeoutError):
+        async with client.lock("a") as lease, asyncio.timeout(0.01):
+            await asyncio.sleep(FOR_EVER)
+    assert not lease.lost
+    assert cancelling() == 0
+
+
+@pytest.mark.parametrize("timeout_is_outside", [True, False])
+async def test_loss_and_timeout_in_one_turn_of_the_loop(
+    client: Client, lose: Losing, clock: ManualClock, timeout_is_outside: bool
+) -> None:
+    """The outer one is raised; either way no cancellation stays counted."""
+    lock = client.lock("a", ttl=10, auto_renew=False)
+    loop, timeout = asyncio.get_running_loop(), asyncio.timeout(FOR_EVER)
+    outer, inner = (timeout, lock) if timeout_is_outside else (lock, timeout)
+    with pytest.raises(TimeoutError if timeout_is_outside else LeaseLost):
+        async with outer, inner:
+            lose.expire()
+            loop.call_soon(timeout.reschedule, loop.time())
+            await asyncio.sleep(FOR_EVER)
+    assert cancelling() == 0
+    clock.advance(1)
+    async with lock:
+        pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_task_group_within_the_lease_is_wound_up(
+    client: Client, lose: Losing, fails: bool
+) -> None:
+    ended: list[int] = []
+
+    async def child(number: int) -> None:
+        try:
+            await asyncio.sleep(FOR_EVER)
+        finally:
+            ended.append(number)
+            if fails:
+                raise ValueError("a child's own")
+
+    with pytest.raises(BaseExceptionGroup if fails else LeaseLost) as caught:
+        async with client.lock("a"), asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(child(number))
+            await asyncio.sleep(0)
+            lose.revoke("a")
+    assert sorted(ended) == [0, 1, 2]
+    if fails:
+        assert caught.group_contains(ValueError, match="a child's own")
+        assert "was lost" in caught.value.__notes__[0]
+    assert cancelling() == 0
+
+
+# -- who is told ------------------------------------------------------------------------------------
+
+
 async def test_on_lost_runs_in_the_loop_and_its_failure_harms_nobody(
-    client: Client, lose: Lose
+    client: Client, lose: Losing
 ) -> None:
     told: list[Any] = []
 
@@ -228,9 +370,9 @@ async def test_on_lost_runs_in_the_loop_and_its_failure_harms_nobody(
 
     with pytest.raises(LeaseLost):
         async with client.lock("a", on_lost=on_lost) as lease:
-            task = lose("a")
+            lose.revoke("a")
             await asyncio.sleep(FOR_EVER)
-    await task
+    await lose.over()
     assert told == [(lease, asyncio.get_running_loop())]
 
 

@@ -1,28 +1,59 @@
-"""A store that is away for a while, or whose replies get lost: what an acquire and a release do."""
+"""A store that is away for a while, or whose replies get lost: what acquires and releases do."""
 
-import asyncio
-import logging
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from dibs import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.model import Acquire, Command, Release
-from tests.locks.elections import away, outage, site
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.waits import ticking, time_passes
+from tests.locks.worlds import World, away, heal, in_both_worlds, is_free, outage, site
 from tests.runtime.stores import TappedStore
 from tests.servers.waiting import wait_until
 
+KINDS: dict[str, Callable[[World, Any], Any]] = {
+    "lock": lambda w, client: client.lock("a", ttl=300),
+    "allof": lambda w, client: w.module.AllOf(client.lock("b", ttl=300), client.lock("a", ttl=300)),
+}
 
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+async def all_free(w: World) -> bool:
+    """Nobody holds a lock or waits for it."""
+    free = [await is_free(w, w.client.lock(name)) for name in "ab"]
+    return all(free)
+
+
+async def all_free_in_time(w: World) -> None:
+    await time_passes(w, lambda: all_free(w))
+
+
+def loses_answers(store: TappedStore, times: int = 1) -> list[Command]:
+    """The answers to the next acquires are lost; those acquires."""
+    lost: list[Command] = []
+
+    def lose(commands: Sequence[Command]) -> None:
+        acquires = [command for command in commands if isinstance(command, Acquire)]
+        if acquires and len(lost) < times:
+            lost.extend(acquires)
+            raise BackendUnavailable("the answer is lost")
+
+    store.after = lose
+    return lost
+
+
+@EVERY_KIND
 @in_both_worlds
-async def test_a_try_during_an_outage_fails_at_once(w: World) -> None:
+async def test_a_try_during_an_outage_fails_at_once(w: World, kind: str) -> None:
     store, client = site(w)
+    wanted = KINDS[kind](w, client)
     with outage(store), pytest.raises(BackendUnavailable, match="is away"):
-        await w.get(client.lock("a").acquire(wait=0))
+        await w.get(wanted.acquire(wait=0))
     with outage(store), pytest.raises(BackendUnavailable):
-        await w.get(client.lock("a").try_acquire())
+        await w.get(wanted.try_acquire())
+    await all_free_in_time(w)
 
 
 class Absence:
@@ -44,34 +75,12 @@ class Absence:
         self.answered_at = self.answered_at or now
 
 
-async def ticking(w: World, action: Any) -> Any:
-    """Run an action that waits, while the clock is moved from outside, but not to renewals."""
-    over, end = threading.Event(), w.clock.now() + 30
-
-    def tick() -> None:
-        while not over.is_set():
-            due = w.clock.next_due
-            if due is not None and due <= end:
-                w.clock.advance(max(due - w.clock.now(), 0.0))
-            over.wait(0.0005)
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    try:
-        return await w.get(action())
-    finally:
-        over.set()
-        if w.is_async:
-            await asyncio.to_thread(thread.join)
-        else:
-            thread.join()
-
-
+@EVERY_KIND
 @in_both_worlds
-async def test_an_acquire_outlasts_an_outage_shorter_than_its_wait(w: World) -> None:
+async def test_an_acquire_outlasts_an_outage_shorter_than_its_wait(w: World, kind: str) -> None:
     store, client = site(w)
     trial = Absence(w, store, back_after=5)
-    lease = await ticking(w, lambda: client.lock("a", ttl=300).acquire(wait=20))
+    lease = await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=20))
     assert trial.answered_at is not None
     assert 5 <= trial.answered_at - trial.began < 7
     assert 5 < trial.asked < 40, "it asks ever less often, but often enough"
@@ -79,22 +88,19 @@ async def test_an_acquire_outlasts_an_outage_shorter_than_its_wait(w: World) -> 
     await w.get(lease.release())
 
 
+@EVERY_KIND
+@pytest.mark.parametrize(("wait", "after"), [(7, 7), (None, 4)])
 @in_both_worlds
-async def test_an_acquire_gives_up_at_the_end_of_its_wait(w: World) -> None:
-    store, client = site(w)
-    trial = Absence(w, store, back_after=60)
-    with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: client.lock("a").acquire(wait=7))
-    assert 7 <= w.clock.now() - trial.began < 9
-
-
-@in_both_worlds
-async def test_an_unbounded_acquire_gives_up_after_connect_timeout(w: World) -> None:
+async def test_an_acquire_gives_up_after_its_wait_or_connect_timeout(
+    w: World, kind: str, wait: float | None, after: float
+) -> None:
     store, client = site(w, connect_timeout="4s")
     trial = Absence(w, store, back_after=60)
     with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: client.lock("a", wait=None).acquire())
-    assert 4 <= w.clock.now() - trial.began < 6
+        await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=wait))
+    assert after <= w.clock.now() - trial.began < after + 2
+    heal(store)
+    await all_free_in_time(w)
 
 
 @in_both_worlds
@@ -114,41 +120,25 @@ async def test_connect_timeout_counts_from_the_start(w: World) -> None:
     assert 4 <= w.clock.now() - began < 8
 
 
+@EVERY_KIND
 @in_both_worlds
 async def test_leaving_the_block_during_an_outage_never_raises(
-    w: World, caplog: pytest.LogCaptureFixture
+    w: World, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     store, client = site(w)
-    lock = client.lock("a")
-    await w.enter(lock)
-    with caplog.at_level(logging.WARNING, "dibs"), outage(store):
-        await w.leave(lock)
+    block = KINDS[kind](w, client)
+    lease = await w.enter(block)
+    with outage(store):
+        await w.leave(block, LookupError("the body's own, which is not hidden"))
         client.session.keeper.flush(5)
-    assert any("given up in the background" in record.message for record in caplog.records)
-    assert await w.get(w.client.lock("a").locked()), "nobody could tell the store yet"
-    for _ in range(4):
-        w.clock.advance(1)
-        client.session.keeper.flush(5)
-    assert not await w.get(w.client.lock("a").locked())
+    assert lease.remaining == 0
+    assert "given up in the background" in caplog.text
+    assert not await all_free(w), "the store does not know it yet"
+    await all_free_in_time(w)
 
 
 @in_both_worlds
-async def test_the_bodys_exception_is_not_hidden_by_an_outage(w: World) -> None:
-    store, client = site(w)
-    lock = client.lock("a")
-    with pytest.raises(ValueError, match="mine"):
-        await w.enter(lock)
-        try:
-            raise ValueError("mine")
-        except ValueError as error:
-            with outage(store):
-                await w.leave(lock, error)
-            raise
-    w.clock.advance(31)
-
-
-@in_both_worlds
-async def test_a_release_that_fails_says_that_it_isnt_known(w: World) -> None:
+async def test_a_release_returns_false_if_its_outcome_is_unknown(w: World) -> None:
     store, client = site(w)
     lease = await w.get(client.lock("a").acquire())
     with outage(store):
@@ -162,47 +152,55 @@ async def test_a_release_that_fails_says_that_it_isnt_known(w: World) -> None:
 async def test_a_grant_whose_reply_was_lost_is_found_again(w: World) -> None:
     """The repeated Acquire of the same id renews it, and its release buries the id."""
     store, client = site(w)
-    lost: list[Sequence[Command]] = []
-
-    def lose_one_reply(commands: Sequence[Command]) -> None:
-        if not lost and any(isinstance(command, Acquire) for command in commands):
-            lost.append(commands)
-            raise BackendUnavailable("the reply was lost")
-
-    store.after = lose_one_reply
+    lost = loses_answers(store)
     lease = await ticking(w, lambda: client.lock("a", ttl=300).acquire(wait=5))
     await w.get(lease.release())
     commands = [c for batch in (*store.batches, *store.kept) for c in batch]
     assert {c.id for c in commands if isinstance(c, Acquire)} == {lease._id}
     release = next(c for c in commands if isinstance(c, Release))
     assert release.tombstone >= 60
-    w.store.blocking_connection().apply(lost[0], 10)
-    assert not await w.get(w.client.lock("a").locked()), "its late copy is refused"
+    w.ask(lost[0])
+    assert await is_free(w, w.client.lock("a")), "its late copy is refused"
 
 
 @in_both_worlds
-async def test_a_grant_whose_reply_never_comes_is_given_up_later(w: World) -> None:
+async def test_a_lost_answer_to_several_is_waited_for_and_leaves_nothing(w: World) -> None:
+    """Nobody knows whether the try arrived: its ids are buried, and it begins anew, key by key."""
     store, client = site(w)
+    loses_answers(store)
+    leases = await ticking(w, lambda: KINDS["allof"](w, client).acquire())
+    leases.ensure()
+    for name in "ab":
+        status = await w.get(w.client.status(name))
+        assert (len(status.holders), status.waiters) == (1, ())
+    await w.get(leases.release())
+    await all_free_in_time(w)
 
-    def lose_replies(commands: Sequence[Command]) -> None:
-        if any(isinstance(command, Acquire) for command in commands):
-            store.before = away
-            raise BackendUnavailable("the reply was lost, and then the store")
 
-    store.after = lose_replies
+@EVERY_KIND
+@pytest.mark.parametrize("wait", [0, 1])
+@in_both_worlds
+async def test_a_grant_whose_reply_never_comes_is_given_up_later(
+    w: World, kind: str, wait: float
+) -> None:
+    store, client = site(w)
+    lost = loses_answers(store)
+
+    def then_away(commands: Sequence[Command]) -> None:
+        if lost:
+            away(commands)
+
+    store.before = then_away
     with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: client.lock("a", ttl=300).acquire(wait=1))
+        await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=wait))
     client.session.keeper.flush(5)
-    assert await w.get(w.client.lock("a").locked())
-    store.before = lambda _: None
-    for _ in range(8):
-        w.clock.advance(2)
-        client.session.keeper.flush(5)
-    assert not await w.get(w.client.lock("a").locked())
+    assert not await all_free(w)
+    heal(store)
+    await all_free_in_time(w)
 
 
 @in_both_worlds
-async def test_a_time_out_is_told_though_the_holder_cant_be_looked_up(w: World) -> None:
+async def test_a_time_out_is_raised_though_the_holder_cant_be_looked_up(w: World) -> None:
     store, client = site(w)
     held = await w.get(w.client.lock("a", ttl=300).acquire())
 
@@ -217,7 +215,7 @@ async def test_a_time_out_is_told_though_the_holder_cant_be_looked_up(w: World) 
 
 
 @in_both_worlds
-async def test_a_lease_knows_why_it_is_not_renewed_and_tells_that_of_its_loss(w: World) -> None:
+async def test_a_lease_shows_why_it_is_not_renewed(w: World) -> None:
     store, client = site(w)
     lease = await w.get(client.lock("a", ttl=30).acquire())
     assert lease.trouble is None

@@ -1,21 +1,21 @@
-"""Waiting in turn: who comes next, what a time-out tells, and what a pushed grant is worth."""
+"""Waiting in turn: who comes next, what waiters are told, and what a pushed grant is worth."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
+import dibs
 import dibs.sync
-from dibs import AcquireTimeout, Client, DibsError, Lock, Waiting, connect
+from dibs import AcquireTimeout, Client, DibsError, Lock, Waiting
 from dibs.locks.waiting import WaitEstimator
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Renew, Reply
 from dibs.session import StoreSession
 from dibs.testing import ManualClock
 from tests.changed_store import ChangedStore
-from tests.locks.waits import Beside, pause, time_passes, until, until_queued
+from tests.locks.waits import Beside, Holder, pause, time_passes, until, until_queued
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
@@ -118,44 +118,16 @@ async def test_a_pushed_grant_is_claimed_only_if_it_is_held_for_a_third_of_its_w
     await site.client.close()
 
 
-async def test_a_hundred_waiters_pass_a_key_on_without_a_gap() -> None:
-    """Real time: each is told by a push, none has to ask again."""
-    client: Any = connect(f"memory://{uuid4()}")
-    lock = client.lock("a")
-    served: list[int] = []
-
-    async def wait(number: int) -> None:
-        async with lock:
-            served.append(number)
-
-    async with asyncio.timeout(5):
-        await asyncio.gather(*(wait(number) for number in range(100)))
-    assert served == list(range(100))
-    await client.close()
-
-
-async def hold(w: World, lock: Any) -> Any:
-    return await w.get(lock.acquire())
-
-
-async def release(w: World, lease: Any) -> None:
-    await w.get(lease.release())
-
-
-def waiter(w: World, lock: Any, **asked: Any) -> Beside:
-    """Acquires it beside us, and gives it up."""
-
-    async def wait() -> None:
-        await release(w, await w.get(lock.acquire(**asked)))
-
-    return Beside(w, wait)
+# -- on_wait ----------------------------------------------------------------------------------------
 
 
 @in_both_worlds
-async def test_it_is_told_at_once_and_every_second(w: World) -> None:
-    held = await hold(w, w.client.lock("a", label="holder", note="report", ttl=60))
+async def test_on_wait_is_called_at_once_and_every_second(w: World) -> None:
+    held = await w.get(w.client.lock("a", label="holder", note="report", ttl=60).acquire())
+    general: list[Waiting] = []
     told: list[Waiting] = []
-    waiting = waiter(w, w.another().lock("a"), on_wait=told.append)
+    lock = w.another().lock("a", on_wait=general.append)
+    waiting = Holder(w, lock, on_wait=told.append)
     await until(w, lambda: len(told) == 1)
     first = told[0]
     assert first.key == b"lock:a"
@@ -168,34 +140,22 @@ async def test_it_is_told_at_once_and_every_second(w: World) -> None:
         await until(w, lambda second=second: len(told) == second + 1)  # type: ignore[misc]
         assert told[second].waited == pytest.approx(second)
         assert told[second].holders[0].held_for == pytest.approx(second)
-    await release(w, held)
-    await waiting.result()
-    assert len(told) == 4, "nothing is told once it is granted"
+    await w.get(held.release())
+    await waiting.holds()
+    await waiting.lets_go()
+    assert len(told) == 4, "not called once it is granted"
+    assert general == [], "the one given to acquire() replaces the constructor's"
 
 
 @in_both_worlds
-async def test_nobody_is_told_who_does_not_wait(w: World) -> None:
+async def test_a_single_try_calls_no_on_wait(w: World) -> None:
     told: list[Waiting] = []
-    lock = w.client.lock("a", on_wait=told.append)
-    held = await hold(w, lock)
+    held = await w.get(w.client.lock("a", on_wait=told.append).acquire())
     assert await w.get(w.another().lock("a", on_wait=told.append).try_acquire()) is None
     with pytest.raises(AcquireTimeout):
         await w.get(w.another().lock("a").acquire(wait=0, on_wait=told.append))
-    await release(w, held)
+    await w.get(held.release())
     assert told == []
-
-
-@in_both_worlds
-async def test_the_one_given_to_acquire_goes_before_the_constructors(w: World) -> None:
-    held = await hold(w, w.client.lock("a"))
-    general: list[Waiting] = []
-    special: list[Waiting] = []
-    lock = w.another().lock("a", on_wait=general.append)
-    plain, asked = waiter(w, lock), waiter(w, lock, on_wait=special.append)
-    await until(w, lambda: len(general) == len(special) == 1)
-    await release(w, held)
-    await plain.result()
-    await asked.result()
 
 
 @in_both_worlds
@@ -203,22 +163,22 @@ async def test_every_primitive_that_queues_has_it(w: World) -> None:
     rwlock, semaphore = w.client.rwlock("r"), w.client.semaphore("s", 2)
     told: list[Waiting] = []
     other = w.another()
-    held = [await hold(w, rwlock.read()), await w.get(semaphore.acquire(units=2))]
+    held = [await w.get(rwlock.read().acquire()), await w.get(semaphore.acquire(units=2))]
     waiting = [
-        waiter(w, other.rwlock("r", on_wait=told.append).write()),
-        waiter(w, other.semaphore("s", 2, on_wait=told.append), units=1),
-        waiter(w, other.rwlock("r", on_wait=told.append).read()),
+        Holder(w, other.rwlock("r", on_wait=told.append).write()),
+        Holder(w, other.semaphore("s", 2, on_wait=told.append)),
+        Holder(w, other.rwlock("r", on_wait=told.append).read()),
     ]
     await until(w, lambda: len(told) == 3)
     assert sorted(report.key for report in told) == [b"rwlock:r", b"rwlock:r", b"semaphore:s"]
     for lease in held:
-        await release(w, lease)
-    for each in waiting:
-        await each.result()
+        await w.get(lease.release())
+    for each in sorted(waiting, key=lambda each: each.lease is None):
+        await each.lets_go()
 
 
 @in_both_worlds
-async def test_an_error_in_it_is_logged_and_ends_no_wait(
+async def test_an_error_in_on_wait_is_logged_and_ends_no_wait(
     w: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "dibs")
@@ -229,56 +189,44 @@ async def test_an_error_in_it_is_logged_and_ends_no_wait(
         calls += 1
         raise LookupError("mine")
 
-    held = await hold(w, w.client.lock("a"))
-    waiting = waiter(w, w.another().lock("a"), on_wait=fail)
+    held = await w.get(w.client.lock("a").acquire())
+    waiting = Holder(w, w.another().lock("a"), on_wait=fail)
     await until(w, lambda: calls == 1)
     await time_passes(w, lambda: calls == 2)
-    await release(w, held)
-    await waiting.result()
-    assert "on_wait of a failed" in caplog.text
+    await w.get(held.release())
+    await waiting.holds()
+    await waiting.lets_go()
     assert "LookupError: mine" in caplog.text
 
 
 @in_both_worlds
-async def test_it_sees_its_place_move_and_estimates(w: World) -> None:
-    """Each of those ahead holds for ten seconds; after the first of them we know."""
+async def test_a_waiter_sees_its_place_move_and_an_estimate(w: World) -> None:
+    """Each of those ahead holds for ten seconds; after the first of them the pace is known."""
     told: list[Waiting] = []
-    turn = 0.0
 
     async def hold_for_long() -> None:
-        lease = await hold(w, w.another().lock("a", ttl=600))
+        lease = await w.get(w.another().lock("a", ttl=600).acquire())
         end = w.clock.now() + 10
         await until(w, lambda: w.clock.now() >= end)
-        await release(w, lease)
+        await w.get(lease.release())
 
-    ahead = []
-    for number in range(3):
+    ahead = [Beside(w, hold_for_long)]
+    await until(w, lambda: w.get(w.client.lock("a").locked()))
+    for number in (1, 2):
         ahead.append(Beside(w, hold_for_long))
-        if number:
-            await until_queued(w, "a", number)
-        else:
-            await until_held(w)
-    last = waiter(w, w.another().lock("a", ttl=600), on_wait=told.append)
-    await until_queued(w, "a", 3)
+        await until_queued(w, "a", number)
+    last = Holder(w, w.another().lock("a", ttl=600), on_wait=told.append)
     await until(w, lambda: bool(told))
     assert (told[0].position, told[0].estimate) == (2, None)
     await time_passes(w, lambda: told[-1].position == 1)
     turn = told[-1].waited
-    estimate = told[-1].estimate
-    assert estimate is not None
-    assert estimate == pytest.approx(2 * turn, rel=0.25), "two more turns of that length"
-    await time_passes(w, lambda: told[-1].position == 0)
-    await time_passes(w, lambda: last.done)
-    for each in (*ahead, last):
+    assert told[-1].estimate == pytest.approx(2 * turn, rel=0.25), "two more turns of that length"
+    await time_passes(w, lambda: last.settled)
+    await last.lets_go()
+    for each in ahead:
         await each.result()
-    assert [report.position for report in told] == sorted(
-        (report.position for report in told), key=lambda place: -(place or 0)
-    )
-
-
-async def until_held(w: World) -> None:
-    while not await w.get(w.client.lock("a").locked()):
-        await pause(w)
+    places = [report.position or 0 for report in told]
+    assert places == sorted(places, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -319,24 +267,6 @@ async def test_a_coroutine_function_is_awaited_in_the_waiters_own_task() -> None
     await (await task).release()
 
 
-async def test_a_cancellation_in_it_ends_the_wait_and_leaves_nothing() -> None:
-    w = World("async")
-    held = await w.client.lock("a").acquire()
-    inside = asyncio.Event()
-
-    async def tell(waiting: Waiting) -> None:
-        inside.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(w.client.lock("a").acquire(on_wait=tell))
-    await inside.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await until_queued(w, "a", 0)
-    await held.release()
-
-
 async def test_a_grant_that_comes_while_it_is_told_is_not_missed() -> None:
     w = World("async")
     held = await w.client.lock("a").acquire()
@@ -353,78 +283,17 @@ async def no_coroutine(waiting: Waiting) -> None: ...
 
 
 @pytest.mark.parametrize("bad", [3, "x", no_coroutine])
-def test_a_thread_wants_a_plain_function(bad: Any) -> None:
+def test_on_wait_must_be_a_function_that_takes_a_waiting(bad: Any) -> None:
     with pytest.raises(TypeError, match="on_wait is "):
         dibs.sync.Lock("a", on_wait=bad)
     with pytest.raises(TypeError, match="on_wait is "):
         dibs.sync.connect("memory://on-wait").rwlock("a").read().acquire(on_wait=bad)
+    if bad is not no_coroutine:
+        with pytest.raises(TypeError, match=r"on_wait is .*: give a function that takes a Waiting"):
+            Lock("a", on_wait=bad)
 
 
-def test_a_decorated_function_can_be_watched_too() -> None:
-    client = dibs.sync.connect("memory://on-wait-wraps")
-    told: list[Waiting] = []
-    held = client.lock("a").acquire()
-
-    def release(waiting: Waiting) -> None:
-        told.append(waiting)
-        held.release()
-
-    @dibs.sync.Lock.wraps("a", client=client, on_wait=release, detect_deadlocks=False)
-    def work() -> str:
-        return "done"
-
-    worker = Beside(World("sync"), lambda: called(work))
-    assert worker._future.result(20) == "done"
-    assert len(told) == 1
-    client.close()
-
-
-async def called(function: Callable[[], str]) -> str:
-    return function()
-
-
-async def test_a_task_wants_something_that_can_be_called() -> None:
-    with pytest.raises(TypeError, match="on_wait is 3: give a function that takes a Waiting"):
-        Lock("a", on_wait=3)  # type: ignore[arg-type]
-
-
-async def test_a_full_queue_is_waited_for_in_sight() -> None:
-    """Where the store has no place to give, the wait is told, without a position."""
-    w = World("async")
-    held = await w.client.lock("a").acquire()
-    store = FullStore(w)
-    told: list[Waiting] = []
-    task = asyncio.create_task(w.another(store).lock("a").acquire(on_wait=told.append))
-    await until(w, lambda: bool(told))
-    assert (told[0].position, told[0].waiting) == (None, 0)
-    assert len(told[0].holders) == 1
-    store.full = False
-    await time_passes(w, lambda: bool(task.done() or told[-1].position == 0))
-    await held.release()
-    await (await task).release()
-
-
-async def test_who_comes_in_from_outside_goes_on_with_its_wait() -> None:
-    """It is told as often as others, and has waited since it began to."""
-    w = World("async")
-    held = await w.client.lock("a", ttl=600).acquire()
-    store = FullStore(w)
-    store.recheck_in = 0.5
-    told: list[Waiting] = []
-    task = asyncio.create_task(w.another(store).lock("a", ttl=600).acquire(on_wait=told.append))
-    await until(w, lambda: len(told) == 1)
-    store.full = False
-    w.clock.advance(0.6)  # it is sooner let in than told again
-    await until_queued(w, "a", 1)
-    for _ in range(20):
-        await pause(w)
-    assert [waiting.waited for waiting in told] == [0]
-    w.clock.advance(0.4)
-    await until(w, lambda: len(told) == 2)
-    assert told[1].waited == pytest.approx(1)
-    assert told[1].position == 0
-    await held.release()
-    await (await task).release()
+# -- a store whose queues are full ------------------------------------------------------------------
 
 
 class FullStore(ChangedStore):
@@ -450,7 +319,30 @@ class FullStore(ChangedStore):
         ]
 
 
-async def test_who_does_not_ask_pays_no_round_trip() -> None:
+async def test_a_waiter_that_gets_a_place_later_goes_on_with_its_wait() -> None:
+    """It is told as often as others, and has waited since it began to."""
+    w = World("async")
+    held = await w.client.lock("a", ttl=600).acquire()
+    store = FullStore(w)
+    store.recheck_in = 0.5
+    told: list[Waiting] = []
+    task = asyncio.create_task(w.another(store).lock("a", ttl=600).acquire(on_wait=told.append))
+    await until(w, lambda: len(told) == 1)
+    store.full = False
+    w.clock.advance(0.6)  # it is sooner let in than told again
+    await until_queued(w, "a", 1)
+    for _ in range(20):
+        await pause(w)
+    assert [waiting.waited for waiting in told] == [0]
+    w.clock.advance(0.4)
+    await until(w, lambda: len(told) == 2)
+    assert told[1].waited == pytest.approx(1)
+    assert told[1].position == 0
+    await held.release()
+    await (await task).release()
+
+
+async def test_without_on_wait_nothing_is_asked() -> None:
     w = World("async")
     store = TappedStore(store=w.store)
     held = await w.another().lock("a", ttl=600).acquire()

@@ -1,4 +1,4 @@
-"""Reentrant locks: who holds one acquires it again, and gives it up with the last of its leases."""
+"""Reentrant locks: their holder acquires them again, and gives them up with the last of its leases."""
 
 import asyncio
 import os
@@ -10,22 +10,15 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import AcquireTimeout, LockConfig, NotHeld, Reentrant
+from dibs import AcquireTimeout, Client, LeaseLost, LockConfig, NotHeld, Reentrant
+from dibs.locks.reentrant import Depth
 from dibs.model import Acquire, Command
-from tests.locks.elections import site
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.waits import Beside, Holder, time_passes, until, until_queued
+from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
 
 
 def lock_of(w: World, client: Any = None, **options: Any) -> Any:
     return (client or w.client).lock("a", reentrant=True, **options)
-
-
-async def free(w: World) -> bool:
-    """As others see it."""
-    lease = await w.get(w.another().lock("a").try_acquire())
-    if lease is not None:
-        await w.get(lease.release())
-    return lease is not None
 
 
 @in_both_worlds
@@ -41,9 +34,9 @@ async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
     await w.leave(lock)
     assert len(asked) == 1
     outer.ensure()
-    assert not await free(w)
+    assert not await is_free(w, w.another().lock("a"))
     await w.leave(lock)
-    assert await free(w)
+    assert await is_free(w, w.another().lock("a"))
 
 
 @in_both_worlds
@@ -53,11 +46,11 @@ async def test_each_release_undoes_one_acquire(w: World) -> None:
     assert again is lease
     assert await w.get(lease.release()) is True
     lease.ensure()
-    assert not await free(w)
+    assert not await is_free(w, w.another().lock("a"))
     assert [await w.get(lease.release()) for _ in range(2)] == [True, False]
     with pytest.raises(NotHeld, match="was released"):
         lease.ensure()
-    assert await free(w)
+    assert await is_free(w, w.another().lock("a"))
 
 
 @in_both_worlds
@@ -68,21 +61,9 @@ async def test_a_release_within_a_block_takes_no_other_blocks_hold(w: World) -> 
     await w.get(inner.release())
     await w.leave(lock)
     outer.ensure()
-    assert not await free(w)
+    assert not await is_free(w, w.another().lock("a"))
     await w.leave(lock)
-    assert await free(w)
-
-
-@in_both_worlds
-async def test_blocks_of_leases_that_were_acquired_before_end_in_any_order(w: World) -> None:
-    lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    await w.enter(outer)
-    await w.enter(inner)
-    await w.leave(outer)
-    assert not await free(w)
-    await w.leave(inner)
-    assert await free(w)
+    assert await is_free(w, w.another().lock("a"))
 
 
 @in_both_worlds
@@ -94,13 +75,13 @@ async def test_it_is_the_name_and_the_task_that_count_not_the_object(w: World) -
     with pytest.raises(Reentrant, match="reentrant=True"):
         await w.get(plain.acquire())
     assert await w.get(plain.try_acquire()) is None
-    assert not await free(w), "nor has anybody else got it"
+    assert not await is_free(w, w.another().lock("a")), "nor has anybody else got it"
     await w.get(inner.release())
     await w.get(outer.release())
 
 
 @in_both_worlds
-async def test_what_was_acquired_plainly_is_not_acquired_again(w: World) -> None:
+async def test_a_plain_hold_is_not_acquired_again(w: World) -> None:
     plain = await w.get(w.client.lock("a").acquire())
     with pytest.raises(Reentrant, match="already held by this task or thread"):
         await w.get(lock_of(w).acquire())
@@ -109,39 +90,21 @@ async def test_what_was_acquired_plainly_is_not_acquired_again(w: World) -> None
     await w.get(plain.release())
 
 
-async def test_another_task_waits_its_turn(client: dibs.Client) -> None:
-    lock = client.lock("a", reentrant=True)
-    async with lock as outer:
-        other = asyncio.create_task(lock.acquire())
-        async with lock:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)
-        assert not other.done()
-    theirs = await other
-    assert theirs.token > outer.token
-    await theirs.release()
-
-
-def test_another_thread_waits_its_turn() -> None:
-    lock = World("sync").client.lock("a", reentrant=True)
-    tokens: list[int] = []
-
-    def other() -> None:
-        with lock as lease, lock:
-            tokens.append(lease.token)
-
-    with lock as outer, lock:
-        thread = threading.Thread(target=other)
-        thread.start()
-        while not lock.status().waiting:
-            threading.Event().wait(0.002)
-        assert not tokens
-    thread.join()
-    assert tokens[0] > outer.token
+@in_both_worlds
+async def test_another_task_or_thread_waits_its_turn(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    other = Holder(w, lock)
+    await until_queued(w, "a")
+    await w.get(inner.release())
+    assert not other.settled
+    await w.get(outer.release())
+    assert (await other.holds()).token > outer.token
+    await other.lets_go()
 
 
 @in_both_worlds
-async def test_the_count_moves_with_whoever_adopts(w: World) -> None:
+async def test_the_count_moves_with_the_task_or_thread_that_adopts(w: World) -> None:
     lock = lock_of(w)
     outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
     tokens: list[int] = []
@@ -153,30 +116,13 @@ async def test_the_count_moves_with_whoever_adopts(w: World) -> None:
         for lease in (third, inner, outer):
             await w.get(lease.release())
 
-    if w.is_async:
-        await asyncio.create_task(elsewhere())
-    else:
-        thread = threading.Thread(target=lambda: w.run(elsewhere()))
-        thread.start()
-        thread.join()
+    async def keeps() -> None:
+        outer.adopt()
+
+    await Beside(w, elsewhere).result()
     assert tokens == [outer.token]
-    assert await free(w)
-
-
-@in_both_worlds
-async def test_the_old_holder_of_an_adopted_hold_is_as_any_other(w: World) -> None:
-    lock = lock_of(w)
     outer = await w.get(lock.acquire())
-    if w.is_async:
-
-        async def adopts() -> None:
-            outer.adopt()
-
-        await asyncio.create_task(adopts())
-    else:
-        thread = threading.Thread(target=outer.adopt)
-        thread.start()
-        thread.join()
+    await Beside(w, keeps).result()
     assert await w.get(lock.try_acquire()) is None
     await w.get(outer.release())
 
@@ -191,7 +137,7 @@ async def test_only_the_last_one_can_be_detached(w: World) -> None:
     handle = inner.detach()
     with pytest.raises(NotHeld, match="detached"):
         inner.ensure()
-    assert not await free(w)
+    assert not await is_free(w, w.another().lock("a"))
     attached = await w.get(w.another().attach(handle))
     assert attached.token == inner.token
     await w.get(attached.release())
@@ -201,21 +147,8 @@ async def test_only_the_last_one_can_be_detached(w: World) -> None:
 async def test_readers_read_again_though_a_writer_waits(w: World) -> None:
     lock = w.client.rwlock("a", reentrant=True)
     outer = await w.get(lock.read().acquire())
-    writer, others = w.another().rwlock("a").write(), w.another().rwlock("a")
-    got: list[Any] = []
-
-    async def write() -> None:
-        got.append(await w.get(writer.acquire()))
-        await w.get(got[0].release())
-
-    waiting: Any
-    if w.is_async:
-        waiting = asyncio.create_task(write())
-    else:
-        waiting = threading.Thread(target=lambda: w.run(write()))
-        waiting.start()
-    while not (await w.get(others.status())).waiting:
-        await asyncio.sleep(0.001) if w.is_async else threading.Event().wait(0.001)
+    writer = Holder(w, w.another().rwlock("a").write())
+    await until_queued(w, "a", 1, "rwlock")
     inner = await w.get(lock.read().acquire())
     assert (inner.token, inner.mode) == (outer.token, "read")
     with pytest.raises(Reentrant, match="upgrade"):
@@ -223,10 +156,10 @@ async def test_readers_read_again_though_a_writer_waits(w: World) -> None:
     with pytest.raises(Reentrant, match="can't be upgraded"):
         await w.get(inner.upgrade())
     await w.get(outer.release())
-    assert not got
+    assert not writer.settled
     await w.get(inner.release())
-    await waiting if w.is_async else waiting.join()
-    assert got[0].token > inner.token
+    assert (await writer.holds()).token > inner.token
+    await writer.lets_go()
 
 
 @in_both_worlds
@@ -248,15 +181,8 @@ async def test_writers_write_again_and_change_only_alone(w: World) -> None:
     await w.get(again.release())
 
 
-@in_both_worlds
-async def test_within_a_transaction_is_refused(w: World) -> None:
-    lock = lock_of(w)
-    with pytest.raises(TypeError, match="within="):
-        await w.get(lock.acquire(within=object()))
-
-
 @pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
-def test_it_is_refused_where_it_means_nothing(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_refused_where_it_means_nothing(module: Any) -> None:
     with pytest.raises(TypeError, match="another slot"):
         module.Semaphore("a", 2, reentrant=True)
     with pytest.raises(TypeError, match="another slot"):
@@ -267,23 +193,16 @@ def test_it_is_refused_where_it_means_nothing(module: Any, monkeypatch: pytest.M
         module.LeaderElection("a", reentrant=True)
     with pytest.raises(TypeError, match="reentrant is 'yes': give True or False"):
         module.Lock("a", reentrant="yes")
+
+
+def test_the_setting_for_all_is_not_for_semaphores_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DIBS_REENTRANT", "yes")
-    assert module.Lock("a").config.reentrant
-    assert module.RWLock("a").config.reentrant
-    assert not module.Lock("a", reentrant=False).config.reentrant
-    assert not module.Semaphore("a", 2).config.reentrant, "what is for all is not for these"
-    assert module.Semaphore("a", 1).config.reentrant
-
-
-@in_both_worlds
-async def test_a_semaphore_of_one_is_as_a_lock(w: World) -> None:
-    slot = w.client.semaphore("a", 1, reentrant=True)
-    outer, inner = await w.get(slot.acquire()), await w.get(slot.acquire())
-    assert inner.token == outer.token
-    await w.get(outer.release())
-    assert await w.get(slot.locked())
-    await w.get(inner.release())
-    assert not await w.get(slot.locked())
+    assert dibs.Lock("a").config.reentrant
+    assert dibs.RWLock("a").config.reentrant
+    assert not dibs.Semaphore("a", 2).config.reentrant
+    assert dibs.Semaphore("a", 1).config.reentrant
 
 
 @pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
@@ -318,3 +237,184 @@ def test_a_forked_child_holds_nothing_of_it(tmp_path: Path) -> None:
             assert os.waitpid(pid, 0)[1] == 0
             outer.ensure()
             assert [holder.token for holder in lock.status().mine] == [inner.token]
+
+
+# -- loss -------------------------------------------------------------------------------------------
+
+
+@in_both_worlds
+async def test_a_renewal_of_one_lease_renews_all(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    w.clock.advance(3600)
+    assert not outer.lost
+    await w.get(inner.renew("2m"))
+    assert outer.remaining == inner.remaining > 60
+    assert outer.ttl == 120
+    await w.get(outer.release())
+    await w.get(inner.release())
+    with pytest.raises(NotHeld):
+        await w.get(inner.renew())
+
+
+@in_both_worlds
+async def test_a_loss_ends_all_leases_and_calls_on_lost_once(w: World) -> None:
+    told: list[Any] = []
+    lock = lock_of(w, on_lost=told.append)
+    with pytest.raises(Reentrant, match="on_lost= is called once, for the outermost lease"):
+        outer = await w.get(lock_of(w).acquire())
+        await w.get(lock.acquire())
+    await w.get(outer.release())
+    leases = [await w.get(each.acquire()) for each in (lock, lock_of(w), lock)]
+    w.clock.advance(2)  # so that threads have an inbox
+    await w.get(w.client.revoke("a", reason="enough", now=True))
+    for lease in leases:
+        assert await w.get(lease.wait_lost(10)) is True
+        assert lease.reason == "revoked"
+        with pytest.raises(LeaseLost, match="enough"):
+            lease.ensure()
+    await until(w, lambda: bool(told))
+    assert [lease.token for lease in told] == [leases[0].token]
+    assert await is_free(w, w.another().lock("a"))
+    fresh = await w.get(lock.acquire())
+    assert fresh.token > leases[0].token, "it holds nothing any more, so it acquires anew"
+    assert [await w.get(lease.release()) for lease in leases] == [False] * 3
+    fresh.ensure()
+    await w.get(fresh.release())
+
+
+async def test_wait_lost_returns_false_after_the_last_release(client: Client) -> None:
+    lock = client.lock("a", reentrant=True)
+    lease = await lock.acquire()
+    await lock.acquire()
+    waiting = asyncio.create_task(lease.wait_lost())
+    await lease.release()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    await lease.release()
+    assert await waiting is False
+
+
+async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
+    client: Client,
+) -> None:
+    lock = client.lock("a", reentrant=True)
+    caught: list[str] = []
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(LeaseLost) as outermost:
+        async with lock:
+            try:
+                async with lock, lock:
+                    await client.revoke("a", reason="enough")
+                    await asyncio.sleep(3600)
+            except LeaseLost as lost:
+                caught.append(str(lost.reason))
+                assert task.cancelling() == 0
+                await asyncio.sleep(0.01)  # cleaning up is interrupted by nothing
+                caught.append("cleaned up")
+    assert caught == ["revoked", "cleaned up"]
+    assert outermost.value.reason == "revoked"
+    assert task.cancelling() == 0
+    assert await asyncio.sleep(0, "not cancelled") == "not cancelled"
+
+
+async def test_a_block_of_another_task_is_interrupted_too(client: Client) -> None:
+    lock = client.lock("a", reentrant=True)
+    outer, inner = await lock.acquire(), await lock.acquire()
+    inside = asyncio.Event()
+
+    async def theirs() -> None:
+        async with inner:
+            inside.set()
+            await asyncio.sleep(3600)
+
+    other = asyncio.create_task(theirs())
+    await inside.wait()
+    with pytest.raises(LeaseLost):
+        async with outer:
+            await client.revoke("a", reason="enough")
+            await asyncio.sleep(3600)
+    with pytest.raises(LeaseLost):
+        await other
+
+
+def test_in_a_thread_each_block_raises_on_leaving() -> None:
+    w = World("sync")
+    lock = lock_of(w, auto_renew=False)
+    left: list[str] = []
+    with pytest.raises(LeaseLost):
+        with lock:
+            with pytest.raises(LeaseLost):
+                with lock:
+                    w.clock.advance(31)
+            left.append("inner")
+    assert left == ["inner"]
+
+
+@in_both_worlds
+async def test_a_level_that_was_forgotten_ends_with_the_lease(w: World) -> None:
+    lock, looks = lock_of(w), w.another().lock("a")
+    lease = await w.get(lock.acquire())
+    await w.get(lock.acquire())
+    await w.get(lease.release())
+    lease.ensure()
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        del lease
+    await until(w, lambda: is_free(w, looks))
+
+
+@in_both_worlds
+async def test_released_during_an_outage_it_goes_in_the_background(w: World) -> None:
+    store, client = site(w)
+    lock = lock_of(w, client)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    with outage(store):
+        again = await w.get(lock.acquire())
+        assert [await w.get(each.release()) for each in (again, inner)] == [True, True]
+        assert await w.get(outer.release()) is False
+    await time_passes(w, lambda: is_free(w, w.another().lock("a")), step=0.01)
+
+
+@in_both_worlds
+async def test_a_deadline_that_nobody_has_noticed_yet_is_a_loss(w: World) -> None:
+    """The process was paused: its body goes on before the thread that renews has woken up."""
+    lock = lock_of(w, auto_renew=False)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    w.clock._move(w.clock.now() + 27)
+    assert (outer.reason, inner.reason) == ("expired", "expired")
+    assert await w.get(inner.release()) is False
+    assert await w.get(inner.wait_lost(1000)) is True
+    await w.get(outer.release())
+    await until(w, lambda: is_free(w, w.another().lock("a")))
+
+
+def test_the_last_level_ends_once_however_many_threads_enter_and_leave() -> None:
+    depth, late, begin = Depth(), threading.Event(), threading.Barrier(4)
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        begin.wait()
+        for _ in range(2000):
+            if not depth.enter():
+                assert late.is_set()
+                return
+            assert len(depth)
+            if depth.leave():
+                assert late.is_set()
+                ended.append(number)
+                return
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    late.set()
+    if depth.leave():
+        ended.append(0)
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 1
+    assert not depth.enter()
+    assert len(depth) == 0

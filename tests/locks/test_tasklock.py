@@ -10,37 +10,12 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, LeaseLost, TaskLockConfig, UnsafeTiming
 from dibs.model import Release
-from tests.locks.elections import eventually, outage, site
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.waits import until
+from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
 
 
 def lock_of(w: World, **options: Any) -> Any:
     return w.client.task_lock("nightly", 10, 60, **options)
-
-
-async def fails_to_start(w: World, lock: Any, match: str) -> None:
-    with pytest.raises(AcquireTimeout, match=match):
-        await w.enter(lock)
-    assert await w.get(lock.try_acquire()) is None
-
-
-async def starts(w: World, lock: Any) -> None:
-    lease = await w.get(lock.try_acquire())
-    assert lease is not None
-    await w.get(lease.release())
-
-
-@in_both_worlds
-async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
-    lock = lock_of(w)
-    await w.enter(lock)
-    w.clock.advance(3)
-    await w.leave(lock)
-    await fails_to_start(w, lock, "retained after its last hold, free in 7 s")
-    w.clock.advance(6.9)
-    await fails_to_start(w, lock, "retained")
-    w.clock.advance(0.2)
-    await starts(w, lock)
 
 
 @in_both_worlds
@@ -68,7 +43,7 @@ async def test_with_min_hold_as_long_as_max_hold_it_is_once_in_that_time(w: Worl
     await w.turn()
     assert await w.get(lock.try_acquire()) is None
     w.clock.advance(0.2)
-    await starts(w, lock)
+    assert await is_free(w, lock)
 
 
 @in_both_worlds
@@ -84,7 +59,7 @@ async def test_a_slow_answer_takes_nothing_off_min_hold(w: World) -> None:
     looks = w.another().task_lock("daily", 60, 60)
     assert await w.get(looks.try_acquire()) is None
     w.clock.advance(5)
-    await starts(w, looks)
+    assert await is_free(w, looks)
     await w.get(lease.release())
 
 
@@ -107,18 +82,18 @@ async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World
             w.clock.advance(0.1)
         return bool(sent)
 
-    await eventually(w, landed)
+    await until(w, landed)
     assert 0 < sent[0].retain <= 4, "the rest of min_hold, at the time of the try that got through"
     looks = w.another().task_lock("nightly", 10, 60)
     status = await w.get(looks.status())
     while status.holders and status.holders[0].state != "retained":
         status = await w.get(looks.status())
     w.clock.advance(4.1)
-    await starts(w, looks)
+    assert await is_free(w, looks)
 
 
 @in_both_worlds
-async def test_a_forgotten_or_closed_one_stays_closed_as_well(w: World) -> None:
+async def test_a_forgotten_one_stays_closed_as_well(w: World) -> None:
     lease = await w.get(lock_of(w).acquire())
     assert lease.token
     with pytest.warns(ResourceWarning, match="dropped without release"):
@@ -129,13 +104,9 @@ async def test_a_forgotten_or_closed_one_stays_closed_as_well(w: World) -> None:
         holders = (await w.get(looks.status())).holders
         return [holder.state for holder in holders] == ["retained"]
 
-    for _ in range(2000):
-        if await kept():
-            break
-        await asyncio.sleep(0.001) if w.is_async else None
-    assert await kept()
+    await until(w, kept)
     w.clock.advance(10)
-    await starts(w, looks)
+    assert await is_free(w, looks)
 
 
 @in_both_worlds
@@ -170,14 +141,6 @@ async def test_unasked_it_cancels_nobody_but_a_revocation_does(
         async with client.task_lock("b", 0, 60):
             await client.revoke("b", kind="tasklock", reason="enough")
             await asyncio.sleep(3600)
-
-
-def test_in_a_thread_cancel_tells_on_leaving() -> None:
-    w = World("sync")
-    with pytest.raises(LeaseLost) as caught:
-        with w.client.task_lock("a", 0, 60, cancel=True):
-            w.clock.advance(59)
-    assert caught.value.reason == "max_hold"
 
 
 @pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])

@@ -5,16 +5,15 @@ import datetime
 import enum
 import functools
 import inspect
-import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import dibs
 import dibs.sync
-from dibs import AcquireTimeout, LeaseLost, NotHeld, current_lease
+from dibs import AcquireTimeout, LockConfig, NotHeld, current_lease
 from dibs.decorator import NameTemplate
 
 DAY = datetime.date(2026, 3, 1)
@@ -70,16 +69,6 @@ async def test_a_coroutine_function_too(module: Any, client: Any, looks: dibs.sy
     assert not await asyncio.to_thread(looks.lock("report:2026-03-01").locked)
 
 
-async def test_a_loss_reaches_the_coroutine(client: Any, looks: dibs.sync.Client) -> None:
-    @dibs.Lock.wraps("a", client=client)
-    async def work() -> None:
-        await asyncio.to_thread(looks.lock("a").revoke, reason="a test")
-        await asyncio.sleep(60)
-
-    with pytest.raises(LeaseLost):
-        await work()
-
-
 def test_a_busy_lock_raises_or_is_skipped(
     module: Any, client: Any, looks: dibs.sync.Client
 ) -> None:
@@ -122,41 +111,105 @@ def test_nested_functions_each_see_their_own_lease(module: Any, client: Any) -> 
         current_lease()
 
 
-def test_methods_and_threads(module: Any, client: Any) -> None:
-    class Account:
-        def __init__(self) -> None:
-            self.balance = 0
-
-        @module.Lock.wraps("account:{number}", client=client)
-        def add(self, number: int) -> None:
-            before = self.balance
-            threading.Event().wait(0.001)
-            self.balance = before + 1
-
-    account = Account()
-    threads = [threading.Thread(target=account.add, args=(7,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert account.balance == 8
+async def work(day: str, pages: int = 1) -> tuple[str, int]:
+    """Suspends, so that a lock that was released too early would be seen."""
+    await asyncio.sleep(0)
+    lease = current_lease()
+    lease.ensure()  # raises once it was released
+    return lease.key.decode(), pages
 
 
-@pytest.mark.parametrize("template", ["{nobody}", "{day.year}", "{day!r}", "{day:%Y}", "{}", "{0}"])
-def test_fields_that_are_no_parameters_are_refused_at_decoration(
-    module: Any, template: str
+class AsyncCallable:
+    async def __call__(self, day: str) -> tuple[str, int]:
+        return await work(day, 3)
+
+
+class PlainCallable:
+    def __call__(self, day: str) -> str:
+        return current_lease().key.decode()
+
+
+async def test_partials_and_callable_objects_are_wrapped_as_what_they_call(
+    module: Any, client: Any
 ) -> None:
-    def report(day: datetime.date) -> None: ...
+    wrap = module.Lock.wraps("report:{day}", client=client)
+    partial: Any = functools.partial(functools.partial(work), pages=2)
+    assert await wrap(partial)("mon") == ("lock:report:mon", 2)
+    assert await wrap(AsyncCallable())("tue") == ("lock:report:tue", 3)
+    assert await wrap(AsyncCallable().__call__)(day="wed") == ("lock:report:wed", 3)
+    plain = functools.partial(PlainCallable(), day="thu")
+    assert await asyncio.to_thread(wrap(plain)) == "lock:report:thu"
 
-    with pytest.raises(ValueError, match="parameter"):
-        module.Lock.wraps(template)(report)
+
+def numbers() -> Iterator[int]:
+    yield 1
 
 
-def test_senseless_options_are_refused_at_decoration(module: Any) -> None:
-    with pytest.raises(ValueError, match="on_busy"):
-        module.Lock.wraps("a", on_busy="explode")
-    with pytest.raises((TypeError, ValueError)):
-        module.Lock.wraps("a", ttl=True)(lambda: None)
+async def later() -> AsyncIterator[int]:
+    yield 1
+
+
+def test_a_result_whose_body_has_not_run_is_refused(module: Any, client: Any) -> None:
+    ran: list[str] = []
+
+    async def body() -> None:
+        ran.append("the body")
+
+    made = numbers()
+    results: list[tuple[Callable[[], Any], str]] = [
+        (lambda: body(), r"returned a coroutine.*`async def` itse"),  # noqa: PLW0108 -- hides it
+        (lambda: made, "returned a generator, whose body would run with the l"),
+        (lambda: later(), "returned a async_generator, whose body"),  # noqa: PLW0108
+    ]
+    for function, told in results:
+        with pytest.raises(TypeError, match=told):
+            module.Lock.wraps("a", client=client)(function)()
+    assert ran == []
+    assert list(made) == [], "it was closed"
+    assert not dibs.sync.connect(client.url).lock("a").locked()
+
+
+def plain(day: datetime.date) -> None: ...
+
+
+class Numbers:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+SLIPS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda lock: lock.wraps("a")(numbers), TypeError, "is a generator"),
+    (lambda lock: lock.wraps("a")(later), TypeError, "is a generator"),
+    (lambda lock: lock.wraps("a")(Numbers()), TypeError, "is a generator"),
+    (lambda lock: lock.wraps("a")(functools.partial(numbers)), TypeError, "is a generator"),
+    (lambda lock: lock.wraps("{nobody}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{day.year}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{day!r}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{day:%Y}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{0}")(plain), ValueError, "parameter"),
+    (lambda lock: lock.wraps("{x}")(functools.partial(plain)), ValueError, "no such parameter"),
+    (lambda lock: lock.wraps(plain), TypeError, r"write `@Lock.wraps\(\"name\"\)`, not"),
+    (lambda lock: lock.wraps(42), TypeError, "the name is 42: give a text"),
+    (lambda lock: lock.wraps("a")(staticmethod(plain)), TypeError, "write @staticmethod above"),
+    (lambda lock: lock.wraps("a")("b"), TypeError, "wraps decorates a function, and 'b' is none"),
+    (lambda lock: lock.wraps("a", tll="30s"), TypeError, r"wraps\(\) has no option tll"),
+    (lambda lock: lock.wraps("a", config=LockConfig()), TypeError, "has no option config"),
+    (lambda lock: lock.wraps("a", on_busy="explode"), ValueError, "on_busy"),
+    (lambda lock: lock.wraps("a", ttl=True)(plain), TypeError, "ttl"),
+    (lambda lock: lock.wraps("")(plain), dibs.InvalidName, "name"),
+]
+
+
+@pytest.mark.parametrize(("slip", "kind", "told"), SLIPS)
+def test_slips_are_refused_at_decoration(
+    module: Any, slip: Callable[[Any], Any], kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        slip(module.Lock)
+
+
+# -- names from values ------------------------------------------------------------------------------
 
 
 def named(template: str, value: Any) -> str | bytes:
@@ -193,128 +246,22 @@ def test_no_two_values_make_one_name() -> None:
     assert len({named("{value}", value) for value in values}) == len(values)
 
 
-async def work(day: str, pages: int = 1) -> tuple[str, int]:
-    """Suspends, so that a lock that was released too early would be seen."""
-    await asyncio.sleep(0)
-    lease = current_lease()
-    lease.ensure()  # raises once it was released
-    return lease.key.decode(), pages
-
-
-class AsyncCallable:
-    async def __call__(self, day: str) -> tuple[str, int]:
-        return await work(day, 3)
-
-
-class PlainCallable:
-    def __call__(self, day: str) -> str:
-        return current_lease().key.decode()
-
-
-async def test_what_ends_in_a_coroutine_function_holds_the_lock_while_it_runs(
-    module: Any, client: Any
-) -> None:
-    wrap = module.Lock.wraps("report:{day}", client=client)
-    partial: Any = functools.partial(functools.partial(work), pages=2)
-    assert await wrap(partial)("mon") == ("lock:report:mon", 2)
-    assert await wrap(AsyncCallable())("tue") == ("lock:report:tue", 3)
-    assert await wrap(AsyncCallable().__call__)(day="wed") == ("lock:report:wed", 3)
-
-
-def test_objects_and_partials_that_are_plain_are_plain(module: Any, client: Any) -> None:
-    wrap = module.Lock.wraps("report:{day}", client=client)
-    assert wrap(PlainCallable())("mon") == "lock:report:mon"
-    assert wrap(functools.partial(PlainCallable(), day="tue"))() == "lock:report:tue"
-
-
-def test_an_awaitable_result_is_refused_and_its_body_never_runs(module: Any, client: Any) -> None:
-    ran: list[str] = []
-
-    async def body() -> None:
-        ran.append("the body")
-
-    @module.Lock.wraps("a", client=client)
-    def hides_a_coroutine() -> Awaitable[None]:
-        return body()
-
-    with pytest.raises(
-        TypeError, match=r"hides_a_coroutine returned a coroutine.*`async def` itse"
-    ):
-        hides_a_coroutine()
-    assert ran == []
-    assert not dibs.sync.connect(client.url).lock("a").locked()
-
-
-def test_a_future_that_is_returned_is_cancelled(module: Any, client: Any) -> None:
-    loop = asyncio.new_event_loop()
-    future = loop.create_future()
-    with pytest.raises(TypeError, match=r"returned a Future"):
-        module.Lock.wraps("a", client=client)(lambda: future)()
-    assert future.cancelled()
-    loop.close()
-
-
-def test_a_generator_that_is_returned_is_refused(module: Any, client: Any) -> None:
-    def numbers() -> Iterator[int]:
-        yield 1
-
-    async def later() -> AsyncIterator[int]:
-        yield 1
-
-    def later_hidden() -> AsyncIterator[int]:
-        return later()
-
-    made = numbers()
-    for function, kind in ((lambda: made, "generator"), (later_hidden, "async_generator")):
-        with pytest.raises(TypeError, match=rf"returned a {kind}, whose body would run with the l"):
-            module.Lock.wraps("a", client=client)(function)()
-    assert list(made) == [], "it was closed"
-
-
-def test_generators_are_refused_at_decoration(module: Any) -> None:
-    class Numbers:
-        def __call__(self) -> Iterator[int]:
-            yield 1
-
-    def numbers() -> Iterator[int]:
-        yield 1
-
-    async def later() -> AsyncIterator[int]:
-        yield 1
-
-    for function in (numbers, later, Numbers(), functools.partial(numbers)):
-        with pytest.raises(TypeError, match="is a generator"):
-            module.Lock.wraps("a")(function)
-
-
-def test_other_slips_are_told_at_decoration(module: Any) -> None:
-    def function() -> None: ...
-
-    with pytest.raises(TypeError, match=r"write `@Lock.wraps\(\"name\"\)`, not `@Lock.wraps`"):
-        module.Lock.wraps(function)
-    with pytest.raises(TypeError, match="the name is 42: give a text"):
-        module.Lock.wraps(42)
-    with pytest.raises(TypeError, match=r"write @staticmethod above @Lock.wraps"):
-        module.Lock.wraps("a")(staticmethod(function))
-    with pytest.raises(TypeError, match="wraps decorates a function, and 'b' is none"):
-        module.Lock.wraps("a")("b")
-    with pytest.raises(TypeError, match=r"wraps\(\) has no option tll"):
-        module.Lock.wraps("a", tll="30s")
-    with pytest.raises(TypeError, match=r"wraps\(\) has no option config"):
-        module.Lock.wraps("a", config=dibs.LockConfig())
-    with pytest.raises(dibs.InvalidName):
-        module.Lock.wraps("")(function)
-    with pytest.raises(ValueError, match="has no such parameter"):
-        module.Lock.wraps("{day}")(functools.partial(function))
-
-
-def name_of(value: Any) -> str | bytes:
-    return NameTemplate("x:{value}", lambda value: None).name((value,), {})
-
-
 def test_bytes_that_are_text_make_the_name_that_the_text_makes() -> None:
-    assert name_of("größe".encode()) == name_of("größe") == "x:größe"
-    assert name_of(b"\xff/\xfe") == b"x:\xff%2F\xfe"
-    assert name_of(b"\xe9") != name_of("é")
+    name = "x:{value}"
+    assert named(name, "größe".encode()) == named(name, "größe") == "x:größe"
+    assert named(name, b"\xff/\xfe") == b"x:\xff%2F\xfe"
+    assert named(name, b"\xe9") != named(name, "é")
     with pytest.raises(dibs.InvalidName, match="not valid Unicode"):
-        name_of("\udcff")
+        named(name, "\udcff")
+
+
+def test_a_template_without_a_function_is_filled_by_name() -> None:
+    template = dibs.NameTemplate("tenant:{tenant}:order:{order}")
+    assert template.fields == ("tenant", "order")
+    assert template.filled({"tenant": "a:b", "order": 7, "more": None}) == "tenant:a%3Ab:order:7"
+    template.check(["tenant", "order", "more"], "the route")
+    with pytest.raises(ValueError, match=r"names 'tenant', .* the route has no .* \(it has: id\)"):
+        template.check(["id"], "the route")
+    assert dibs.NameTemplate("nightly").filled({}) == "nightly"
+    with pytest.raises(ValueError, match="name"):
+        dibs.NameTemplate("")

@@ -1,6 +1,7 @@
 """Waiters beside a test, in a task or in a thread, and time that moves until something has happened."""
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -12,6 +13,7 @@ from tests.locks.worlds import World
 
 PATIENCE = 30.0
 """Real seconds within which what must happen happens."""
+
 
 type Body = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -53,10 +55,46 @@ class Beside:
         return None
 
 
-async def until(w: World, condition: Callable[[], bool]) -> None:
-    """Let everybody go on until that is so."""
+class Holder:
+    """Acquires beside the test, and holds until the test lets it go."""
+
+    def __init__(self, w: World, lock: Any, **options: Any) -> None:
+        self._w, self._acquire, self._may_go = w, lambda: lock.acquire(**options), False
+        self.lease: Any = None
+        self.beside = Beside(w, self._hold)
+
+    async def _hold(self) -> None:
+        self.lease = await self._w.get(self._acquire())
+        await until(self._w, lambda: self._may_go)
+        await self._w.get(self.lease.release())
+
+    @property
+    def settled(self) -> bool:
+        """It holds, or has failed."""
+        return self.lease is not None or self.beside.done
+
+    async def holds(self) -> Any:
+        """Wait until it does; its lease."""
+        await until(self._w, lambda: self.settled)
+        if self.lease is None:
+            await self.beside.result()
+        return self.lease
+
+    async def lets_go(self) -> None:
+        """Have it release, and wait until it has."""
+        self._may_go = True
+        await self.beside.result()
+
+
+async def until(w: World, condition: Callable[[], Any]) -> None:
+    """Let the others go on until that is so; the condition may be a coroutine function."""
     end = time.monotonic() + PATIENCE
-    while not condition():
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return
         assert time.monotonic() < end, "it never came to that"
         await pause(w)
 
@@ -69,24 +107,56 @@ async def pause(w: World) -> None:
         time.sleep(0.001)
 
 
-async def time_passes(w: World, condition: Callable[[], bool], step: float = 0.25) -> float:
-    """Move the clock in small steps until that is so; tell how far it has moved."""
-    passed, end = 0.0, time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"not within {passed} s"
-        w.clock.advance(step)
-        passed += step
-        for _ in range(5):
-            await pause(w)
+async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25) -> float:
+    """Move the clock in small steps until that is so; how far it has moved."""
+    passed = 0.0
+
+    async def moved() -> bool:
+        nonlocal passed
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if not found:
+            w.clock.advance(step)
+            passed += step
+            for _ in range(4):
+                await pause(w)
+        return bool(found)
+
+    await until(w, moved)
     return passed
 
 
-async def until_queued(w: World, name: str, count: int, kind: Any = "lock") -> None:
-    """Let everybody go on until so many wait."""
-    end = time.monotonic() + PATIENCE
-    while (await w.get(w.client.status(name, kind))).waiting != count:
-        assert time.monotonic() < end, "they never queued"
-        await pause(w)
+async def until_queued(w: World, name: str, count: int = 1, kind: Any = "lock") -> None:
+    """Wait until so many are in the queue."""
+
+    async def queued() -> bool:
+        return bool((await w.get(w.client.status(name, kind))).waiting == count)
+
+    await until(w, queued)
+
+
+async def ticking(w: World, action: Callable[[], Any]) -> Any:
+    """Run an action that waits, while the clock is moved from outside, but not to renewals."""
+    over, end = threading.Event(), w.clock.now() + 30
+
+    def tick() -> None:
+        while not over.is_set():
+            due = w.clock.next_due
+            if due is not None and due <= end:
+                w.clock.advance(max(due - w.clock.now(), 0.0))
+            over.wait(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        return await w.get(action())
+    finally:
+        over.set()
+        if w.is_async:
+            await asyncio.to_thread(thread.join)
+        else:
+            thread.join()
 
 
 def cancelling() -> int:

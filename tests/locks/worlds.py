@@ -1,8 +1,9 @@
-"""One text of a test for both worlds: it awaits what the asyncio faces return, and steps the others."""
+"""One text of a test for asyncio and threads: it awaits the asyncio side, and steps the other."""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 from uuid import uuid4
@@ -11,10 +12,13 @@ import pytest
 
 import dibs
 import dibs.sync
+from dibs import BackendUnavailable
+from dibs.model import Command
 from dibs.runtime.port import step
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
 from dibs.testing import ManualClock
+from tests.runtime.stores import TappedStore
 
 
 class World:
@@ -54,6 +58,10 @@ class World:
         about = (type(error) if error else None, error, None)
         return await manager.__aexit__(*about) if self.is_async else manager.__exit__(*about)
 
+    def ask(self, command: Command) -> Any:
+        """The store's reply, as another process would get it."""
+        return self.store.blocking_connection().apply([command], 10)[0]
+
     async def turn(self) -> None:
         """Let the loop do what is ready."""
         if self.is_async:
@@ -74,3 +82,40 @@ def in_both_worlds(body: Callable[..., Awaitable[None]]) -> Any:
     name = inspect.Parameter("world_name", inspect.Parameter.KEYWORD_ONLY)
     test.__signature__ = inspect.Signature([*parameters, name])
     return test
+
+
+def site(w: World, *, listening: bool = False, **options: Any) -> tuple[TappedStore, Any]:
+    """A store that records what travels and can be made to fail, and a client of it.
+
+    With `listening`, threads get notifications from the start, as after their first wait.
+    """
+    store = TappedStore(store=w.store)
+    client = w.another(store, **options)
+    if listening and not w.is_async:
+        client.session.keeper.listen(5)
+    return store, client
+
+
+def away(_: Sequence[Command]) -> None:
+    raise BackendUnavailable("the store is away")
+
+
+def heal(store: TappedStore) -> None:
+    store.before = store.after = lambda _: None
+
+
+@contextmanager
+def outage(store: TappedStore) -> Iterator[None]:
+    store.before = away
+    try:
+        yield
+    finally:
+        heal(store)
+
+
+async def is_free(w: World, lock: Any) -> bool:
+    """Whether another client can acquire this (at once, and it gives it back)."""
+    lease = await w.get(lock.try_acquire())
+    if lease is not None:
+        await w.get(lease.release())
+    return lease is not None

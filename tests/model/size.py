@@ -11,17 +11,17 @@ class World:
     """The size of a small world. Per-client settings are tuples, one item for each client."""
 
     name: str
-    ids: tuple[int, ...]
+    ids: tuple[int, ...] = (1, 1)
     """How many ids each client may use."""
-    units: tuple[int, ...]
-    queues: tuple[bool, ...]
-    slips: tuple[int, ...]
+    units: tuple[int, ...] = (1, 1)
+    queues: tuple[bool, ...] = (False, False)
+    slips: tuple[int, ...] = (0, 0)
     """By how many ticks each clock is off, once in `every` of the store's ticks."""
     capacity: int = 1
     ttl: int = 3
     window: int = 3
     waiter_ttl: int = 4
-    every: int = 3
+    every: int = 1
     priorities: tuple[int, ...] = (0, 0, 0)
     renewals: tuple[int, ...] = (1, 0, 0)
     """So many renewals and resizes for each id."""

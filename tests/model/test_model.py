@@ -53,7 +53,14 @@ def test_nothing_goes_wrong(world: World) -> None:
 pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
 
 
-DEEP = ("though an answer was lost", "after a long silence")
+DEEP = (
+    "though an answer was lost",
+    "after a long silence",
+    "a delayed Resize",
+    "a deadline from the push's receipt",
+    "a repeated Acquire that doesn't renew",
+    "a queue that waits for its dead head",
+)
 """Mistakes that show after very many states."""
 
 

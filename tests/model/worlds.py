@@ -14,8 +14,7 @@ _CALM = (False, False, False)
 CONTENTION = World(
     "two who contend for a lock",
     ids=(1, 2),
-    units=(1, 1),
-    queues=(False, False),
+    every=3,
     slips=(-1, 0),
     copies=1,
     reaches=("granted", "renewed", "lost", "gone", "refused", "stale believer's write"),
@@ -23,11 +22,6 @@ CONTENTION = World(
 
 BOTH_LOUD = World(
     "two adversaries",
-    ids=(1, 1),
-    units=(1, 1),
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     renewals=(0, 0),
     loud=(True, True),
     reaches=("granted", "refused", "gone"),
@@ -36,8 +30,8 @@ BOTH_LOUD = World(
 QUEUE_OF_ACQUIRES = World(
     "a place that speaks by Acquire",
     ids=(1, 2),
-    units=(1, 1),
     queues=(True, False),
+    every=3,
     slips=(-1, 0),
     speaks="acquire",
     reaches=("queued", "pushed", "granted", "renewed", "lost", "gone"),
@@ -46,8 +40,8 @@ QUEUE_OF_ACQUIRES = World(
 QUEUE_OF_RENEWS = World(
     "a place that speaks by Renew",
     ids=(1, 2),
-    units=(1, 1),
     queues=(True, False),
+    every=3,
     slips=(-1, 0),
     liveness=True,
     renewals=(0, 0),
@@ -61,7 +55,6 @@ DEAD_WAITERS = World(
     units=(1, 1, 1),
     queues=(True, True, True),
     slips=(0, 0, 0),
-    every=1,
     window=2,
     waiter_ttl=4,
     loud=_CALM,
@@ -79,7 +72,6 @@ LARGE_HEAD = World(
     capacity=2,
     queues=(False, True, True),
     slips=(0, 0, 0),
-    every=1,
     window=2,
     loud=_CALM,
     renewals=(1, 0, 0),
@@ -95,7 +87,6 @@ PRIORITY = World(
     queues=(False, True, True),
     priorities=(0, 0, 1),
     slips=(0, 0, 0),
-    every=1,
     window=2,
     loud=_CALM,
     renewals=(0, 0, 0),
@@ -110,6 +101,7 @@ SLOTS = World(
     units=(1, 2, 1),
     capacity=2,
     queues=(False, False, False),
+    every=3,
     slips=(-1, 0, 0),
     renewals=(1, 0, 0),
     reaches=("granted", "refused", "2 believe"),
@@ -117,12 +109,7 @@ SLOTS = World(
 
 RESIZES = World(
     "a hold that shrinks and grows",
-    ids=(1, 1),
-    units=(1, 1),
     capacity=2,
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     resizes=True,
     renewals=(3, 0),
     reaches=("granted", "refused", "2 believe"),
@@ -130,11 +117,6 @@ RESIZES = World(
 
 REVOCATION = World(
     "a hold that is revoked",
-    ids=(1, 1),
-    units=(1, 1),
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     faults=1,
     fault="revoke",
     reaches=("granted", "renewed", "lost", "gone"),
@@ -143,10 +125,7 @@ REVOCATION = World(
 RESTART = World(
     "a store that restarts with its book",
     ids=(1, 2),
-    units=(1, 1),
     queues=(True, False),
-    slips=(0, 0),
-    every=1,
     faults=1,
     fault="restart",
     renewals=(0, 0),
@@ -156,11 +135,6 @@ RESTART = World(
 
 WIPE = World(
     "a store that loses its book and keeps its clock",
-    ids=(1, 1),
-    units=(1, 1),
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     faults=1,
     fault="wipe",
     exclusive=False,
@@ -170,11 +144,6 @@ WIPE = World(
 
 KEPT = World(
     "units that are kept after the hold",
-    ids=(1, 1),
-    units=(1, 1),
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     keep=2,
     copies=1,
     renewals=(0, 0),
@@ -184,8 +153,6 @@ KEPT = World(
 CLOCKLESS = World(
     "a store without a clock",
     ids=(1, 2),
-    units=(1, 1),
-    queues=(False, False),
     slips=(-1, 1),
     ttl=4,
     every=4,
@@ -195,11 +162,7 @@ CLOCKLESS = World(
 
 CLOCKLESS_QUEUE = World(
     "a queue in a store without a clock",
-    ids=(1, 1),
-    units=(1, 1),
     queues=(True, True),
-    slips=(0, 0),
-    every=1,
     clock=False,
     loud=(True, False),
     liveness=True,
@@ -211,10 +174,7 @@ CLOCKLESS_QUEUE = World(
 CLOCKLESS_WAITER = World(
     "a waiter that speaks by Acquire in a store without a clock",
     ids=(1, 3),
-    units=(1, 1),
     queues=(True, False),
-    slips=(0, 0),
-    every=1,
     waiter_ttl=5,
     clock=False,
     tombstone=2,
@@ -232,12 +192,7 @@ CLOCKLESS_COPIES = replace(
 
 CLOCKLESS_RESIZES = World(
     "a hold that shrinks and grows in a store without a clock",
-    ids=(1, 1),
-    units=(1, 1),
     capacity=2,
-    queues=(False, False),
-    slips=(0, 0),
-    every=1,
     resizes=True,
     renewals=(2, 0),
     clock=False,

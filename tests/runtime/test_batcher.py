@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from dibs.model import (
     Renewed,
     Reply,
     Revoke,
+    Unknown,
 )
 from dibs.runtime.aio import READS
 from dibs.runtime.batcher import Batcher
-from dibs.runtime.port import TimedReply
+from dibs.runtime.port import TimedReply, step
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
 from dibs.stores.port import MAX_BATCH, Done, GiveUp
@@ -86,8 +88,8 @@ async def test_nobody_is_left_out_however_the_tasks_come(
     """Callers come and go in all phases of a flight, and each is answered in its own time."""
 
     async def worker(number: int) -> None:
-        for step in range(20):
-            for _ in range((number * step) % 5):
+        for turn in range(20):
+            for _ in range((number * turn) % 5):
                 await asyncio.sleep(0)
             async with client.lock(f"key-{number}"):
                 pass
@@ -222,31 +224,6 @@ async def test_a_store_that_is_away_is_not_asked_over_and_over(
     assert len(store.batches) <= 4, "one by itself, the others, and their halves"
 
 
-async def test_a_store_that_breaks_tells_every_caller(client: Client, store: TappedStore) -> None:
-    def broken(_: Sequence[Command]) -> None:
-        raise ZeroDivisionError("a backend's own fault")
-
-    store.before = broken
-    results = await asyncio.gather(
-        *(client.status(f"key-{n}") for n in range(3)), return_exceptions=True
-    )
-    assert all(isinstance(result, BackendUnavailable) for result in results), results
-    store.before = lambda _: None
-    assert not (await client.status("key-1")).holders
-
-
-async def test_an_attempt_ends_within_a_sixth_of_the_shortest_ttl(
-    client: Client, store: TappedStore
-) -> None:
-    store.hold = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(BackendUnavailable):
-        await client.lock("a", ttl=0.6).acquire(wait=0.15)
-    assert 0.1 <= loop.time() - began < 0.5
-    store.hold.set()
-
-
 async def test_a_late_copy_of_what_was_sent_twice_finds_its_id_buried(
     client: Client, store: TappedStore
 ) -> None:
@@ -312,25 +289,57 @@ async def test_a_submit_that_raises_is_told_to_everybody() -> None:
     await asyncio.wait_for(batcher.close(), 5)
 
 
+caller: ContextVar[str] = ContextVar("caller", default="nobody")
+
+
 class OneWire:
     """A connection whose batches go down together when one of them is given up."""
 
-    parallel = 2
     inbox = ""
 
-    def __init__(self) -> None:
+    def __init__(self, parallel: int = 2) -> None:
+        self.parallel = parallel
         self.sent: list[Sequence[Command]] = []
         self.waiting: list[Done] = []
+        self.called_by: list[str] = []
+        """The caller in whose context each batch was submitted."""
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         self.sent.append(commands)
         self.waiting.append(done)
+        self.called_by.append(caller.get())
         return lambda: self.answer(BackendUnavailable("the connection was closed meanwhile"))
 
     def answer(self, result: Sequence[Reply] | DibsError) -> None:
         waiting, self.waiting = self.waiting, []
         for done in waiting:
             done(result)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+async def test_a_batch_is_submitted_in_the_context_of_the_first_in_it(parallel: int) -> None:
+    """So that a trace of a call has what the store's client does for it."""
+    wire: Any = OneWire(parallel)
+    batcher = Batcher(wire, asyncio.get_running_loop(), SystemClock(), 5.0)
+    tasks = []
+    contexts = [Context(), copy_context(), copy_context()]  # an empty one is false
+    for number, context in enumerate(contexts):
+        if number:
+            context.run(caller.set, f"caller {number}")
+        call = batcher.call(Inspect(b"lock:x"))
+        tasks.append(asyncio.create_task(call, context=context))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while wire.waiting:
+            size = len(wire.sent[-1])
+            opener = copy_context()
+            opener.run(caller.set, "who opened the connection")
+            opener.run(wire.answer, [Unknown()] * size)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+    assert wire.called_by == ["nobody", "caller 1", "caller 2"][: parallel + 1]
 
 
 async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
@@ -377,37 +386,71 @@ async def test_reads_that_are_late_cost_commands_on_their_connection_nothing(
     await batcher.close()
 
 
-async def test_short_neighbours_one_after_another_cost_a_batch_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dibs.runtime.batcher.LEAST", 0.05)
-    wire: Any = OneWire()
-    batcher = Batcher(wire, asyncio.get_running_loop(), SystemClock(), 60.0)
-    release = asyncio.create_task(batcher.call(Release(b"lock:a", "a")))
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        for copies in range(2, 5):
-            with pytest.raises(BackendUnavailable):
-                await batcher.call(Renew(b"lock:b", "b", 0.6))
-            while sum(type(batch[0]) is Release for batch in wire.sent) < copies:
-                assert not release.done()
-                await asyncio.sleep(0.01)
-        wire.answer([Released()])
-        answer = await release
-    assert (answer.reply, answer.resent) == (Released(), True)
-    await batcher.close()
-
-
-@pytest.mark.parametrize("wait", [0, 0.5])
-async def test_a_wait_is_bounded_also_by_a_store_that_stands_still(
-    tmp_path: Path, wait: float
-) -> None:
+async def test_a_try_is_bounded_also_by_a_store_that_stands_still(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
         async with dibs.connect(server.url, call_timeout=60) as client:
             lock = client.lock("a")
             await (await lock.acquire()).release()
             server.pause()
             with pytest.raises(BackendUnavailable, match="within 1 s"):
-                await asyncio.wait_for(lock.acquire(wait=wait), 30)
+                await asyncio.wait_for(lock.acquire(wait=0), 30)
             server.resume()
             await (await lock.acquire()).release()
+
+
+# ---- several commands of one caller -------------------------------------------------------------------
+
+
+def acquires(count: int, prefix: str = "k") -> list[Command]:
+    return [Acquire(f"lock:{prefix}{n}".encode(), f"id-{n}", "me", 30.0) for n in range(count)]
+
+
+def replies(told: Sequence[object]) -> list[type]:
+    return [type(each.reply) if isinstance(each, TimedReply) else type(each) for each in told]
+
+
+async def test_commands_of_one_caller_travel_in_one_batch_and_fail_each_for_itself(
+    client: Client, store: TappedStore
+) -> None:
+    runtime, threads = client.session.loop_runtime(), StoreSession(store).thread_runtime()
+    assert replies(await runtime.call_all(acquires(5))) == [Granted] * 5
+    assert [len(batch) for batch in store.batches] == [5]
+    count = MAX_BATCH + 3
+    assert replies(step(threads.call_all(acquires(count, "t")))) == [Granted] * count
+    assert [len(batch) for batch in store.kept] == [MAX_BATCH, 3]
+
+    def fail(_: Sequence[Command]) -> None:
+        raise BackendUnavailable("away")
+
+    store.before = fail
+    assert replies(await runtime.call_all(acquires(3))) == [BackendUnavailable] * 3
+    assert replies(step(threads.call_all(acquires(3)))) == [BackendUnavailable] * 3
+    threads.close()
+
+
+async def test_a_caller_of_several_waits_for_no_longer_than_it_wants(
+    client: Client, store: TappedStore
+) -> None:
+    store.hold = asyncio.Event()
+    told = await client.session.loop_runtime().call_all(acquires(2), 0.01)
+    assert [str(each) for each in told] == ["the store did not answer within 0.01 s"] * 2
+    store.hold.set()
+
+
+async def test_a_cancelled_caller_of_several_takes_along_what_has_not_left(
+    client: Client, store: TappedStore
+) -> None:
+    runtime, store.hold = client.session.loop_runtime(), asyncio.Event()
+    first = asyncio.create_task(runtime.call_all(acquires(2)))
+    while not store.batches:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(runtime.call_all(acquires(2, "later")))
+    await asyncio.sleep(0)
+    for task in (first, second):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    store.hold.set()
+    released = await runtime.call_all([Release(b"lock:k0", "id-0"), Release(b"lock:k1", "id-1")])
+    assert replies(released) == [Released] * 2, "what had left was done"
+    assert not any(b"later" in command.key for batch in store.batches for command in batch)

@@ -122,62 +122,68 @@ def clock_of(url: str) -> float:
     return SystemClock().now() if url.startswith("sqlite") else time.time()
 
 
-async def test_a_forged_grant_lets_nobody_in(forged: tuple[str, Forge]) -> None:
-    url, forge = forged
-    async with dibs.connect(url) as client, asyncio.timeout(30):
-        heard = await overheard(client)
-        held = await client.lock("x").acquire()
-        waiting = asyncio.create_task(client.lock("x").acquire())
-        lease = await waiter_of(client, "x")
-        inbox = client.session.loop_runtime().inbox
-        event: Event = "granted"
-        now = clock_of(url) + 1
-        proof = "f" * 40
-        forge(Notification(b"lock:x", lease, inbox, event, OUT_OF_REACH, (0,), now, 5.0, "", proof))
-        while (await heard.arrived.get()).token != OUT_OF_REACH:
-            pass
-        await client.status("x")
-        assert not waiting.done()
-        await held.release()
-        granted = await waiting
-        assert held.token < granted.token < OUT_OF_REACH
+class Scene:
+    """A client that holds the lock `x`, waits for it with another task, and keeps note of what arrives."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def begin(self) -> "Scene":
+        self.heard = await overheard(self.client)
+        self.held = await self.client.lock("x").acquire()
+        self.waiting = asyncio.create_task(self.client.lock("x").acquire())
+        self.waiter = await waiter_of(self.client, "x")
+        (holder,) = (await self.client.status("x")).holders
+        self.holder = holder.lease
+        self.inbox = self.client.session.loop_runtime().inbox
+        return self
+
+    async def end_as_if_nothing_had_been_forged(self) -> None:
+        await self.client.status("x")
+        assert not self.waiting.done()
+        assert not self.held.lost
+        await self.held.release()
+        granted = await self.waiting
+        assert self.held.token < granted.token < OUT_OF_REACH
         await granted.release()
 
 
-async def test_a_forged_revocation_ends_no_lease(forged: tuple[str, Forge]) -> None:
+@pytest.fixture
+async def scene(forged: tuple[str, Forge]) -> AsyncIterator[tuple[Scene, Forge]]:
     url, forge = forged
     async with dibs.connect(url) as client, asyncio.timeout(30):
-        heard = await overheard(client)
-        held = await client.lock("x").acquire()
-        (holder,) = (await client.status("x")).holders
-        inbox = client.session.loop_runtime().inbox
-        forge(Notification(b"lock:x", holder.lease, inbox, "revoked", detail="so there"))
-        assert (await heard.arrived.get()).event == "revoked"
-        await client.status("x")
-        assert not held.lost
-        await held.release()
+        yield await Scene(client).begin(), forge
+
+
+async def test_a_forged_grant_lets_nobody_in(
+    scene: tuple[Scene, Forge], forged: tuple[str, Forge]
+) -> None:
+    s, forge = scene
+    now, proof = clock_of(forged[0]) + 1, "f" * 40
+    event: Event = "granted"
+    forge(
+        Notification(b"lock:x", s.waiter, s.inbox, event, OUT_OF_REACH, (0,), now, 5.0, "", proof)
+    )
+    while (await s.heard.arrived.get()).token != OUT_OF_REACH:
+        pass
+    await s.end_as_if_nothing_had_been_forged()
+
+
+async def test_a_forged_revocation_ends_no_lease(scene: tuple[Scene, Forge]) -> None:
+    s, forge = scene
+    forge(Notification(b"lock:x", s.holder, s.inbox, "revoked", detail="so there"))
+    assert (await s.heard.arrived.get()).event == "revoked"
+    await s.end_as_if_nothing_had_been_forged()
 
 
 @pytest.mark.parametrize("event", ["refused", "head"])
 async def test_other_forgeries_only_make_a_waiter_ask(
-    forged: tuple[str, Forge], event: Event
+    scene: tuple[Scene, Forge], event: Event
 ) -> None:
-    url, forge = forged
-    async with dibs.connect(url) as client, asyncio.timeout(30):
-        heard = await overheard(client)
-        held = await client.lock("x").acquire()
-        waiting = asyncio.create_task(client.lock("x").acquire())
-        lease = await waiter_of(client, "x")
-        forge(
-            Notification(
-                b"lock:x", lease, client.session.loop_runtime().inbox, event, detail="go away"
-            )
-        )
-        assert (await heard.arrived.get()).event == event
-        await client.status("x")
-        assert not waiting.done()
-        await held.release()
-        await (await waiting).release()
+    s, forge = scene
+    forge(Notification(b"lock:x", s.waiter, s.inbox, event, detail="go away"))
+    assert (await s.heard.arrived.get()).event == event
+    await s.end_as_if_nothing_had_been_forged()
 
 
 async def test_the_grant_of_one_key_lets_nobody_in_for_another(forged: tuple[str, Forge]) -> None:
@@ -245,58 +251,39 @@ async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
     ids=str,
 )
 async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(
-    flaw: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+    flaw: dict[str, Any], postgres_url: str
 ) -> None:
-    url = url_of("postgres", request, tmp_path)
     errors: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-    async with dibs.connect(url) as client, asyncio.timeout(30):
-        heard = await overheard(client)
-        held = await client.lock("x").acquire()
-        waiting = asyncio.create_task(client.lock("x").acquire())
-        lease = await waiter_of(client, "x")
-        inbox = client.session.loop_runtime().inbox
+    async with dibs.connect(postgres_url) as client, asyncio.timeout(30):
+        s = await Scene(client).begin()
+        now = time.time() + 1
         grant = Notification(
-            b"lock:x", lease, inbox, "granted", 7, (0,), time.time() + 1, 5.0, "", "f" * 64
+            b"lock:x", s.waiter, s.inbox, "granted", 7, (0,), now, 5.0, "", "f" * 64
         )
-        for forge in by_postgres(url):
+        for forge in by_postgres(postgres_url):
             forge(replace(grant, **flaw))
             forge(replace(grant, key=b"lock:last"))
-        assert (await heard.arrived.get()).key == b"lock:last"
-        await client.status("x")
-        assert not waiting.done()
-        await held.release()
-        await (await waiting).release()
+        assert (await s.heard.arrived.get()).key == b"lock:last"
+        await s.end_as_if_nothing_had_been_forged()
     assert not errors
 
 
-@pytest.fixture
-async def queued() -> AsyncIterator[Any]:
-    """A waiter that has been granted a lock, and the notification that it has not seen yet."""
+async def asks_before_it_believes(change: Callable[[Notification], Notification]) -> bool:
+    """Whether a waiter asks the store when its grant arrives so changed; it gets the right one anyway."""
     store = TappedStore()
     async with Client(StoreSession(store)) as client, asyncio.timeout(30):
-        heard = await overheard(client)
-        held = await client.lock("x").acquire()
-        waiting = asyncio.create_task(client.lock("x").acquire())
-        await waiter_of(client, "x")
-        heard.keep = True
-        await held.release()
-        push = await heard.arrived.get()
-        heard.keep = False
+        s = await Scene(client).begin()
+        s.heard.keep = True
+        await s.held.release()
+        push = await s.heard.arrived.get()
         store.batches.clear()
-
-        async def hear(notification: Notification) -> tuple[Any, bool]:
-            """The lease, and whether its waiter asked before it believed the grant."""
-            client.session.loop_runtime().notifications.deliver(notification)
-            return await waiting, bool(store.batches)
-
-        async def run(change: Callable[[Notification], Notification]) -> tuple[Any, bool]:
-            lease, asked = await hear(change(push))
-            assert (lease.token, lease.slots) == (push.token, push.slots)
-            await lease.release()
-            return lease, asked
-
-        yield run
+        client.session.loop_runtime().notifications.deliver(change(push))
+        lease = await s.waiting
+        asked = bool(store.batches)
+        assert (lease.token, lease.slots) == (push.token, push.slots)
+        await lease.release()
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -312,12 +299,10 @@ async def queued() -> AsyncIterator[Any]:
     ids=["token", "slots", "time", "window", "no proof", "another proof"],
 )
 async def test_a_grant_that_was_changed_or_repeated_later_is_not_believed(
-    queued: Any, change: Callable[[Notification], Notification]
+    change: Callable[[Notification], Notification],
 ) -> None:
-    _, asked = await queued(change)
-    assert asked
+    assert await asks_before_it_believes(change)
 
 
-async def test_the_stores_own_grant_is_believed_without_asking(queued: Any) -> None:
-    _, asked = await queued(lambda it: it)
-    assert not asked
+async def test_the_stores_own_grant_is_believed_without_asking() -> None:
+    assert not await asks_before_it_believes(lambda it: it)

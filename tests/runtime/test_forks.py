@@ -169,34 +169,3 @@ client.close()
         url,
     )
     assert lines == ["True"] * 40 + ["False"]
-
-
-def test_multiprocessing_workers_share_what_was_made_before_the_fork(tmp_path: Path) -> None:
-    lines = run_script(
-        """
-import multiprocessing, sys
-from dibs.sync import connect
-
-client = connect(sys.argv[1])
-lock = client.lock("counter")
-
-def work(counter):
-    for _ in range(25):
-        with lock:
-            counter.value += 1  # read, then written: only the lock keeps it right
-
-context = multiprocessing.get_context("fork")
-with lock:
-    pass
-counter = context.Value("i", 0, lock=False)
-workers = [context.Process(target=work, args=(counter,)) for _ in range(4)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-print(counter.value, lock.locked())
-client.close()
-""",
-        f"sqlite:///{tmp_path / 'l.db'}",
-    )
-    assert lines == ["100 False"]

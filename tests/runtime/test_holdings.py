@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from dibs.locks.deadlock import DeadlockDetector
-from dibs.runtime.holding import SPARE, HeldByOwner
+from dibs.runtime.holding import HeldByOwner
 from tests.locks.waits import pause
 from tests.locks.worlds import World
 
@@ -36,28 +36,6 @@ def test_neither_lease_nor_former_holder_is_kept_alive() -> None:
     del me
     gc.collect()
     assert former() is None
-
-
-def test_the_index_does_not_grow_with_what_was_held_before() -> None:
-    holdings, me, kept = HeldByOwner(), Thing(), Thing()
-    holdings.put(b"kept", me, kept)
-    for number in range(20 * SPARE):
-        key, who, lease = b"%d" % number, me if number % 2 else Thing(), Thing()
-        holdings.put(key, who, lease)
-        holdings.drop(key, who, lease)
-    assert sum(map(len, holdings._index.values())) <= SPARE + 4
-    assert not holdings._old
-    assert holdings.of(me) == [kept]
-
-
-def test_an_index_that_was_interrupted_is_made_again() -> None:
-    holdings, me, lease = HeldByOwner(), Thing(), Thing()
-    holdings.put(b"a", me, lease)
-    holdings._old, holdings._index = holdings._index, {}  # and then it was interrupted
-    assert holdings.of(me) == [lease]
-    holdings._index_anew()
-    holdings._index_anew()
-    assert holdings.of(me) == [lease]
 
 
 def test_threads_find_what_they_hold_while_others_come_and_go() -> None:

@@ -5,7 +5,6 @@ CI tries each `STRIDE`-th bytecode, `make torture` every single one, on a store 
 
 import gc
 import logging
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,14 +31,6 @@ pytestmark = [
 ]
 
 type Action = Callable[[], object]
-
-
-@pytest.fixture(autouse=True)
-def _heard() -> Iterator[None]:
-    """A shell starts what runs in the background with SIGINT ignored: then nothing would be tried."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 class Site:
@@ -123,6 +114,16 @@ def acquire_and_release(site: Site) -> Action:
     return action
 
 
+def nested_blocks(site: Site) -> Action:
+    lock = site.mine.lock("a", ttl=TTL, reentrant=True)
+
+    def action() -> None:
+        with lock, lock:
+            pass
+
+    return action
+
+
 def try_and_enter(site: Site) -> Action:
     def action() -> None:
         lease = site.lock.try_acquire()
@@ -155,7 +156,9 @@ def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.param(True, 1, id="first use, every one", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("make", [with_a_new_lock, acquire_and_release, try_and_enter])
+@pytest.mark.parametrize(
+    "make", [with_a_new_lock, acquire_and_release, try_and_enter, nested_blocks]
+)
 def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     make: Callable[[Site], Action], cold: bool, stride: int
 ) -> None:
@@ -163,23 +166,27 @@ def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
 
 
 @STRIDES
-def test_an_interrupted_release_is_not_renewed_though_its_lease_lives_on(stride: int) -> None:
-    """The lease is still in somebody's hands, who believes to have released it."""
-    kept: list[Lease] = []
-
-    def release(site: Site) -> Action:
-        kept.append(site.lock.acquire())
-        return kept[-1].release
-
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_an_interrupted_release_can_be_tried_again_and_is_not_renewed(
+    stride: int, *, reentrant: bool
+) -> None:
+    """The lease is still in the hands of a caller who believes to have released it."""
     site, at, stopped = Site(), 0, 0
+    lock = site.mine.lock("a", ttl=TTL, reentrant=reentrant)
+    kept: list[Lease] = []
     while True:
         at += stride
+        if reentrant:
+            outer = lock.acquire()
+            kept.append(lock.acquire())
+            outer.release()
+        else:
+            kept.append(lock.acquire())
         interrupting = Interrupting(at)
-        interrupted = interrupting.run(release(site))
+        stopped += interrupting.run(kept[-1].release)
         if not interrupting.reached:
             break
-        kept[-1].release()  # as a person who was interrupted would try again
-        stopped += interrupted
+        kept[-1].release()
         trouble = site.trouble()
         assert trouble is None, f"bytecode {at}: {trouble}"
     assert stopped > 50 / stride

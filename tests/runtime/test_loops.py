@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import gc
-import threading
 import time
 import warnings
 import weakref
@@ -184,72 +183,3 @@ def test_who_held_the_interpreters_lock_past_the_deadline_is_told_right_after(
 
     with pytest.raises(LeaseLost, match="no renewal got through before its deadline"):
         asyncio.run(main())
-
-
-def test_many_loops_and_threads_share_one_session(url: str) -> None:
-    client = dibs.connect(url)
-    blocking = dibs.sync.Client(client.session)
-    lock, same = client.lock("counter"), blocking.lock("counter")
-    total = 0
-    inside = 0
-    failures: list[str] = []
-
-    def bump() -> None:
-        nonlocal total, inside
-        inside += 1
-        if inside != 1:
-            failures.append("two at once")
-        total += 1
-        inside -= 1
-
-    async def tasks() -> None:
-        async def one() -> None:
-            for _ in range(5):
-                async with lock:
-                    bump()
-
-        await asyncio.gather(*(one() for _ in range(5)))
-
-    def thread() -> None:
-        for _ in range(25):
-            with same:
-                bump()
-
-    threads = [threading.Thread(target=asyncio.run, args=(tasks(),)) for _ in range(3)]
-    threads += [threading.Thread(target=thread) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
-    assert (total, failures) == (150, [])
-    assert not same.locked()
-    client.session.close()
-
-
-def test_a_signal_of_another_loop_reaches_its_waiter(client: Client, url: str) -> None:
-    """A lock that is given up in one loop is granted in another at once, by a push."""
-    held, gone = threading.Event(), threading.Event()
-
-    async def holder() -> None:
-        async with client.lock("a"):
-            held.set()
-            await asyncio.to_thread(gone.wait, 10)
-
-    async def waiter() -> float:
-        async with client.lock("a"):
-            return time.monotonic()
-
-    thread = threading.Thread(target=asyncio.run, args=(holder(),))
-    thread.start()
-    assert held.wait(10)
-    got: list[float] = []
-    second = threading.Thread(target=lambda: got.append(asyncio.run(waiter())))
-    second.start()
-    other = looks(url)
-    while not other.lock("a").status().waiters:
-        time.sleep(0.001)
-    let_go = time.monotonic()
-    gone.set()
-    second.join(10)
-    thread.join(10)
-    assert got[0] - let_go < 1.0, "not by asking again after a third of the window"

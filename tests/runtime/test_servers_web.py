@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG = 30.0
 AT_ONCE, REQUESTS = 8, 40
 PORT_IS_TAKEN = re.compile("address already in use|connection in use", re.IGNORECASE)
-
-
-@pytest.fixture(params=SHARED)
-def leases(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request.param, request, tmp_path)
 
 
 class Site:
@@ -105,13 +99,18 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, leases: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    site = Site(tmp_path, leases, monkeypatch)
+def site(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    site = Site(tmp_path, url_of(kind, request, tmp_path), monkeypatch)
     yield site
     site.process.end()
     site.client.close()
 
 
+@pytest.mark.parametrize(
+    "kind", ["sqlite", *(pytest.param(kind, marks=pytest.mark.long) for kind in SHARED[1:])]
+)
 def test_uvicorns_workers_take_turns(site: Site) -> None:
     site.start(*["uvicorn", "--workers", "2", "--port", "{port}", "tests.runtime.serving:app"])
     answers = site.ask_many()
@@ -121,24 +120,22 @@ def test_uvicorns_workers_take_turns(site: Site) -> None:
     assert [status.name for status in site.client.list()] == []
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "gunicorn"])
-def test_a_port_that_is_taken_meanwhile_is_left_to_who_has_it(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path, f"sqlite:///{tmp_path}/leases.db", monkeypatch)
-    with socket.socket() as somebody:
-        somebody.bind((HOST, 0))
-        ports = iter([somebody.getsockname()[1], free_port()])
-        monkeypatch.setattr("tests.runtime.test_servers_web.free_port", lambda: next(ports))
-        where = ("--port", "{port}") if server == "uvicorn" else ("-b", f"{HOST}:{{port}}")
-        app = "app" if server == "uvicorn" else "wsgi"
-        site.start(server, *where, f"tests.runtime.serving:{app}")
-    assert site.ask()["token"]
-    site.process.end()
-    site.client.close()
-
-
-@pytest.mark.parametrize("worker", ["gthread", "asgi"])
+@pytest.mark.parametrize(
+    ("kind", "worker"),
+    [
+        ("redis", "gthread"),
+        ("postgres", "asgi"),
+        *(
+            pytest.param(*more, marks=pytest.mark.long)
+            for more in (
+                ("sqlite", "gthread"),
+                ("postgres", "gthread"),
+                ("sqlite", "asgi"),
+                ("redis", "asgi"),
+            )
+        ),
+    ],
+)
 def test_gunicorns_workers_inherit_nothing_that_was_made_before_the_fork(
     site: Site, worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

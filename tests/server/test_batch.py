@@ -1,248 +1,275 @@
-"""`/v1/batch`: many commands in one call, each with an answer of its own."""
+"""`/v1/batch`: many commands in one call, each with an answer of its own, and bounds on their work."""
 
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 
-from dibs.core.names import fingerprint
 from dibs.model import (
+    MANY,
+    MAX_CAPACITY,
     Acquire,
     Command,
     Failed,
     Granted,
     Inspect,
-    Lost,
     Queued,
     Release,
-    Released,
     Renew,
+    Renewed,
     Resize,
     Revoke,
+    Revoked,
     Status,
 )
-from dibs.server.limits import Limits
+from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.stores.http import wire
-from tests.server.inside import server_id_of
-from tests.server.world import World, b64
-
-ID = "an-id-of-enough-letters-"
+from tests.server.world import ID, World, acquire, acquired, key, lock, problem, send
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    world = World.over(limits=Limits(leases_per_key=20, waiters_per_key=3))
-    yield world
-    world.close()
+    with World.over(limits=Limits(leases_per_key=20, waiters_per_key=3)) as world:
+        yield world
 
 
-def key(name: str, kind: str = "lock") -> bytes:
-    return f"{kind}:{name}".encode()
+def kinds(replies: list[Any]) -> list[type]:
+    return [type(each) for each in replies]
 
 
-def post(client: httpx2.Client, *commands: Command) -> list[Any]:
-    said = wire.Batch(tuple(map(wire.to_wire, commands)))
-    answer = client.post("/v1/batch", content=msgspec.json.encode(said))
-    assert answer.status_code == 200, answer.text
-    told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
-    return [wire.to_model(each) for each in told.replies]
-
-
-@pytest.mark.parametrize("text", ["lock:jobs/b", "base64:bG9jazpqb2JzL2I", "bG9jazpqb2JzL2I=", "ü"])
-def test_a_key_that_is_not_encoded_is_told_how(world: World, text: str) -> None:
-    command = {"op": "inspect", "key": text}
-    (reply,) = world.client().post("/v1/batch", json={"commands": [command]}).json()["replies"]
-    assert (reply["is"], reply["reason"]) == ("failed", "invalid")
-    assert "KIND:NAME in URL-safe base64 without padding" in reply["detail"]
-    assert "bG9jazpqb2JzL2I for lock:jobs/b" in reply["detail"]
-
-
-def test_each_has_its_answer_in_order(world: World) -> None:
-    client = world.client("acquire")
-    k = key("order/1")
-    replies = post(
-        client,
-        Acquire(k, ID + "1", "me", 30.0, note="why"),
-        Acquire(k, ID + "2", "you", 30.0),
-        Acquire(k, ID + "3", "they", 30.0, queue=True),
-        Inspect(k),
-        Renew(k, ID + "1", 60.0),
-        Release(k, ID + "1"),
-        Renew(k, ID + "1", 60.0),
-    )
-    kinds = [type(reply).__name__ for reply in replies]
-    assert kinds == [
-        "Granted", "Refused", "Queued", "Status", "Renewed", "Released", "Lost",
-    ]  # fmt: skip
-    assert replies[1].holders[0].owner == "me"
-    assert replies[3].waiters[0].owner == "they"
-
-
-def test_a_key_that_is_misspelt_fails_alone(world: World) -> None:
-    content = b'{"commands": [{"op": "inspect", "key": "?"}, {"op": "inspect", "key": "bG9jazp4"}]}'
-    answer = world.client().post("/v1/batch", content=content)
+@pytest.mark.parametrize("text", ["?", "lock:jobs/b", "base64:bG9jazpqb2JzL2I", "bG9jazp4=", "ü"])
+def test_a_key_that_is_not_encoded_fails_alone_and_says_how(world: World, text: str) -> None:
+    commands = [{"op": "inspect", "key": text}, {"op": "inspect", "key": "bG9jazp4"}]
+    answer = world.client().post("/v1/batch", json={"commands": commands})
     failed, status = answer.json()["replies"]
-    assert (failed["is"], failed["reason"]) == ("failed", "invalid")
-    assert failed["detail"].startswith("`key` must be")
-    assert status["is"] == "status"
+    assert (failed["is"], failed["reason"], status["is"]) == ("failed", "invalid", "status")
+    assert "KIND:NAME in URL-safe base64 without padding" in failed["detail"]
+    assert "bG9jazpqb2JzL2I for lock:jobs/b" in failed["detail"]
 
 
 def test_msgpack_too(world: World) -> None:
-    client = world.client("read")
-    answer = client.post(
+    kind = "application/msgpack"
+    answer = world.client("read").post(
         "/v1/batch",
         content=msgspec.msgpack.encode(wire.Batch((wire.to_wire(Inspect(key("x"))),))),
-        headers={"Content-Type": "application/msgpack", "Accept": "application/msgpack"},
+        headers={"Content-Type": kind, "Accept": kind},
     )
     found = msgspec.msgpack.decode(answer.content, type=wire.BatchAnswer)
     assert [wire.to_model(each) for each in found.replies] == [Status(key("x"), 0)]
-    assert answer.headers["dibs-server"] == server_id_of(world)
+    assert answer.headers["dibs-server"] == world.server.server_id
 
 
-def test_a_client_may_not_use_keys_of_other_kinds(world: World) -> None:
-    """Those in which waiters at other stores say what they wait for are no way around prefixes."""
-    (answer,) = post(world.client(), Acquire(key("a-fingerprint", "wait"), ID + "w", "me", 30.0))
-    assert (type(answer), answer.reason) == (Failed, "invalid")
-
-
-def test_what_one_may_not(world: World) -> None:
-    admin = world.client()
-    post(admin, Acquire(key("theirs/x"), ID + "5", "they", 30.0))
-    client = world.client("acquire", prefixes=[b"mine/"])
-    for command in (
-        Acquire(key("theirs/y"), ID + "6", "me", 30.0),
-        Renew(key("theirs/x"), ID + "5", 30.0),
-        Release(key("theirs/x"), ID + "5"),
-        Resize(key("theirs/x"), ID + "5", 2, 1),
-        Revoke(key("mine/x"), None, "no scope for it"),
-    ):
-        (reply,) = post(client, command)
-        assert (type(reply), reply.reason) == (Failed, "forbidden")
-    assert post(client, Inspect(key("theirs/x"))) == [Status(key("theirs/x"), 0)]
-    (status,) = post(admin, Inspect(key("theirs/x")))
-    assert [holder.owner for holder in status.holders] == ["they"]
+VALID = Acquire(key("z"), ID, "me", 30.0)
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        Acquire(key("z"), ID, "me", 0.5),
-        Acquire(key("z"), ID, "me", 1e9),
-        Acquire(key("z"), ID, "me", 30.0, note="x" * 5000),
-        Acquire(key("z"), "", "me", 30.0),
-        Acquire(key("z"), ID, "me", 30.0, units=1 << 62, capacity=1 << 63),
-        Acquire(key("z"), ID, "me", 30.0, priority=-(1 << 62)),
-        Acquire(key("z", "spoon"), ID, "me", 30.0),
-        Acquire(key("z" * 513), ID, "me", 30.0),
-        Acquire(key("z"), ID, "me", 30.0, floor=2**51),
-        Acquire(key("z"), ID, "me", 30.0, floor=-1),
+        *(replace(VALID, ttl=ttl) for ttl in (0.5, 1e9)),
+        *(replace(VALID, floor=floor) for floor in (-1, 2**51)),
+        *(replace(VALID, key=k) for k in (key("z", "spoon"), key("z" * 513), key("z", "wait"))),
+        replace(VALID, id=""),
+        replace(VALID, units=1 << 62, capacity=1 << 63),
+        replace(VALID, priority=-(1 << 62)),
         Renew(key("z", "wait"), ID, 0.5),
         Release(key("z"), ID, retain=1e12),
         Revoke(key("z"), None, " "),
+        # a billion slots, and capacities that let others in beside a holder, or shut a writer out
+        replace(VALID, key=key("z", "semaphore"), units=2**30 - 1, capacity=2**30 - 1),
+        Resize(key("z", "semaphore"), ID, 2**30 - 1, 1),
+        *(
+            replace(VALID, key=key("z", kind), units=units, capacity=capacity)
+            for kind, units, capacity in (
+                *(("lock", 1, 2), ("lock", 2, 2), ("leader", 1, 2), ("tasklock", 1, 2)),
+                *(("rwlock", 1, 1), ("rwlock", 2, MANY), ("rwlock", MANY + 1, MANY + 1)),
+            )
+        ),
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_out_of_bounds(world: World, command: Command) -> None:
-    (reply,) = post(world.client(), command)
+def test_a_command_out_of_bounds(world: World, command: Command) -> None:
+    (reply,) = send(world.client(), command)
     assert (type(reply), reply.reason) == (Failed, "invalid"), reply
 
 
-def test_what_is_no_batch(world: World) -> None:
-    client = world.client()
-    for content, status in (
+def test_texts_are_bounded_in_bytes(world: World) -> None:
+    big = "\N{LOCK}"  # four bytes
+    fits = replace(VALID, id=big * (MAX_ID // 4), owner=big * (MAX_OWNER // 4))
+    fits = replace(fits, note=big * (MAX_TEXT // 4))
+    longer = [{name: getattr(fits, name) + "x"} for name in ("id", "owner", "note")]
+    *refused, granted = send(world.client(), *(replace(fits, **each) for each in longer), fits)
+    assert [each.reason for each in refused] == ["invalid"] * 3
+    assert type(granted) is Granted
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
         (b"", 400),
         (b"{}", 400),
         (b'{"commands": [{"op": "destroy", "key": "x"}]}', 400),
         (b'{"commands": [{"op": "inspect", "key": "\xff"}]}', 400),
         (b'{"commands": [' + b",".join([b'{"op":"inspect","key":"eA"}'] * 513) + b"]}", 400),
+        (b'{"commands":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b"\x82\xa8commands\x90\xa1x" + b"\x91" * 100_000 + b"\xc0", 400),
         (b" " * (1 << 20) + b" ", 413),
-    ):
-        answer = client.post("/v1/batch", content=content)
-        assert (answer.status_code, answer.json()["status"]) == (status, status), content[:60]
-    answer = client.post("/v1/batch", content=b"{}", headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 415
-    assert post(client) == []
+        (b"text", 415),
+    ],
+    ids=range(9),
+)
+def test_a_body_that_is_no_batch(world: World, content: bytes, status: int) -> None:
+    kinds = {b"\x82": "application/msgpack", b"t": "text/plain"}
+    headers = {"Content-Type": kinds.get(content[:1], "application/json")}
+    answer = world.client("read").post("/v1/batch", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["status"]) == (status, status)
+
+
+# -- what a key may, and how much -------------------------------------------------------------------
 
 
 def test_a_key_has_so_many_leases(world: World) -> None:
     client = world.client("acquire")
-    more = [Acquire(key(f"many/{i}"), f"{ID}{i}", "me", 30.0) for i in range(30)]
-    replies = post(client, *more)
-    assert [type(reply) for reply in replies] == [Granted] * 20 + [Failed] * 10
+    wishes = [Acquire(key(f"many/{n}"), f"{ID}{n}", "me", 30.0) for n in range(30)]
+    replies = send(client, *wishes)
+    assert kinds(replies) == [Granted] * 20 + [Failed] * 10
     assert {reply.reason for reply in replies[20:]} == {"busy"}
-    replies = post(client, Release(key("many/0"), f"{ID}0"))
-    assert [type(reply) for reply in replies] == [Released]
-    (reply,) = post(client, Acquire(key("many/20"), f"{ID}20", "me", 30.0))
-    assert type(reply) is Granted
-    (reply,) = post(world.client("acquire"), Acquire(key("many/21"), ID + "z", "me", 30.0))
-    assert type(reply) is Granted, "others have their own"
+    send(client, Release(wishes[0].key, wishes[0].id))
+    assert kinds(send(client, wishes[20])) == [Granted]
+    assert kinds(send(world.client("acquire"), wishes[21])) == [Granted], "others have their own"
 
 
-@pytest.mark.parametrize("keep", [0.0, 9000.0])
+@pytest.mark.parametrize("keep", [0.0, 9000.0], ids=["lock_delay", "retain"])
 def test_units_that_stay_taken_count_as_leases(world: World, keep: float) -> None:
     client = world.client("acquire")
     wish = Acquire(key(f"kept/{keep}"), ID, "me", 1.0, lock_delay=9000.0 - keep)
     held = [replace(wish, key=key(f"kept/{keep}/{i}"), id=f"{ID}{i}") for i in range(20)]
-    assert {type(reply) for reply in post(client, *held)} == {Granted}
+    assert set(kinds(send(client, *held))) == {Granted}
     if keep:
-        post(client, *(Release(each.key, each.id, keep) for each in held))
+        send(client, *(Release(each.key, each.id, keep) for each in held))
     else:
-        time.sleep(1.5)
+        time.sleep(1.1)  # the leases expire
     for each in held:
-        post(client, Renew(each.key, each.id, 1.0), Release(each.key, each.id))
-    replies = post(client, wish, Release(wish.key, ID, 9000.0))
-    assert [type(reply) for reply in replies] == [Failed] * 2
-
-
-def test_ending_others_leases_is_written_down(world: World) -> None:
-    admin, holder = world.client(), world.client("acquire")
-    k = key("forced/1")
-    post(holder, Acquire(k, ID + "f", "me", 30.0))
-    (reply,) = post(admin, Revoke(k, None, "it hangs", now=True))
-    assert reply.count == 1
-    assert type(post(holder, Renew(k, ID + "f", 30.0))[0]) is Lost
-    entries = admin.get("/v1/audit").json()["entries"]
-    (entry,) = [each for each in entries if each["name"] == "forced/1"]
-    assert entry["what"] == "force release"
-    assert entry["detail"]["reason"] == "it hangs"
-    assert ID + "f" not in str(entries)
-
-
-def test_the_service_knows_the_address_of_what_came_in_a_batch(world: World) -> None:
-    client = world.client()
-    post(client, Acquire(key("noted"), ID + "n", "me", 30.0, note="mine"))
-    shown = client.get(f"/v1/locks/{b64('noted')}").json()
-    assert shown["info"]["ip"] == "127.0.0.1"
-    assert shown["id"] == fingerprint(ID + "n")
+        send(client, Renew(each.key, each.id, 1.0), Release(each.key, each.id))
+    assert kinds(send(client, wish, Release(wish.key, ID, 9000.0))) == [Failed] * 2
 
 
 def test_a_key_has_so_many_places_in_line(world: World) -> None:
-    post(world.client(), Acquire(key("line"), ID + "h", "they", 30.0))
+    send(world.client(), Acquire(key("line"), f"{ID}h", "they", 30.0))
     client = world.client("acquire")
-
-    def wait(number: int) -> Command:
-        return Acquire(key("line"), f"{ID}w{number}", "me", 30.0, queue=True)
-
-    replies = post(client, *map(wait, range(5)))
-    assert [type(reply) for reply in replies] == [Queued] * 3 + [Failed] * 2
+    waits = [Acquire(key("line"), f"{ID}w{n}", "me", 30.0, queue=True) for n in range(5)]
+    replies = send(client, *waits)
+    assert kinds(replies) == [Queued] * 3 + [Failed] * 2
     assert replies[3].reason == "busy"
-    assert [type(reply) for reply in post(client, wait(2))] == [Queued], "a sign of life"
-    post(client, Release(key("line"), f"{ID}w0"))
-    assert [type(reply) for reply in post(client, wait(3))] == [Queued]
+    assert kinds(send(client, waits[2])) == [Queued], "a sign of life"
+    send(client, Release(key("line"), f"{ID}w0"))
+    assert kinds(send(client, waits[3])) == [Queued]
 
 
-@pytest.mark.parametrize("how", ["json", "msgpack"])
-def test_what_is_nested_deeply_is_refused(world: World, how: str) -> None:
-    deep = 100_000
-    if how == "json":
-        body = b'{"commands":[],"x":' + b"[" * deep + b"]" * deep + b"}"
-    else:
-        body = b"\x82\xa8commands\x90\xa1x" + b"\x91" * deep + b"\xc0"
-    answer = world.client("read").post(
-        "/v1/batch", content=body, headers={"Content-Type": f"application/{how}"}
-    )
-    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
+def test_a_revocation_is_written_down(world: World) -> None:
+    admin = world.client()
+    send(world.client("acquire"), Acquire(key("forced/1"), f"{ID}f", "me", 30.0))
+    (reply,) = send(admin, Revoke(key("forced/1"), None, "it hangs", now=True))
+    assert reply.count == 1
+    entries = admin.get("/v1/audit").json()["entries"]
+    (entry,) = [each for each in entries if each["name"] == "forced/1"]
+    assert (entry["what"], entry["detail"]["reason"]) == ("force release", "it hangs")
+    assert f"{ID}f" not in str(entries)
+
+
+def test_the_address_of_a_holder_by_batch_is_known(world: World) -> None:
+    client = world.client()
+    send(client, Acquire(key("noted"), f"{ID}n", "me", 30.0, note="mine"))
+    assert client.get(lock("noted")).json()["info"]["ip"] == "127.0.0.1"
+
+
+# -- no batch keeps a store busy --------------------------------------------------------------------
+
+
+CROWD = 300
+MOST_BYTES = 1_200_000
+"""Of an answer, and a little more."""
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A server over each store that looks at keys by scripts of its own."""
+    settings: dict[str, Any] = {}
+    if request.param != "sqlite":
+        settings["leases"] = request.getfixturevalue(f"{request.param}_url")
+    with World.over(tmp_path, **settings) as world:
+        yield world
+
+
+def size(replies: list[Any]) -> int:
+    return len(msgspec.json.encode(list(map(wire.to_wire, replies))))
+
+
+def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(stored: World) -> None:
+    client, k = stored.client(), key("a/m", "semaphore")
+    crowd = [Acquire(k, f"{ID}{n}", "me", 60.0, capacity=CROWD) for n in range(CROWD)]
+    assert set(kinds(send(client, *crowd))) == {Granted}
+    looks = send(client, *[Inspect(k)] * 512)
+    told = [each for each in looks if type(each) is Status]
+    assert {(len(each.holders), each.holding, each.used) for each in told} == {(100, CROWD, CROWD)}
+    assert len({repr(each) for each in told}) == 1, "all are answers of one look"
+    assert len(told) > 20
+    assert {each.reason for each in looks[len(told) :]} == {"busy"}
+    assert size(looks) < MOST_BYTES
+    shown = client.get(lock("a/m"), params={"kind": "semaphore"}).json()
+    assert (len(shown["holders"]), shown["holding"]) == (100, CROWD)
+
+
+def test_an_answer_about_many_crowds_is_bounded(stored: World) -> None:
+    client, keys = stored.client(), [key(f"a/{n}", "semaphore") for n in range(40)]
+    for k in keys:
+        wish = Acquire(k, "", "me", 60.0, capacity=9, note="\x01" * MAX_TEXT)
+        send(client, *(replace(wish, id=f"{ID}{n}") for n in range(9)))
+    replies = send(client, *map(Inspect, keys), Renew(keys[0], f"{ID}0", 60.0))
+    assert size(replies) < MOST_BYTES
+    assert [type(replies[n]) for n in (0, -2, -1)] == [Status, Failed, Renewed]
+    assert len(client.get("/v1/scan").content) < MOST_BYTES
+
+
+def test_a_look_after_a_change_is_another_look(stored: World) -> None:
+    k, other = key("a/l"), key("a/1")
+    looks = [Inspect(k), Inspect(k), Acquire(k, ID, "me", 60.0), Inspect(k), Inspect(other)]
+    free, again, _, held, another = send(stored.client(), *looks)
+    assert free == again
+    assert (free.holding, held.holding, another.key) == (0, 1, other)
+
+
+def test_a_batch_has_few_revocations_and_takes_few_slots(stored: World) -> None:
+    """Each revocation reads all holders; each slot is written."""
+    client = stored.client()
+    send(client, Acquire(key("a/r"), ID, "me", 60.0))
+    replies = send(client, *[Revoke(key("a/r"), None, "so")] * 9)
+    assert kinds(replies) == [Revoked] + [Failed] * 8
+    pools = [key(f"a/s{n}", "semaphore") for n in range(12)]
+    replies = send(client, *(Acquire(k, ID, "me", 60.0, 1024, 1024) for k in pools))
+    assert kinds(replies) == [Granted] * 8 + [Failed] * 4
+
+
+def test_a_million_units_have_no_slots(stored: World) -> None:
+    most = {"capacity": MAX_CAPACITY, "units": MAX_CAPACITY}
+    assert acquired(stored.client(), "a/x", **most)["slots"] == []
+    refused = acquire(stored.client(), "a/y", capacity=MAX_CAPACITY + 1)
+    assert problem(refused) == (400, "malformed")
+    assert str(MAX_CAPACITY) in refused.text
+
+
+def test_a_page_of_leases_with_many_slots_is_bounded(world: World) -> None:
+    for number in range(15):
+        client = world.client("acquire")  # as a key has only so many leases
+        pools = [key(f"{number:02}/{n:02}", "semaphore") for n in range(20)]
+        for half in (pools[:8], pools[8:16], pools[16:]):
+            send(
+                client,
+                *(Acquire(k, f"{ID}{n}", "me", 60.0, 1024, 1024) for n, k in enumerate(half)),
+            )
+    answer = world.client().get("/v1/scan", params={"limit": 1000})
+    assert len(answer.json()["items"]) > 20
+    assert len(answer.content) < MOST_BYTES

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.servers.discovery import Discovery
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SPARE = 5.0
 """Seconds that a server may take to end, besides those in which requests do."""
-CREDENTIALS = "/run/credentials/dibs.service"
 
 
 def takes(config: ServerConfig) -> float:
@@ -56,53 +54,33 @@ def unit() -> Unit:
     return Unit()
 
 
-def test_the_file_beside_the_unit_is_one_that_the_server_takes(unit: Unit) -> None:
+def test_the_file_beside_the_unit_is_one_that_the_server_takes(unit: Unit, tmp_path: Path) -> None:
+    service = unit["Service"]
     config = read_config(str(DEPLOY / "server.toml"), {}, {})
     assert config.is_loopback, "as there is no key yet"
-    state = f"/var/lib/{unit['Service']['StateDirectory']}/"
-    assert config.leases == f"sqlite:///{state}leases.db"
-    assert float(unit["Service"]["TimeoutStopSec"]) > takes(config)
-    assert int(unit["Service"]["LimitNOFILE"]) >= config.limits.connections + 256
-    assert {"MemoryMax", "TasksMax"} <= unit["Service"].keys()
-
-
-def test_so_is_what_it_proposes_for_others(unit: Unit, tmp_path: Path) -> None:
+    assert config.leases == f"sqlite:////var/lib/{service['StateDirectory']}/leases.db"
+    assert float(service["TimeoutStopSec"]) > takes(config)
+    assert int(service["LimitNOFILE"]) >= config.limits.connections + 256
     text = (DEPLOY / "server.toml").read_text("utf-8")
+    text = text.replace('listen = "127.0.0.1:5327"\n', "")
     file = tmp_path / "server.toml"
-    lines = re.sub(
-        r"^# (\w+ = .*)$",
-        r"\1",
-        text.replace('listen = "127.0.0.1:5327"\n', ""),
-        flags=re.MULTILINE,
-    )
-    file.write_text(lines, "utf-8")
-    config = read_config(str(file), {}, {})
-    assert not config.is_loopback
-    for path in (config.tls_cert, config.tls_key):
-        assert path.removeprefix(f"{CREDENTIALS}/") in unit.loaded
+    file.write_text(re.sub(r"^# (\w+ = .*)$", r"\1", text, flags=re.MULTILINE), "utf-8")
+    proposed = read_config(str(file), {}, {})
+    assert not proposed.is_loopback
+    for path in (proposed.tls_cert, proposed.tls_key):
+        assert path.removeprefix("/run/credentials/dibs.service/") in unit.loaded
 
 
-def test_what_the_unit_runs(unit: Unit) -> None:
-    program, verb, *options = unit["Service"]["ExecStart"].split()
-    assert Path(program).name == "dibs"
-    assert verb == serve.name
+def test_what_the_unit_runs_and_how(unit: Unit) -> None:
+    service = unit["Service"]
+    program, verb, *options = service["ExecStart"].split()
+    assert (Path(program).name, verb) == ("dibs", serve.name)
     assert options == ["--config", "${CREDENTIALS_DIRECTORY}/server.toml"]
     assert unit.loaded["server.toml"] == "/etc/dibs/server.toml"
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("DynamicUser", "yes"),
-        ("NoNewPrivileges", "yes"),
-        ("ProtectSystem", "strict"),
-        ("CapabilityBoundingSet", ""),
-        ("Restart", "on-failure"),
-        ("RestartPreventExitStatus", "64"),
-    ],
-)
-def test_how_it_runs(unit: Unit, setting: str, value: str) -> None:
-    assert unit["Service"][setting] == value
+    assert {"MemoryMax", "TasksMax"} <= service.keys()
+    assert (service["DynamicUser"], service["NoNewPrivileges"]) == ("yes", "yes")
+    assert (service["ProtectSystem"], service["CapabilityBoundingSet"]) == ("strict", "")
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "64")
 
 
 @pytest.mark.once
@@ -172,33 +150,18 @@ def test_every_file_that_is_named_is_mounted(manifest: Manifest, served: ServerC
         assert (mounts[folder]["secret"]["secretName"], file) == ("dibs-tls", name)
 
 
-@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
-def test_its_probes(manifest: Manifest, probe: str) -> None:
-    asked = manifest.container[probe]
-    wanted = "/readyz" if probe == "readinessProbe" else "/livez"
-    assert asked["httpGet"] == {"path": wanted, "port": "https", "scheme": "HTTPS"}
-    (route,) = (each for each in TABLE if each.path == wanted)
-    assert (route.method, route.needs.kind) == ("GET", "public")
-    assert asked["timeoutSeconds"] >= 3, "a look at the store may take two"
-
-
-def test_its_memory_is_bounded(manifest: Manifest) -> None:
-    assert "memory" in manifest.container["resources"]["limits"]
-
-
-def test_its_end(manifest: Manifest, served: ServerConfig) -> None:
+def test_its_probes_and_its_end(manifest: Manifest, served: ServerConfig) -> None:
     """It stays until nobody sends anything any more, and then ends what runs."""
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = manifest.container[probe]
+        wanted = "/readyz" if probe == "readinessProbe" else "/livez"
+        assert asked["httpGet"] == {"path": wanted, "port": "https", "scheme": "HTTPS"}
+        (route,) = (each for each in TABLE if each.path == wanted)
+        assert (route.method, route.needs.kind) == ("GET", "public")
+        assert asked["timeoutSeconds"] >= 3, "a look at the store may take two"
     assert manifest.pod["terminationGracePeriodSeconds"] > takes(served)
-    probe = manifest.container["readinessProbe"]
-    noticed = probe["periodSeconds"] * probe["failureThreshold"]
-    assert served.drain_delay > noticed
-
-
-def test_several_servers(manifest: Manifest) -> None:
-    spec = manifest.deployment["spec"]
-    assert spec["replicas"] >= 2
-    assert manifest.budget["spec"]["maxUnavailable"] < spec["replicas"]
-    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    readiness = manifest.container["readinessProbe"]
+    assert served.drain_delay > readiness["periodSeconds"] * readiness["failureThreshold"]
 
 
 def test_what_belongs_together(manifest: Manifest, served: ServerConfig) -> None:
@@ -212,56 +175,40 @@ def test_what_belongs_together(manifest: Manifest, served: ServerConfig) -> None
         assert spec["selector"]["matchLabels"] == labels
 
 
-def test_it_may_do_no_more_than_it_has_to(manifest: Manifest) -> None:
-    """As the profile "restricted" of the pod security standards has it."""
-    pod, own = manifest.pod["securityContext"], manifest.container["securityContext"]
-    assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
-    assert own == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert manifest.pod["automountServiceAccountToken"] is False
-    user = f"{pod['runAsUser']}:{pod['runAsGroup']}"
-    assert f"USER {user}\n" in (DEPLOY / "Dockerfile").read_text("utf-8")
-
-
 kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
-
-
-@pytest.fixture
-def discovery() -> Iterator[Discovery]:
-    with Discovery() as found:
-        yield found
 
 
 @pytest.mark.once
 @kubectl
-def test_kubectl_takes_it(discovery: Discovery, manifest: Manifest) -> None:
-    done = _run(
-        *("kubectl", "--server", discovery.url, "create", "--dry-run=client", "--validate=false"),
-        *("-f", str(DEPLOY / "kubernetes.yaml"), "-o", "name"),
-    )
+def test_kubectl_takes_it(manifest: Manifest) -> None:
+    with Discovery() as discovery:
+        done = _run(
+            *("kubectl", "--server", discovery.url, "create", "--dry-run=client"),
+            *("--validate=false", "-f", str(DEPLOY / "kubernetes.yaml"), "-o", "name"),
+        )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(manifest.objects)
+
+
+def lacking(wanted: Any, container: str, file: Path) -> list[str]:
+    """The fields that kubectl drops, as there are none of that name, and the image."""
+    file.write_text(json.dumps(wanted), "utf-8")
+    image = f"{container}=new"
+    done = _run("kubectl", "set", "image", "--local", "-f", str(file), image, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return _lacks(json.loads(done.stdout), wanted)
 
 
 @pytest.mark.once
 @kubectl
 def test_kubectl_knows_every_field_of_the_deployment(manifest: Manifest, tmp_path: Path) -> None:
-    """It drops those that there are none of."""
-    file = tmp_path / "deployment.json"
-    file.write_text(json.dumps(manifest.deployment), "utf-8")
-    done = _run("kubectl", "set", "image", "--local", "-f", str(file), "dibs=new", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert _lacks(found, manifest.deployment) == ["/spec/template/spec/containers/0/image"]
+    lacks = lacking(manifest.deployment, "dibs", tmp_path / "deployment.json")
+    assert lacks == ["/spec/template/spec/containers/0/image"]
 
 
 @pytest.mark.once
 @kubectl
 def test_the_cron_job_runs_as_the_account_that_has_the_rights(tmp_path: Path) -> None:
-    """And each of its fields is one of Kubernetes."""
     yaml: Any = import_module("yaml")
     job = yaml.safe_load((DEPLOY / "kubernetes-cronjob.yaml").read_text("utf-8"))
     rights = yaml.safe_load_all((DEPLOY / "kubernetes-rbac.yaml").read_text("utf-8"))
@@ -269,18 +216,12 @@ def test_the_cron_job_runs_as_the_account_that_has_the_rights(tmp_path: Path) ->
     accounts = [each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"]
     assert accounts == [pod["serviceAccountName"]]
     assert ",kubernetes]" in (DEPLOY / "Dockerfile").read_text("utf-8")
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(job), "utf-8")
-    done = _run("kubectl", "set", "image", "--local", "-f", str(file), "nightly=new", "-o", "json")
-    assert done.returncode == 0, done.stderr
     at = "/spec/jobTemplate/spec/template/spec/containers/0/image"
-    assert _lacks(json.loads(done.stdout), job) == [at]
+    assert lacking(job, "nightly", tmp_path / "job.json") == [at]
     (container,) = pod["containers"]
     env = {**os.environ, "DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "dibs", *container["args"][:-1], "0"], env=env, check=False
-    )
-    assert ran.returncode == 0
+    words = [sys.executable, "-m", "dibs", *container["args"][:-1], "0"]
+    assert subprocess.run(words, env=env, check=False).returncode == 0
 
 
 def _lacks(found: Any, wanted: Any, path: str = "") -> list[str]:

@@ -1,41 +1,51 @@
-"""`/v1/events` and `/v1/watch/…`: what happens to locks, over real HTTP."""
+"""`/v1/events`, `/v1/watch/…` and `/v1/stream`: what happens to locks, as clients receive it."""
 
-import asyncio
 import json
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 import dibs.sync
+from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable
-from dibs.server import lock_events
+from dibs.model import Acquire, Notification, Page, Release, Revoke
+from dibs.server import activity
 from dibs.server.api import events as event_routes
 from dibs.server.limits import Limits
-from dibs.server.lock_events import EventLog, LockEvent
-from tests.server.inside import event_log, events_of, keys_of, runtime_of, server_id_of
-from tests.server.world import World, b64
+from dibs.stores.http import wire
+from tests.server.inside import event_log, events_of, runtime_of
+from tests.server.world import ID, World, acquired, b64, batch, key, lock, problem, released, send
 from tests.servers.waiting import wait_until
+
+WATCH = f"/v1/watch/locks/{b64('x')}"
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World.over(limits=Limits(streams_per_key=2, event_streams_per_key=4))
-    yield world
-    world.close()
+    with World.over(limits=Limits(streams_per_key=2, event_streams_per_key=4)) as world:
+        yield world
 
 
-type Told = tuple[str, str, Any]
-"""The id of an event, its kind, its data."""
+@pytest.fixture
+def filed(tmp_path: Path) -> Iterator[World]:
+    """A server over a file that others use, too."""
+    with World.over(tmp_path) as world:
+        yield world
+
+
+type Event = tuple[str, str, Any]
+"""An id, a kind, and data."""
 
 
 @contextmanager
 def following(
     client: httpx2.Client, path: str = "/v1/events", last: str = "", **params: Any
-) -> Generator[Iterator[Told]]:
+) -> Generator[Iterator[Event]]:
     headers = {"last-event-id": last} if last else {}
     with client.stream("GET", path, params=params, headers=headers) as answer:
         assert answer.status_code == 200
@@ -43,27 +53,22 @@ def following(
         yield events(answer.iter_lines())
 
 
-def events(lines: Iterator[str]) -> Iterator[Told]:
+def events(lines: Iterator[str]) -> Iterator[Event]:
     number, name = "", ""
     for line in lines:
-        if line.startswith("id: "):
-            number = line.removeprefix("id: ")
-        elif line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            data = line.removeprefix("data: ")
-            yield number, name, json.loads(data) if data.startswith("{") else data
-        elif not line:
-            name = ""
+        field, _, value = line.partition(": ")
+        match field:
+            case "id":
+                number = value
+            case "event":
+                name = value
+            case "data":
+                yield number, name, json.loads(value) if value.startswith("{") else value
+            case _:
+                name = ""
 
 
-def begin(*streams: Iterator[Told]) -> None:
-    """They stand once their first events have come."""
-    for news in streams:
-        next(news)
-
-
-def happened(news: Iterator[Told], count: int) -> list[str]:
+def happened(news: Iterator[Event], count: int) -> list[str]:
     """The next events, in short."""
     found: list[str] = []
     while len(found) < count:
@@ -73,273 +78,8 @@ def happened(news: Iterator[Told], count: int) -> list[str]:
     return found
 
 
-def acquire(client: httpx2.Client, name: str, owner: str = "me", **params: Any) -> dict[str, Any]:
-    query = {"client-id": owner, "ttl": 60, **params}
-    answer = client.post(f"/v1/locks/{b64(name)}", params=query)
-    assert answer.status_code == 200, answer.text
-    held: dict[str, Any] = answer.json()
-    return held
-
-
-def release(client: httpx2.Client, name: str, lease_id: str) -> None:
-    assert client.delete(f"/v1/locks/{b64(name)}", params={"id": lease_id}).status_code == 200
-
-
-def test_what_happens_is_told(world: World) -> None:
-    client = world.client()
-    with following(client) as news:
-        number, name, hello = next(news)
-        assert (name, hello["server"]) == ("hello", server_id_of(world))
-        assert number == f"{hello['server']}-0"
-        held = acquire(client, "jobs/1", note="why not")
-        client.patch(f"/v1/locks/{b64('jobs/1')}", params={"id": held["id"], "ttl": 60})
-        number, name, granted = next(news)
-        assert (number, name) == (f"{hello['server']}-1", "")
-        assert (granted["what"], granted["token"]) == ("granted", held["sequencer"])
-        assert (granted["kind"], granted["name"]) == ("lock", b64("jobs/1").removeprefix("base64:"))
-        assert (granted["owner"], granted["note"]) == ("me", "why not")
-        assert held["id"] not in str(granted)
-        client.delete(
-            f"/v1/locks/{b64('jobs/1')}", params={"force": True, "now": True, "reason": "a test"}
-        )
-        _, _, freed = next(news)
-        assert (freed["what"], freed["reason"]) == ("freed", "a test")
-
-
-def test_renewals_are_told_where_they_are_wanted(world: World) -> None:
-    client = world.client()
-    with following(client, renewals=True) as news, following(client) as few:
-        begin(news, few)
-        held = acquire(client, "x")
-        client.patch(f"/v1/locks/{b64('x')}", params={"id": held["id"], "ttl": 60})
-        release(client, "x", held["id"])
-        assert happened(news, 3) == ["granted me", "renewed me", "released me"]
-        assert happened(few, 2) == ["granted me", "released me"]
-
-
-def test_what_is_done_in_the_store_itself_is_found(tmp_path: Path) -> None:
-    world = World.over(tmp_path)
-    try:
-        with (
-            following(world.client()) as news,
-            dibs.sync.connect(world.config.leases) as there,
-        ):
-            next(news)
-            with there.lock("x", note="another").acquire(wait=30):
-                _, _, granted = next(news)
-                assert (granted["what"], granted["found"]) == ("granted", True)
-                assert granted["note"] == "another"
-            _, _, released = next(news)
-            assert released["what"] == "released"
-    finally:
-        world.close()
-
-
-def test_a_watched_lock_that_changes_in_the_store_itself(tmp_path: Path) -> None:
-    world = World.over(tmp_path)
-    try:
-        with (
-            following(world.client(), f"/v1/watch/locks/{b64('x')}") as news,
-            dibs.sync.connect(world.config.leases) as there,
-        ):
-            next(news)
-            with there.lock("x").acquire(wait=30):
-                assert len(changes(news, "granted")) == 1
-            assert changes(news, "released") == []
-    finally:
-        world.close()
-
-
-def test_a_watch_goes_on_after_looks_that_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_routes, "LOOK_EVERY", 0.05)
-    world, failures = World.over(tmp_path), list[object]()
-
-    async def away(command: object, *_: object) -> None:
-        failures.append(command)
-        raise BackendUnavailable("away")
-
-    try:
-        with (
-            following(world.client(), f"/v1/watch/locks/{b64('x')}") as news,
-            dibs.sync.connect(world.config.leases) as there,
-        ):
-            next(news)
-            with monkeypatch.context() as patch:
-                patch.setattr(runtime_of(world), "call", away)
-                wait_until(lambda: len(failures) > 2, "looks that fail")
-            with there.lock("x").acquire(wait=30):
-                assert len(changes(news, "granted")) == 1
-    finally:
-        world.close()
-
-
-def test_only_what_begins_so_and_may_be_read_is_told(world: World) -> None:
-    admin, inside = world.client(), world.client("read", prefixes=[b"in/"])
-    with (
-        following(inside) as theirs,
-        following(admin, prefix=b64("in/a")) as some,
-        following(admin, kind="semaphore") as pools,
-    ):
-        begin(theirs, some, pools)
-        for name in ("out/a", "in/a", "in/b"):
-            acquire(admin, name, owner=name)
-        acquire(admin, "in/a", owner="pool", capacity=2)
-        assert happened(theirs, 3) == ["granted in/a", "granted in/b", "granted pool"]
-        assert happened(some, 2) == ["granted in/a", "granted pool"]
-        assert happened(pools, 1) == ["granted pool"]
-
-
-def test_whoever_was_away_goes_on_where_it_was(world: World) -> None:
-    client = world.client()
-    with following(client) as news:
-        next(news)
-        acquire(client, "a", owner="first")
-        last, _, _ = next(news)
-    acquire(client, "b", owner="second")
-    with following(client, last=last) as news:
-        number, name, _ = next(news)
-        assert (number, name) == (last, "hello")
-        assert happened(news, 1) == ["granted second"]
-
-
-@pytest.mark.parametrize("last", ["000000000000-1", "{}-7", "{}-x", "{}--1", "rubbish", "{}-1"])
-def test_whoever_cant_go_on_begins_anew(world: World, last: str) -> None:
-    client = world.client()
-    events_of(world).log = event_log(1)
-    for name in ("a", "b", "c"):
-        acquire(client, name)
-    with following(client, last=last.format(server_id_of(world))) as news:
-        next(news)
-        _, name, snapshot = next(news)
-        assert name == "reset"
-        assert [item["key"] for item in snapshot["items"]] == [
-            b64(f"lock:{each}").removeprefix("base64:") for each in "abc"
-        ]
-        acquire(client, "d", owner="later")
-        assert happened(news, 1) == ["granted later"]
-
-
-def test_whoever_is_behind_is_cut_off_and_told_so(world: World) -> None:
-    client = world.client()
-    events_of(world).log = event_log(3)
-    with following(client) as news:
-        next(news)
-        posts = [("op", "acquire"), ("owner", "x"), ("ttl", 9)]
-        commands = [
-            dict(posts) | {"key": b64(f"lock:{n}").removeprefix("base64:"), "id": f"{n:022}"}
-            for n in range(10)
-        ]
-        assert client.post("/v1/batch", json={"commands": commands}).status_code == 200
-        assert [(name, data) for _, name, data in news] == [("bye", "behind")]
-
-
-@pytest.mark.parametrize("path", ["/v1/events", f"/v1/watch/locks/{b64('x')}"])
-def test_it_ends_with_its_key_and_with_the_server(world: World, path: str) -> None:
-    key = world.key("read")
-    with following(world.client(key=key), path) as ends, following(world.client(), path) as stays:
-        begin(ends, stays)
-        world.do(lambda: keys_of(world).revoke(key.split("_")[1]))
-        assert [(name, data) for _, name, data in ends] == [("bye", "key ended")]
-        world.do(world.server.stop)
-        assert [(name, data) for _, name, data in stays] == [("bye", "draining")]
-
-
-def test_signs_of_life_say_where_it_is() -> None:
-    world = World.over(limits=Limits(stream_beat=0.05))
-    try:
-        with world.client().stream("GET", "/v1/events") as answer:
-            lines = answer.iter_lines()
-            while not next(lines).startswith(": "):
-                pass
-            assert next(lines) == ""
-            assert next(lines) == f"id: {server_id_of(world)}-0"
-    finally:
-        world.close()
-
-
-@pytest.mark.parametrize(
-    "params", [{"prefix": "base64:!"}, {"prefix": b64("x" * 513)}, {"kind": "no"}, {"other": 1}]
-)
-def test_what_cant_be_meant_is_refused(world: World, params: dict[str, Any]) -> None:
-    answer = world.client().get("/v1/events", params=params)
-    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
-
-
-def test_streams_count_and_those_of_all_events_apart(world: World) -> None:
-    client, one = world.client(), f"/v1/watch/locks/{b64('x')}"
-    with following(client), following(client), following(client), following(client):
-        answer = client.get("/v1/events")
-        assert answer.status_code == 429
-        assert answer.json()["detail"] == "this API key has reached its limit of 4 event streams"
-        with following(client, one), client.stream("GET", "/v1/stream") as pushes:
-            assert pushes.status_code == 200
-            assert client.get(one).status_code == 429
-        with following(world.client("read")):
-            pass
-
-
-def test_an_event_is_put_into_words_once_for_all(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[LockEvent] = []
-
-    def counted(event: LockEvent) -> dict[str, Any]:
-        told.append(event)
-        return shape(event)
-
-    shape = lock_events.event_json
-    monkeypatch.setattr(event_routes, "event_json", counted)
-    client, key = world.client(), world.client("read")
-    one = f"/v1/watch/locks/{b64('x')}"
-    with following(client) as all_, following(key) as theirs, following(client, one) as its:
-        begin(all_, theirs, its)
-        acquire(client, "x")
-        assert happened(all_, 1) == happened(theirs, 1) == happened(its, 1) == ["granted me"]
-    assert len(told) == 1
-
-
-def test_others_have_their_turn_while_somebody_catches_up(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_routes, "EVENTS_AT_ONCE", 1)
-    client = world.client()
-    for number in range(5):
-        acquire(client, f"turn/{number}", owner="x")
-    log = events_of(world).log
-    others = [True]
-    """Whether another had its turn, before each look into the log."""
-
-    def looked(*asked: Any) -> list[LockEvent]:
-        assert others[-1]
-        others.append(False)
-        asyncio.get_running_loop().call_soon(others.__setitem__, -1, True)
-        return EventLog.after(log, *asked)
-
-    monkeypatch.setattr(log, "after", looked)
-    with following(client, recent=5) as news:
-        next(news)
-        assert happened(news, 5) == ["granted x"] * 5
-    assert len(others) > 5
-
-
-def test_one_lock_is_told_now_and_with_each_change(world: World) -> None:
-    client = world.client()
-    with following(client, f"/v1/watch/locks/{b64('x')}") as news:
-        _, name, status = next(news)
-        assert (name, "holders" in status) == ("status", False)
-        held = acquire(client, "x")
-        acquire(client, "another")
-        assert changes(news, "granted") == ["me"]
-        client.patch(f"/v1/locks/{b64('x')}", params={"id": held["id"], "ttl": 60})
-        assert changes(news, "renewed") == ["me"]
-        release(client, "x", held["id"])
-        assert changes(news, "released") == []
-
-
-def changes(news: Iterator[Told], until: str) -> list[str]:
-    """Who holds it by the first status after that event."""
+def changes(news: Iterator[Event], until: str) -> list[str]:
+    """The owners in the first status after that event."""
     _, name, data = next(news)
     assert (name, data["what"]) == ("", until)
     _, name, status = next(news)
@@ -347,38 +87,310 @@ def changes(news: Iterator[Told], until: str) -> list[str]:
     return [holder["owner"] for holder in status.get("holders", [])]
 
 
-def test_one_lock_of_another_kind(world: World) -> None:
+def rest(news: Iterator[Event]) -> list[tuple[str, Any]]:
+    """All that comes until the stream ends."""
+    return [(name, data) for _, name, data in news]
+
+
+def acquired_by(client: httpx2.Client, name: str, owner: str, **query: Any) -> dict[str, Any]:
+    return acquired(client, name, **query | {"client-id": owner})
+
+
+async def away(*_: object) -> Any:
+    raise BackendUnavailable("away")
+
+
+# -- all events -------------------------------------------------------------------------------------
+
+
+def test_events_of_a_lease(world: World) -> None:
     client = world.client()
-    path = f"/v1/watch/locks/{b64('x')}"
-    acquire(client, "x", owner="one", capacity=2)
-    with following(client, path, kind="semaphore") as news:
-        _, _, status = next(news)
-        assert [holder["owner"] for holder in status["holders"]] == ["one"]
-        acquire(client, "x", owner="two", capacity=2)
-        assert changes(news, "granted") == ["one", "two"]
+    with following(client, renewals=True) as news, following(client) as few:
+        number, name, hello = next(news)
+        next(few)
+        assert (name, hello["server"]) == ("hello", world.server.server_id)
+        assert number == f"{hello['server']}-0"
+        held = acquired_by(client, "jobs/1", "me", note="why not")
+        client.patch(lock("jobs/1"), params={"id": held["id"], "ttl": 60})
+        number, name, granted = next(news)
+        assert (number, name) == (f"{hello['server']}-1", "")
+        at = granted.pop("at")
+        assert granted == {
+            "what": "granted",
+            "kind": "lock",
+            "name": b64("jobs/1").removeprefix("base64:"),
+            "lease": fingerprint(held["id"]),
+            "owner": "me",
+            "note": "why not",
+            "token": held["sequencer"],
+            "units": 1,
+            "slots": [0],
+            "reason": "",
+            "found": False,
+            "waited": 0.0,
+        }
+        assert at == round(at, 3)
+        force = {"force": True, "now": True, "reason": "a test"}
+        client.delete(lock("jobs/1"), params=force)
+        assert happened(news, 1) == ["renewed me"]
+        freed = next(news)[2]
+        assert (freed["what"], freed["reason"]) == ("freed", "a test")
+        assert happened(few, 2) == ["granted me", "freed me"]
 
 
-def test_a_waiter_is_told_and_its_grant(world: World) -> None:
+def test_only_what_matches_and_may_be_read_is_sent(world: World) -> None:
+    admin, inside = world.client(), world.client("read", prefixes=[b"in/"])
+    with (
+        following(inside) as theirs,
+        following(admin, prefix=b64("in/a")) as some,
+        following(admin, kind="semaphore") as pools,
+    ):
+        for news in (theirs, some, pools):
+            next(news)
+        for name in ("out/a", "in/a", "in/b"):
+            acquired_by(admin, name, name)
+        acquired_by(admin, "in/a", "pool", capacity=2)
+        assert happened(theirs, 3) == ["granted in/a", "granted in/b", "granted pool"]
+        assert happened(some, 2) == ["granted in/a", "granted pool"]
+        assert happened(pools, 1) == ["granted pool"]
+
+
+def test_events_of_a_waiter(world: World) -> None:
     """One that waits by commands; the store pushes its grant through this server."""
     client = world.client()
-    held = acquire(client, "x", owner="first")
-    k = b64("lock:x").removeprefix("base64:")
-    wait = {"op": "acquire", "key": k, "id": "i" * 22, "owner": "next", "ttl": 60, "queue": True}
-    with following(client) as news, client.stream("GET", "/v1/stream") as pushes:
+    held = acquired_by(client, "x", "first")
+    with following(client) as news, following(client, "/v1/stream") as pushes:
         next(news)
-        lines = pushes.iter_lines()
-        next(lines)
-        inbox = json.loads(next(lines).removeprefix("data: "))["inbox"]
-        client.post("/v1/batch", json={"commands": [wait | {"inbox": inbox}]})
+        inbox = next(pushes)[2]["inbox"]
+        send(client, Acquire(key("x"), ID, "next", 60.0, queue=True, inbox=inbox))
         assert happened(news, 1) == ["queued next"]
-        release(client, "x", held["id"])
+        released(client, "x", held)
         assert sorted(happened(news, 2)) == ["granted next", "released first"]
 
 
-def test_a_store_that_cant_be_read_ends_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*_: object) -> None:
+def test_a_stream_resumes_where_it_was(world: World) -> None:
+    client = world.client()
+    with following(client) as news:
+        next(news)
+        acquired_by(client, "a", "first")
+        last, _, _ = next(news)
+    acquired_by(client, "b", "second")
+    with following(client, last=last) as news:
+        number, name, _ = next(news)
+        assert (number, name) == (last, "hello")
+        assert happened(news, 1) == ["granted second"]
+
+
+@pytest.mark.parametrize("last", ["000000000000-1", "{}-7", "{}-x", "{}--1", "rubbish", "{}-1"])
+def test_a_stream_that_cannot_resume_begins_with_all_there_is(world: World, last: str) -> None:
+    client = world.client()
+    events_of(world).log = event_log(1)
+    for name in ("a", "b", "c"):
+        acquired(client, name)
+    with following(client, last=last.format(world.server.server_id)) as news:
+        next(news)
+        _, name, snapshot = next(news)
+        assert name == "reset"
+        keys = [b64(f"lock:{each}").removeprefix("base64:") for each in "abc"]
+        assert [item["key"] for item in snapshot["items"]] == keys
+        acquired_by(client, "d", "later")
+        assert happened(news, 1) == ["granted later"]
+
+
+def test_a_stream_may_begin_with_recent_events(world: World) -> None:
+    client = world.client()
+    for number in range(3):
+        released(client, "lately", acquired_by(client, "lately", f"{number}"))
+    with following(client, prefix=b64("lately"), recent=4) as news:
+        next(news)
+        assert happened(news, 4) == ["granted 1", "released 1", "granted 2", "released 2"]
+
+
+def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
+    client = world.client()
+    events_of(world).log = event_log(3)
+    with following(client) as news:
+        next(news)
+        wish = {"op": "acquire", "owner": "x", "ttl": 9}
+        batch(client, *(wish | {"key": f"lock:{n}", "id": f"{n:022}"} for n in range(10)))
+        assert rest(news) == [("bye", "behind")]
+
+
+def test_a_heartbeat_has_the_last_id() -> None:
+    with World.over(limits=Limits(stream_beat=0.05)) as world:
+        with world.client().stream("GET", "/v1/events") as answer:
+            lines = answer.iter_lines()
+            while not next(lines).startswith(": "):
+                pass
+            assert [next(lines), next(lines)] == ["", f"id: {world.server.server_id}-0"]
+
+
+# -- what is done in the store without this server --------------------------------------------------
+
+
+def test_what_others_do_in_the_store_is_found(
+    filed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "PAGE", 3)
+    with (
+        following(filed.client()) as news,
+        following(filed.client(), WATCH) as watched,
+        dibs.sync.connect(filed.config.leases) as there,
+        ExitStack() as stack,
+    ):
+        next(news)
+        next(watched)
+        for number in range(7):  # more than a page
+            stack.enter_context(there.lock(f"other/{number}"))
+        with there.lock("x", note="another", wait=30):
+            assert len(changes(watched, "granted")) == 1
+        assert changes(watched, "released") == []
+        found = [next(news)[2] for _ in range(9)]
+    assert all(each["found"] for each in found)
+    names = {each["name"] for each in found if each["what"] == "granted"}
+    assert len(names) == 8
+    assert [each["what"] for each in found if each["note"]] == ["granted", "released"]
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("away"), RuntimeError("a bug")])
+def test_events_go_on_after_scans_that_fail(
+    filed: World, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, failures = events_of(filed), list[object]()
+    scan = runtime_of(filed).scan
+
+    async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        if len(failures) < 3:
+            failures.append(prefix)
+            raise error
+        return await scan(prefix, cursor, limit)
+
+    monkeypatch.setattr(activity, "FOLLOWED", 0.01)
+    monkeypatch.setattr(seen, "_scan", failing)
+    with following(filed.client()) as news, dibs.sync.connect(filed.config.leases) as there:
+        next(news)
+        wait_until(lambda: len(failures) == 3, "scans that fail")
+        with there.lock("x", wait=30):
+            assert next(news)[2]["what"] == "granted"
+
+
+def test_a_watch_goes_on_after_looks_that_fail(
+    filed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_routes, "LOOK_EVERY", 0.05)
+    failures = list[object]()
+
+    async def failing(command: object, *_: object) -> None:
+        failures.append(command)
         raise BackendUnavailable("away")
 
+    with following(filed.client(), WATCH) as news, dibs.sync.connect(filed.config.leases) as there:
+        next(news)
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime_of(filed), "call", failing)
+            wait_until(lambda: len(failures) > 2, "looks that fail")
+        with there.lock("x", wait=30):
+            assert len(changes(news, "granted")) == 1
+
+
+# -- one lock ---------------------------------------------------------------------------------------
+
+
+def test_a_watch_shows_one_lock_now_and_after_each_change(world: World) -> None:
+    client = world.client()
+    with following(client, WATCH) as news:
+        _, name, status = next(news)
+        assert (name, "holders" in status) == ("status", False)
+        held = acquired_by(client, "x", "me")
+        acquired(client, "another")
+        assert changes(news, "granted") == ["me"]
+        client.patch(lock("x"), params={"id": held["id"], "ttl": 60})
+        assert changes(news, "renewed") == ["me"]
+        released(client, "x", held)
+        assert changes(news, "released") == []
+    acquired_by(client, "x", "one", capacity=2)
+    with following(client, WATCH, kind="semaphore") as news:
+        _, _, status = next(news)
+        assert [holder["owner"] for holder in status["holders"]] == ["one"]
+        acquired_by(client, "x", "two", capacity=2)
+        assert changes(news, "granted") == ["one", "two"]
+
+
+def test_a_watch_of_a_store_that_is_away_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime_of(world), "call", away)
-    with following(world.client(), f"/v1/watch/locks/{b64('x')}") as news:
-        assert [(name, data) for _, name, data in news] == [("bye", "unavailable")]
+    with following(world.client(), WATCH) as news:
+        assert rest(news) == [("bye", "unavailable")]
+
+
+# -- every stream -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/stream", WATCH])
+def test_a_stream_ends_with_its_key_and_with_the_server(world: World, path: str) -> None:
+    key = world.key("read")
+    with following(world.client(key=key), path) as ends, following(world.client(), path) as stays:
+        next(ends)
+        next(stays)
+        world.revoke(key)
+        assert rest(ends) == [("bye", "key ended")]
+        world.do(world.server.stop)
+        assert rest(stays) == [("bye", "draining")]
+
+
+def test_so_many_streams_for_a_key(world: World) -> None:
+    """Those of all events are counted apart from the others."""
+    client = world.client()
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(following(client))
+        answer = client.get("/v1/events")
+        assert problem(answer) == (429, "limit")
+        assert answer.json()["detail"] == "this API key has reached its limit of 4 event streams"
+        for path in (WATCH, "/v1/stream"):
+            stack.enter_context(following(client, path))
+        assert problem(client.get(WATCH)) == problem(client.get("/v1/stream")) == (429, "limit")
+        stack.enter_context(following(world.client("read")))
+
+
+@pytest.mark.parametrize("pushes", [5_000, 400], ids=["behind", "stuck"])
+def test_a_client_that_does_not_read_is_cut_off(pushes: int) -> None:
+    """Because it is behind by too much, or because it has taken nothing for too long."""
+    news = Notification(b"lock:x", "a-lease", "", "revoked", detail="x" * 100_000)
+    with World.over(limits=Limits(stream_backlog=1_000, stall_time=0.4)) as world:
+        streams = world.server.streams.streams
+
+        def push() -> None:
+            (stream,) = streams
+            for _ in range(pushes):
+                stream.put(news)
+
+        with world.connected() as line:
+            head = f"GET /v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.admin_key}"
+            line.sendall(f"{head}\r\n\r\n".encode())
+            wait_until(lambda: world.do(lambda: list(streams)), "a stream")
+            world.do(push)
+            wait_until(lambda: not world.do(lambda: list(streams)), "its end")
+        assert world.client().get("/v1/limits").status_code == 200
+
+
+# -- notifications ----------------------------------------------------------------------------------
+
+
+def notified(news: Iterator[Event]) -> Notification:
+    _, name, data = next(news)
+    assert name == "notification"
+    return wire.notification_to_model(msgspec.convert(data, wire.Notification), "")
+
+
+def test_an_inbox_is_only_for_commands_of_its_own_key(world: World) -> None:
+    client, other, k = world.client(), world.client("acquire"), key("mine")
+    with following(client, "/v1/stream") as news:
+        inbox = next(news)[2]["inbox"]
+        send(client, Acquire(k, f"{ID}1", "first", 30.0, inbox=inbox))
+        send(other, Acquire(k, f"{ID}2", "x", 30.0, queue=True, inbox=inbox))
+        send(client, Release(k, f"{ID}1"), Revoke(k, None, "of the other"))
+        send(client, Acquire(key("own"), f"{ID}3", "x", 30.0, inbox=inbox))
+        send(client, Revoke(key("own"), None, "our own"))
+        assert notified(news).detail == "our own"

@@ -1,14 +1,12 @@
 """A service whose locks lie in Temporal, where records have no place."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
 
 from dibs.sync import connect
-from tests.server.world import LONG, World, b64
+from tests.server.world import LONG, World, acquire, acquired, released
 from tests.servers.temporal import TemporalServer
 from tests.stores.temporal.serving import brokers_for
 from tests.temporal.workers import unique
@@ -25,41 +23,23 @@ def store(temporal_server: TemporalServer) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def world(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     records: Path = tmp_path_factory.mktemp("service") / "records.db"
-    world = World.over(leases=store, records=f"sqlite:///{records}")
-    yield world
-    world.close()
+    with World.over(leases=store, records=f"sqlite:///{records}") as world:
+        yield world
 
 
-def test_whoever_uses_the_service_excludes_whoever_uses_temporal(world: World, store: str) -> None:
+def test_clients_of_the_service_and_of_temporal_exclude_each_other(
+    world: World, store: str
+) -> None:
     name = unique("order")
     http = world.client("acquire")
-    path = f"/v1/locks/{b64(name)}"
     with connect(store) as client:
         with client.lock(name, label="a worker of Temporal's") as lease:
-            refused = http.post(path, params={"client-id": "web", "ttl": 30})
+            refused = acquire(http, name)
             assert refused.status_code == 409
             assert "a worker of Temporal's" in refused.json()["detail"]
-        held = http.post(path, params={"client-id": "web", "ttl": 30, "wait": 20})
-        assert held.status_code in (200, 201), held.text
-        assert held.json()["sequencer"] > lease.token
+        held = acquired(http, name, wait=20)
+        assert held["sequencer"] > lease.token
         assert client.lock(name).try_acquire() is None
-        freed = http.delete(path, params={"id": held.json()["id"]})
-        assert freed.status_code == 200
+        released(http, name, held)
         with client.lock(name, wait=LONG):
             pass
-
-
-def test_waiters_of_both_stand_in_one_line(world: World, store: str) -> None:
-    name, in_line = unique("gpu"), Event()
-    service = world.url.replace("://", f"://{world.key('acquire')}@")
-    with (
-        connect(store) as direct,
-        connect(service) as client,
-        ThreadPoolExecutor() as pool,
-    ):
-        waiter = client.semaphore(name, 1, on_wait=lambda _: in_line.set())
-        with direct.semaphore(name, 1).acquire() as lease:
-            waiting = pool.submit(waiter.acquire, wait=LONG)
-            assert in_line.wait(LONG)
-        with waiting.result(LONG) as following:
-            assert following.token > lease.token

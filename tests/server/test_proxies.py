@@ -1,4 +1,4 @@
-"""Real proxies, as `deploy/` configures them, before a server: strangers cost those with a key no lease."""
+"""Real proxies, as `deploy/` configures them: clients without a key cost those with one no lease."""
 
 import os
 import re
@@ -6,8 +6,8 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import pytest
 
 import dibs.sync
 from tests.server.inside import quotas_of
-from tests.server.world import LONG, World, b64
+from tests.server.world import LONG, World, acquired, lock
 from tests.servers.binaries import ROOT, MissingServer, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
@@ -48,6 +48,17 @@ class Site(NamedTuple):
     def trusted(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.certificate)
 
+    def trusting(self, number: int, stack: ExitStack) -> Iterator[ssl.SSLSocket]:
+        """Connections after their handshakes."""
+        trusted = self.trusted()
+        for _ in range(number):
+            line = trusted.wrap_socket(self.connected(), server_hostname="127.0.0.1")
+            yield stack.enter_context(line)
+
+    def client(self, scope: str) -> httpx2.Client:
+        header = {"Authorization": f"Bearer {self.world.key(scope)}"}
+        return httpx2.Client(base_url=self.url, verify=self.trusted(), headers=header)
+
 
 def replaced(file: str, *pairs: tuple[str, str]) -> str:
     """A file of `deploy/` with other paths and ports."""
@@ -78,7 +89,9 @@ def start_nginx(
         f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
         "utf-8",
     )
-    return subprocess.Popen([nginx_program().path, "-p", folder, "-c", file, "-e", folder / "error.log"])
+    return subprocess.Popen(
+        [nginx_program().path, "-p", folder, "-c", file, "-e", folder / "error.log"]
+    )
 
 
 def start_caddy(
@@ -148,107 +161,88 @@ def _listens(site: Site, proxy: "subprocess.Popen[bytes]") -> bool:
 def pipelining(site: Site, stack: ExitStack) -> None:
     """Thousands of requests in one go, of which no answer is read."""
     asks = b"GET /ui/views/timeline.js HTTP/1.1\r\nHost: x\r\n\r\n" * 990
-    trusted = site.trusted()
-    for _ in range(40):
-        line = stack.enter_context(
-            trusted.wrap_socket(site.connected(), server_hostname="127.0.0.1")
-        )
+    for line in site.trusting(40, stack):
         line.settimeout(0.5)
-        try:
+        with suppress(OSError):  # it takes no more, or was cut off
             line.sendall(asks)
-        except OSError:
-            pass  # it takes no more, or was cut off
+
+
+def dripping(site: Site, stack: ExitStack) -> None:
+    """Headers without an end, more than may be, on many connections."""
+    for line in site.trusting(40, stack):
+        with suppress(OSError):
+            line.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000)
 
 
 def idling(site: Site, stack: ExitStack) -> None:
     """More connections than there is room for, each with one answer and nothing more to say."""
-    trusted = site.trusted()
-    for _ in range(CONNECTIONS + 20):
-        line = stack.enter_context(
-            trusted.wrap_socket(site.connected(), server_hostname="127.0.0.1")
-        )
-        try:
+    for line in site.trusting(CONNECTIONS + 20, stack):
+        with suppress(OSError):
             line.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             line.recv(4096)
-        except OSError:
-            pass
 
 
-def saying_nothing(site: Site, stack: ExitStack) -> None:
+def silent(site: Site, stack: ExitStack) -> None:
     """More connections than there is room for, without a TLS handshake."""
     for _ in range(CONNECTIONS + 20):
         stack.enter_context(site.connected())
 
 
-def dripping(site: Site, stack: ExitStack) -> None:
-    """Headers without an end, more than may be, on many connections."""
-    trusted = site.trusted()
-    for _ in range(40):
-        line = stack.enter_context(
-            trusted.wrap_socket(site.connected(), server_hostname="127.0.0.1")
-        )
-        try:
-            line.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000)
-        except OSError:
-            pass
-
-
-@pytest.mark.parametrize("attack", [pipelining, idling, saying_nothing, dripping])
-def test_strangers_cost_nobody_a_lease(site: Site, attack: object) -> None:
-    key = site.world.key("acquire")
+@pytest.mark.parametrize(
+    ("attack", "ttl"),
+    [
+        (dripping, 1.0),
+        *(
+            pytest.param(attack, 3.0, marks=pytest.mark.long)
+            for attack in (pipelining, dripping, idling, silent)
+        ),
+    ],
+)
+def test_clients_without_a_key_cost_no_lease(
+    site: Site, attack: Callable[[Site, ExitStack], None], ttl: float
+) -> None:
     with (
         ExitStack() as stack,
-        dibs.sync.connect(site.client_url(key)) as client,
-        client.lock("precious", ttl="3s") as lease,
+        dibs.sync.connect(site.client_url(site.world.key("acquire"))) as client,
+        client.lock("precious", ttl=ttl) as lease,
     ):
-        attack(site, stack)  # type: ignore[operator]
-        until = time.monotonic() + 4.0
+        attack(site, stack)
+        until = time.monotonic() + ttl * 1.3
         while time.monotonic() < until:
             lease.ensure()
             with client.lock("another", ttl="3s", wait=0):
                 pass
-        lease.ensure(needs="1s")
+        lease.ensure(needs=ttl / 3)
         assert quotas_of(site.world).census().leases >= 1
 
 
-def test_what_a_client_is_told(site: Site) -> None:
-    header = {"Authorization": f"Bearer {site.world.key('acquire')}"}
-    with httpx2.Client(base_url=site.url, verify=site.trusted(), headers=header) as client:
-        path = f"/v1/locks/{b64('told')}"
-        held = client.post(path, headers={"Dibs-Lease-Id": "x" * 22})
+def test_requests_through_a_proxy(site: Site) -> None:
+    with site.client("acquire") as client:
+        own = {"Dibs-Lease-Id": "x" * 22}
+        held = client.post(lock("a"), headers=own)
         assert held.status_code == 200
         assert held.headers["strict-transport-security"] == "max-age=31536000"
-        assert client.delete(path, headers={"Dibs-Lease-Id": "x" * 22}).status_code == 200
-        large = client.post("/v1/batch", content=b" " * (2 << 20))
-        assert large.status_code == 413
-
-
-def test_a_request_may_wait_long(site: Site) -> None:
-    """No limit of a proxy ends a request that waits in a queue, nor a stream."""
-    header = {"Authorization": f"Bearer {site.world.key('acquire')}"}
-    path = f"/v1/locks/{b64('long')}"
-    with httpx2.Client(base_url=site.url, verify=site.trusted(), headers=header) as client:
-        held = client.post(path, params={"ttl": 12})
-        assert held.status_code == 200
-        waited = client.post(path, params={"wait": 30}, timeout=LONG + 30)
-        assert waited.status_code == 200
-        assert waited.json()["sequencer"] > held.json()["sequencer"]
-
-
-def test_requests_without_a_key_are_counted(site: Site) -> None:
-    """Caddy has no limits per address."""
-    if site.proxy == "caddy":
-        return
-    with httpx2.Client(base_url=site.url, verify=site.trusted()) as stranger:
-        wait_until(lambda: stranger.get("/livez").status_code == 200, "room beside other tests")
-        statuses = [stranger.get("/livez").status_code for _ in range(200)]
-    assert set(statuses) == {200, 429}
-
-
-def test_ids_are_not_logged(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
-    header = {"Authorization": f"Bearer {site.world.key('acquire')}"}
-    with httpx2.Client(base_url=site.url, verify=site.trusted(), headers=header) as client:
-        client.post(f"/v1/locks/{b64('log')}", params={"id": "secret-" + "x" * 22})
+        assert client.delete(lock("a"), headers=own).status_code == 200
+        assert client.post("/v1/batch", content=b" " * (2 << 20)).status_code == 413
+        client.post(lock("log"), params={"id": "secret-" + "x" * 22})
     log = (site.certificate.parent.parent / "access.log").read_text()
     assert re.search(r"/v1/locks/base64:", log)
     assert "secret-" not in log
+
+
+@pytest.mark.parametrize("ttl", [3, pytest.param(12, marks=pytest.mark.long)])
+def test_a_request_may_wait_long(site: Site, ttl: int) -> None:
+    """No limit of a proxy ends a request that waits in a queue, nor a stream."""
+    with site.client("acquire") as client:
+        held = acquired(client, "long", ttl=ttl)
+        waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
+        assert waited.json()["sequencer"] > held["sequencer"]
+
+
+def test_requests_without_a_key_are_counted(site: Site) -> None:
+    if site.proxy == "caddy":
+        pytest.skip("Caddy has no limits per address")
+    with httpx2.Client(base_url=site.url, verify=site.trusted()) as nobody:
+        wait_until(lambda: nobody.get("/livez").status_code == 200, "room beside other tests")
+        statuses = {nobody.get("/livez").status_code for _ in range(200)}
+    assert statuses == {200, 429}

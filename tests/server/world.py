@@ -1,19 +1,27 @@
-"""A server of the tests' own: a thread with an event loop, real sockets, a store and records of its own."""
+"""A server of the tests' own, in a thread with real sockets, and what tests ask of it."""
 
 import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import httpx2
+import msgspec
 
+from dibs.model import Command
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.limits import Limits
 from dibs.server.main import Server
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.inside import keys_of
 
 LONG = 30.0
@@ -23,10 +31,70 @@ TURNS = 10
 """Rounds of the server's loop from an event on a socket to all that follows from it."""
 
 
+ID = "an-id-of-enough-letters-"
+"""An id of a lease; tests add something to it."""
+
+
 def b64(name: str | bytes) -> str:
     """A name in a path."""
-    raw = name.encode() if isinstance(name, str) else name
-    return "base64:" + urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return "base64:" + encoded(name.encode() if isinstance(name, str) else name)
+
+
+def lock(name: str | bytes) -> str:
+    """The path of a lock."""
+    return f"/v1/locks/{b64(name)}"
+
+
+def acquire(client: httpx2.Client, name: str | bytes, **query: Any) -> httpx2.Response:
+    """Acquire a lock by HTTP for 30 s, as `web-3`."""
+    return client.post(lock(name), params={"client-id": "web-3", "ttl": 30} | query)
+
+
+def acquired(client: httpx2.Client, name: str | bytes, **query: Any) -> dict[str, Any]:
+    """A lease that is granted."""
+    answer = acquire(client, name, **query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def released(client: httpx2.Client, name: str | bytes, lease: dict[str, Any]) -> None:
+    """Release a lock."""
+    assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
+
+
+def waiting(client: httpx2.Client, name: str) -> int:
+    """How many wait for a lock."""
+    found: int = client.get(lock(name)).json()["waiting"]
+    return found
+
+
+def problem(answer: httpx2.Response) -> tuple[int, str]:
+    """The status of an error, and the kind of problem."""
+    return answer.status_code, answer.json()["type"].removeprefix("/problems/")
+
+
+def key(name: str, kind: str = "lock") -> bytes:
+    """A resource, as commands name it."""
+    return f"{kind}:{name}".encode()
+
+
+def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+    """The replies to commands in JSON; `key` is written out here."""
+    sent = [each | {"key": encoded(each["key"].encode())} for each in commands]
+    answer = client.post("/v1/batch", json={"commands": sent})
+    assert answer.status_code == 200, answer.text
+    replies: list[dict[str, Any]] = answer.json()["replies"]
+    return replies
+
+
+def send(client: httpx2.Client, *commands: Command) -> list[Any]:
+    """The replies to commands."""
+    sent = wire.Batch(tuple(map(wire.to_wire, commands)))
+    answer = client.post("/v1/batch", content=msgspec.json.encode(sent))
+    assert answer.status_code == 200, answer.text
+    told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
+    return [wire.to_model(each) for each in told.replies]
 
 
 class World:
@@ -109,6 +177,16 @@ class World:
         made: str = self.do(lambda: keys.create(name, wanted, prefixes))[1]
         return made
 
+    def connected(self) -> socket.socket:
+        """A connection without a request."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), LONG)
+
+    def revoke(self, key: str) -> None:
+        """Revoke an API key."""
+        keys = keys_of(self)
+        self.do(lambda: keys.revoke(key.split("_")[1]))
+
     @property
     def admin_key(self) -> str:
         assert self.server.first_key is not None
@@ -124,6 +202,12 @@ class World:
         self._clients.append(client)
         return client
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End the server, as a signal would."""
         for client in self._clients:
@@ -132,3 +216,30 @@ class World:
             self._loop.call_soon_threadsafe(self.server.stop)
             self._thread.join(LONG)
             assert not self._thread.is_alive()
+
+
+class Served:
+    """A server in a process."""
+
+    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dibs", "serve", *options],
+            env=clean | {"DIBS_SERVER_LISTEN": "127.0.0.1:0"} | environ,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def end(self, how: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(how)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=LONG)
+        return self.process.returncode, out, err

@@ -5,21 +5,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.servers.binaries import Program
 from tests.servers.etcd import EtcdServer
 from tests.servers.ports import free_port
 from tests.servers.process import ServerFailed
-from tests.servers.server import TRIES
+from tests.servers.server import TRIES, ServerGroup
 from tests.servers.waiting import wait_until
 
 # Milliseconds, half of the defaults, so that tests wait less for a new leader.
 FAST_ELECTION = ("--heartbeat-interval", "50", "--election-timeout", "500")
 
 
-class EtcdCluster:
+class EtcdCluster(ServerGroup):
     """Three members on loopback. `members[i]` is an `EtcdServer` that you can kill, pause and restart.
 
     Two members are a quorum. A single member neither starts nor answers. Without a leader, requests fail
@@ -34,22 +32,20 @@ class EtcdCluster:
         self.members = [EtcdServer(folder / name, extra=extra, program=program) for name in names]
         for member in self.members:
             member.members = self.members
-        self._stack = ExitStack()
 
     @property
     def urls(self) -> list[str]:
         """Endpoints for clients, one for each member."""
         return [member.url for member in self.members]
 
-    def start(self) -> Self:
-        """Start all members and wait until each answers."""
+    def _start(self, stack: ExitStack) -> None:
         for _ in range(TRIES):
             for member in self.members:
                 shutil.rmtree(member.folder, ignore_errors=True)
                 member.port = free_port(also=member.SECOND_PORT)
-            with ExitStack() as stack:
+            with ExitStack() as started:
                 for member in self.members:
-                    stack.push(member)
+                    started.push(member)
                 try:
                     with ThreadPoolExecutor(len(self.members)) as threads:
                         list(threads.map(EtcdServer.start, self.members))
@@ -57,28 +53,13 @@ class EtcdCluster:
                     if EtcdServer.PORT_IS_TAKEN not in str(failure):
                         raise
                 else:
-                    self._stack = stack.pop_all()
-                    return self
+                    stack.push(started.pop_all())
+                    return
         raise ServerFailed(f"no free ports in {TRIES} tries")
 
     def leader(self) -> EtcdServer:
         """Wait until all running members agree on a leader that runs, and return it."""
         return wait_until(self._agreed_leader, "the members have a leader")[0]
-
-    def stop(self) -> None:
-        """End all members."""
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _agreed_leader(self) -> list[EtcdServer]:
         """Return the leader, or nothing yet."""

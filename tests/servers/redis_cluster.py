@@ -2,20 +2,20 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
 from tests.servers.binaries import Program
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
+from tests.servers.server import ServerGroup
 from tests.servers.waiting import wait_until
 
 SLOTS = 16_384
 
 
-class RedisCluster:
+class RedisCluster(ServerGroup):
     """`nodes` masters that share the slots, each with as many `replicas`.
 
     `nodes[i]` is a `RedisServer`: kill, pause and restart it as any other. A node that is silent for
@@ -42,7 +42,6 @@ class RedisCluster:
             for number in range(nodes * (1 + replicas))
         ]
         self.nodes, self.replicas = every[:nodes], every[nodes:]
-        self._stack = ExitStack()
 
     @property
     def url(self) -> str:
@@ -62,21 +61,13 @@ class RedisCluster:
         """A plain client of the whole cluster."""
         return redis.RedisCluster.from_url(self.url, **options)
 
-    def start(self) -> Self:
-        """Start the nodes, share out the slots, and wait until all agree."""
-        with ExitStack() as stack:
-            for node in self.nodes + self.replicas:
-                stack.enter_context(node)
-            self._share_out()
-            self._introduce()
-            wait_until(self.agrees, "the nodes agree")
-            self._appoint_replicas()
-            self._stack = stack.pop_all()
-        return self
-
-    def stop(self) -> None:
-        """End all nodes."""
-        self._stack.close()
+    def _start(self, stack: ExitStack) -> None:
+        for node in self.nodes + self.replicas:
+            stack.enter_context(node)
+        self._share_out()
+        self._introduce()
+        wait_until(self.agrees, "the nodes agree")
+        self._appoint_replicas()
 
     def node_of(self, key: bytes) -> RedisServer:
         """The node that serves a key now."""
@@ -101,17 +92,6 @@ class RedisCluster:
             info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) >= len(running)
             for info in (ask(node, "CLUSTER INFO") for node in running)
         )
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _share_out(self) -> None:
         count = len(self.nodes)

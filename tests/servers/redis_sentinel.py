@@ -2,8 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -11,6 +10,7 @@ from tests.servers.binaries import Program
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import in_step
+from tests.servers.server import ServerGroup
 from tests.servers.waiting import wait_until
 
 
@@ -24,7 +24,7 @@ class SentinelServer(RedisServer):
         return [f"bind {HOST}", f"dir {self.folder}", f"port {self.port}", *self.extra]
 
 
-class RedisSentinel:
+class RedisSentinel(ServerGroup):
     """`servers[0]` begins as the master, the other as its replica; `sentinels` watch them.
 
     A master that is silent for `down_after` seconds, for a quorum of Sentinels, is replaced. Replication
@@ -53,7 +53,6 @@ class RedisSentinel:
             for number in range(sentinels)
         ]
         self._down_after = down_after
-        self._stack = ExitStack()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -71,23 +70,15 @@ class RedisSentinel:
         master = self.master
         return next(server for server in self.servers if server is not master)
 
-    def start(self) -> Self:
-        """Start them all, and wait until the Sentinels know each other and the replica."""
-        with ExitStack() as stack:
-            master, replica = (stack.enter_context(server) for server in self.servers)
-            with replica.client() as client:
-                client.replicaof(HOST, master.port)
-            wait_until(lambda: in_step(replica), "the replica is in step")
-            for sentinel in self.sentinels:
-                sentinel.extra = self._watch(master)
-                stack.enter_context(sentinel)
-            wait_until(self.agrees, "the Sentinels agree")
-            self._stack = stack.pop_all()
-        return self
-
-    def stop(self) -> None:
-        """End all of them."""
-        self._stack.close()
+    def _start(self, stack: ExitStack) -> None:
+        master, replica = (stack.enter_context(server) for server in self.servers)
+        with replica.client() as client:
+            client.replicaof(HOST, master.port)
+        wait_until(lambda: in_step(replica), "the replica is in step")
+        for sentinel in self.sentinels:
+            sentinel.extra = self._watch(master)
+            stack.enter_context(sentinel)
+        wait_until(self.agrees, "the Sentinels agree")
 
     def failover(self) -> None:
         """Have the replica promoted now, and wait until the Sentinels name it."""
@@ -99,17 +90,6 @@ class RedisSentinel:
     def agrees(self) -> bool:
         """Whether each Sentinel sees the master, all the others, and a replica fit to take over."""
         return all(map(self._sees_all, self.sentinels))
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _watch(self, master: RedisServer) -> tuple[str, ...]:
         return (

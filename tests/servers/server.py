@@ -2,6 +2,7 @@
 
 import signal
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -109,3 +110,30 @@ class Server(ABC):
     @abstractmethod
     def _answers(self) -> bool:
         """Whether it serves, and it is this one and not somebody else's on that port."""
+
+
+class ServerGroup(ABC):
+    """Several servers that start and end together."""
+
+    _stack: ExitStack
+
+    def start(self) -> Self:
+        """Start all of them, and wait until they work together."""
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """End all of them."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @abstractmethod
+    def _start(self, stack: ExitStack) -> None:
+        """Enter each server into the stack."""

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 import pytest
 
+import dibs
 from dibs.clock import Clock, SystemClock
-from dibs.errors import Corrupt
+from dibs.errors import BackendUnavailable, Corrupt
 from dibs.model import (
     Acquire,
+    Command,
     Failed,
     Granted,
     Inspect,
@@ -21,12 +24,13 @@ from dibs.model import (
     Renew,
     Renewed,
 )
-from dibs.stores.cas.cells import Cell, Change, SwapConflict, TooLarge
+from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict, TooLarge
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.format import write_state
-from dibs.stores.cas.ledger import MAX_KEYS, PATIENT_CONFLICTS, CasLedger
+from dibs.stores.cas.ledger import KEEP_IDLE, MAX_KEYS, PATIENT_CONFLICTS, CasLedger
+from dibs.stores.registry import BUILTIN
 from dibs.testing import ManualClock
-from tests.stores.memory_cells import MemoryCells, Server
+from tests.stores.memory_cells import MemoryCells, MemoryCellStore, Server
 
 KEY = b"lock:k"
 
@@ -99,9 +103,9 @@ async def test_a_key_that_cannot_be_read_fails_alone() -> None:
 async def test_what_is_in_a_full_cell_is_renewed_and_released() -> None:
     clock = ManualClock()
     process = Process(Server(clock), clock)
-    process.cells.limits = (20_000, 30_000)
+    process.cells.limits = (8_000, 12_000)
     held = []
-    for number in range(200):
+    for number in range(100):
         command = Acquire(b"semaphore:k", f"{number:032x}", "owner", 10.0, capacity=1000)
         reply = await process.say(command)
         if isinstance(reply, Granted):
@@ -109,7 +113,7 @@ async def test_what_is_in_a_full_cell_is_renewed_and_released() -> None:
         else:
             assert isinstance(reply, Refused)
             assert reply.reason == "queue_full"
-    assert 50 < len(held) < 200
+    assert 20 < len(held) < 100
     for _ in range(12):
         clock.advance(3)
         for each in held:
@@ -272,3 +276,203 @@ def test_what_a_process_knows_is_bounded() -> None:
     for number in range(MAX_KEYS // 100 + 2):
         asyncio.run(one(number))
     assert len(known) <= MAX_KEYS
+
+
+class Sweeper:
+    """One that uses the store, with a clock of its own."""
+
+    def __init__(self, server: Server, clock: ManualClock) -> None:
+        self.store_clock = StoreClock()
+        self.cells = MemoryCells(server, self.store_clock, clock.now)
+        self.ledger = CasLedger(self.cells, clock, self.store_clock, {})
+
+    def apply(self, command: Command) -> Any:
+        return asyncio.run(self._apply(command))
+
+    async def _apply(self, command: Command) -> Any:
+        (reply,) = await self.ledger.apply([command])
+        return reply
+
+    def grant(self, id_: str) -> int:
+        reply = self.apply(Acquire(KEY, id_, id_, 10.0))
+        assert isinstance(reply, Granted)
+        self.apply(Release(KEY, id_))
+        return reply.token
+
+    def sweep(self) -> None:
+        asyncio.run(self.ledger._sweep())
+
+    def contradicted(self, clock: ManualClock, seconds: float) -> None:
+        """It has answers of two servers, and the clock of the second one is that much ahead."""
+        now = clock.now()
+        for ahead in (0.0, seconds):
+            self.store_clock.note(clock.stamp() / 1e6 + ahead, 1.0, now, now)
+        assert not self.store_clock.is_dated
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> Server:
+    return Server(clock)
+
+
+def test_an_idle_cell_is_deleted_after_long(server: Server, clock: ManualClock) -> None:
+    process = Sweeper(server, clock)
+    process.grant("a")
+    clock.advance(KEEP_IDLE - 10)
+    process.sweep()
+    assert KEY in server.cells
+    clock.advance(20)
+    process.sweep()
+    assert KEY not in server.cells
+
+
+def test_a_cell_in_use_is_kept(server: Server, clock: ManualClock) -> None:
+    process = Sweeper(server, clock)
+    process.apply(Acquire(KEY, "a", "a", 1e6))
+    clock.advance(2 * KEEP_IDLE)
+    process.sweep()
+    assert KEY in server.cells
+
+
+@pytest.mark.parametrize("is_contradicted", [False, True])
+def test_tokens_rise_though_the_cell_was_deleted(
+    server: Server, clock: ManualClock, is_contradicted: bool
+) -> None:
+    """Also if its next user does not go by the dates, because they contradict each other."""
+    one, other = Sweeper(server, clock), Sweeper(server, clock)
+    before = one.grant("a")
+    clock.advance(KEEP_IDLE + 10)
+    one.sweep()
+    assert KEY not in server.cells
+    if is_contradicted:
+        other.contradicted(clock, 60)
+    assert other.grant("b") > before
+
+
+def test_who_does_not_go_by_the_dates_deletes_nothing(server: Server, clock: ManualClock) -> None:
+    """Its date may be far ahead, and the key's next token lower than its last one."""
+    process = Sweeper(server, clock)
+    process.grant("a")
+    found, _ = asyncio.run(process.cells.page(b"", None, 10))
+    process.contradicted(clock, 3 * KEEP_IDLE)
+    ((name, cell),) = found
+    asyncio.run(process.ledger._delete_if_idle(name, cell))
+    assert KEY in server.cells
+
+
+SERVER = Server(SystemClock())
+
+
+class Network:
+    """The way of one client: its answers can get lost, and its notifications be held back."""
+
+    def __init__(self) -> None:
+        self.loses_answers = False
+        self.is_cut = False
+        self.is_open = asyncio.Event()
+        """Calls wait for it."""
+        self.is_open.set()
+        self.lost = asyncio.Event()
+        """An answer was lost."""
+        self.answered = asyncio.Event()
+        """A swap was answered."""
+        self.held_back: list[tuple[Receive, Any]] | None = []
+
+    def receive(self, receive: Receive, news: Any) -> None:
+        if self.held_back is None:
+            receive(news)
+        else:
+            self.held_back.append((receive, news))
+
+    def deliver(self) -> int:
+        """Deliver what was held back, and all that follows; return how many grants there were."""
+        late, self.held_back = self.held_back or [], None
+        for receive, news in late:
+            receive(news)
+        return sum(each.event == "granted" for _, news in late for each in news)
+
+
+NETWORK: dict[str, Network] = {}
+
+
+class CutOffCells(MemoryCells):
+    def __init__(
+        self, network: Network, server: Server, clock: StoreClock, now: Callable[[], float]
+    ) -> None:
+        super().__init__(server, clock, now)
+        self.network = network
+
+    async def load(self, key: bytes) -> Cell:
+        await self.network.is_open.wait()
+        if self.network.is_cut:
+            raise BackendUnavailable("cut")
+        return await super().load(key)
+
+    async def swap(self, key: bytes, version: Any, change: Change) -> Any:
+        await self.network.is_open.wait()
+        if self.network.is_cut:
+            raise BackendUnavailable("cut")
+        found = await super().swap(key, version, change)
+        if self.network.loses_answers:
+            self.network.is_cut = True
+            self.network.lost.set()
+            raise BackendUnavailable("the answer was lost")
+        self.network.answered.set()
+        return found
+
+    async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
+        return await super().subscribe(inbox, partial(self.network.receive, receive))
+
+
+class PlannedStore(MemoryCellStore):
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        super().__init__(clock or SystemClock(), SERVER)
+        self.url = url
+
+    def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> MemoryCells:
+        network = NETWORK.setdefault(self.url, Network())
+        return CutOffCells(network, SERVER, clock, now)
+
+
+def test_one_whose_claim_got_lost_lets_nobody_in_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waiter claimed it, was not told so, lost it again, and waits anew with the same id."""
+    monkeypatch.setitem(BUILTIN, "planned", f"{__name__}:PlannedStore")
+    NETWORK.clear()
+
+    async def main() -> None:
+        async with (
+            dibs.connect("planned://holder") as holder,
+            dibs.connect("planned://waiter") as other,
+        ):
+            first = await holder.lock("a", ttl=30).acquire()
+            waiting = asyncio.create_task(other.lock("a", ttl=0.5, wait=30).acquire())
+            while not (await holder.lock("a").status()).waiters:
+                await asyncio.sleep(0.01)
+            network = NETWORK["planned://waiter"]
+            network.answered.clear()
+            await network.answered.wait()  # it has told the store its inbox
+            network.loses_answers = True
+            await first.release()
+            await network.lost.wait()
+            second = await holder.lock(
+                "a", ttl=30, wait=10
+            ).acquire()  # once the lost claim is over
+            network.loses_answers = network.is_cut = False
+            network.answered.clear()
+            await network.answered.wait()
+            await holder.lock("a").status()  # meanwhile it waits again
+            network.answered.clear()
+            assert network.deliver() == 1
+            await network.answered.wait()
+            assert not waiting.done(), "the grant in the notification ended long ago"
+            await second.release()
+            lease = await asyncio.wait_for(waiting, 10)
+            assert lease.token > second.token
+            await lease.release()
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Ctrl-C at every bytecode of a thread's way to the loop that works for it: the loop stays well."""
+"""Ctrl-C at any bytecode of a thread's way to the loop that works for it: the loop stays well."""
 
 import asyncio
 import signal
@@ -35,11 +35,11 @@ def new_thread() -> LoopThread[None]:
     return LoopThread("dibs-test", "test://", lambda: None, lambda: None)
 
 
-def at_every_bytecode(action: Callable[[], object], then: Callable[[], None]) -> int:
-    """Interrupt it at its first bytecode, its second, … until it ends before; `then` follows each."""
+def at_bytecodes(stride: int, action: Callable[[], object], then: Callable[[], None]) -> int:
+    """Interrupt it at each such bytecode until it ends before; `then` follows each."""
     at, interrupting = 0, Interrupting(0)
     while at == 0 or interrupting.reached:
-        at += 1
+        at += stride
         interrupting = Interrupting(at)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,18 +53,23 @@ async def short_work(text: str = "") -> str:
     return text
 
 
-def test_an_interrupt_of_whoever_waits_leaves_the_loop_to_the_others() -> None:
+STRIDES = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.long)])
+
+
+@STRIDES
+def test_an_interrupt_of_whoever_waits_leaves_the_loop_to_the_others(stride: int) -> None:
     thread = new_thread()
     thread.enter("me")
 
     def others_go_on() -> None:
         assert thread.do(short_work("done"), LONG) == "done"
 
-    assert at_every_bytecode(lambda: thread.do(short_work()), others_go_on) > 50
+    assert at_bytecodes(stride, lambda: thread.do(short_work()), others_go_on) > 50
     thread.leave("me")
 
 
-def test_an_interrupt_of_who_comes_and_goes_keeps_nobody_out() -> None:
+@STRIDES
+def test_an_interrupt_of_who_comes_and_goes_keeps_nobody_out(stride: int) -> None:
     thread = new_thread()
 
     def come_and_go() -> None:
@@ -77,4 +82,4 @@ def test_an_interrupt_of_who_comes_and_goes_keeps_nobody_out() -> None:
         thread.leave("another")
         thread.leave("me")  # as it does again in its `finally`
 
-    assert at_every_bytecode(come_and_go, another) > 50
+    assert at_bytecodes(stride, come_and_go, another) > 50

@@ -1,7 +1,6 @@
 """NATS as a store: its faults, its users, and buckets that leases could vanish from."""
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import AsyncIterator
@@ -15,24 +14,15 @@ from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StorageType
 
 import dibs
-from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
-from dibs.model import Acquire, Granted, Inspect, Refused
-from dibs.runtime.batcher import apply_over
+from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
+from dibs.model import Inspect
 from dibs.stores.cas.store import AsyncCasConnection
-from dibs.stores.redact import redacted
 from dibs.stores.registry import store_for
 from dibs.sync import connect
-from dibs.testing import FaultProxy, ManualClock
+from dibs.testing import FaultProxy
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.nats import NatsServer
 from tests.servers.ports import free_port
-from tests.stores.cas_processes import contend, seconds_until_a_lone_try_succeeds
-
-
-@pytest.fixture
-def nats_url(nats_server: NatsServer) -> str:
-    """The shared NATS, with a bucket of its own."""
-    return f"{nats_server.url}?bucket={token_hex(6)}"
 
 
 @asynccontextmanager
@@ -49,96 +39,26 @@ def use(url: str) -> None:
         client.lock("a").acquire(wait=1).release()
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("nats://", "looks like"),
-        ("nats://h/path", "looks like"),
-        ("nats://h?bucket=a.b", "letters, digits"),
-        ("nats://h?keyfile=k", "needs certfile"),
-    ],
-)
-def test_a_url_that_cannot_be_read(url: str, told: str) -> None:
-    with pytest.raises(NotConfigured, match=told):
-        store_for(url)
-
-
-def test_no_secret_is_shown() -> None:
-    assert store_for("nats://locks:secret@h").url == "nats://locks:***@h"
-    assert store_for("nats://secret@h").url == "nats://***@h"
-    assert redacted("NATS://secret@h") == "NATS://***@h"
-
-
-def test_nobody_listens() -> None:
-    with pytest.raises(BackendUnavailable, match="check that the NATS server runs"):
-        use(f"nats://127.0.0.1:{free_port()}")
-
-
 def test_another_server_is_asked_if_one_is_gone(nats_server: NatsServer) -> None:
     with connect(f"nats://127.0.0.1:{free_port()},127.0.0.1:{nats_server.port}") as client:
         client.lock(token_hex(6)).acquire().release()
 
 
-async def test_who_waits_is_notified_by_another_process(nats_url: str) -> None:
-    """Both stores are objects of their own, as in two processes."""
-    async with dibs.connect(nats_url) as one, dibs.connect(nats_url) as two:
-        held = await one.lock("a", ttl=60).acquire()
-        waiting = asyncio.ensure_future(two.lock("a", ttl=60).acquire())
-        while not (await one.status("a")).waiting:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        released = time.monotonic()
-        await held.release()
-        await (await waiting).release()
-        assert time.monotonic() - released < 0.4  # it would ask by itself after 0.67 s
-
-
-def test_a_killed_server_comes_back_with_its_leases(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "nats") as server:
-        with connect(server.url, call_timeout=1) as client:
-            held = client.lock("a", ttl=60).acquire()
-            server.kill()
-            began = time.monotonic()
-            with pytest.raises(BackendUnavailable):
-                client.lock("b").acquire(wait=1)
-            assert time.monotonic() - began < 5
-            server.start()
-            assert client.lock("a").try_acquire() is None
-            held.renew()
-            held.release()
-            with client.lock("a") as lease:
-                assert lease.token > held.token
-
-
-async def test_a_wait_goes_on_after_the_server_was_restarted(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "nats") as server:
-        async with dibs.connect(server.url) as one, dibs.connect(server.url) as two:
-            held = await one.lock("a", ttl=60).acquire()
-            waiting = asyncio.ensure_future(two.lock("a", ttl=60).acquire())
-            while not (await one.status("a")).waiting:
-                await asyncio.sleep(0.01)
-            await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start)
-            await held.release()
-            lease = await asyncio.wait_for(waiting, 10)
-            await lease.release()
-
-
 def test_a_connection_that_hangs_is_left(nats_server: NatsServer, nats_url: str) -> None:
     with FaultProxy("127.0.0.1", nats_server.port) as proxy:
-        with connect(proxy.url_for(nats_url), call_timeout=2) as client:
-            held = client.lock("a", ttl=10).acquire()
+        with connect(proxy.url_for(nats_url), call_timeout=1) as client:
+            held = client.lock("a", ttl=4).acquire()
             proxy.hang()
             began = time.monotonic()
-            while time.monotonic() < began + 6:
+            while time.monotonic() < began + 2.5:
                 with pytest.raises(BackendUnavailable):
                     client.lock("b").acquire(wait=0)
-            assert proxy.accepted > 2  # it did not stay on the first
+            assert proxy.accepted >= 2  # it did not stay on the first
             proxy.heal()
             began = time.monotonic()
             with client.lock("b", wait=5):
                 assert time.monotonic() - began < 2
-            assert not held.wait_lost(5)  # until 11 s after its beginning
+            assert not held.wait_lost(2)  # so it was renewed
             held.release()
 
 
@@ -250,58 +170,16 @@ async def test_a_bucket_that_leases_could_vanish_from(
             await user.lock("a").acquire()
 
 
-async def test_what_others_do_in_the_bucket(nats_server: NatsServer, nats_url: str) -> None:
-    """A key that was deleted begins anew; a strange value is told; a bucket that is gone is made anew."""
+async def test_a_bucket_that_is_gone_is_made_anew(nats_server: NatsServer, nats_url: str) -> None:
     bucket = nats_url.partition("bucket=")[2]
     async with own_client(nats_server) as other, dibs.connect(nats_url) as client:
-        await (await client.lock("a.b/c").acquire()).release()
-        keys = await other.jetstream().key_value(bucket)
-        assert await keys.keys() == ["lock=3Aa=2Eb=2Fc"]
-        await keys.delete("lock=3Aa=2Eb=2Fc")
         last = await client.lock("a.b/c").acquire()
         await last.release()
-        await keys.put("lock=3Astrange", b"what?")
-        with pytest.raises(Corrupt, match="no book of Dibs"):
-            await client.lock("strange").acquire()
-        async with client.lock("well"):
-            assert [each.key async for each in client.list()] == [b"lock:well"]
+        keys = await other.jetstream().key_value(bucket)
+        assert await keys.keys() == ["lock=3Aa=2Eb=2Fc"]
         await other.jetstream().delete_key_value(bucket)
-        lease = await client.lock("a.b/c").acquire()
-        assert lease.token > last.token
-        await lease.release()
-
-
-async def test_a_connection_leaves_no_task_behind(nats_url: str) -> None:
-    before = asyncio.all_tasks()
-    async with dibs.connect(nats_url) as client:
-        await (await client.lock("a").acquire()).release()
-    assert asyncio.all_tasks() == before
-
-
-def test_a_loop_may_end_without_a_close(nats_url: str, recwarn: pytest.WarningsRecorder) -> None:
-    async def leave() -> None:
-        store = store_for(nats_url)
-        connection = store.async_connection()
-        await connection.open()
-        kept.append((store, connection))
-
-    kept: list[object] = []
-    asyncio.run(leave())
-    assert [str(each.message) for each in recwarn] == []
-
-
-def test_a_child_connects_for_itself(nats_url: str) -> None:
-    with connect(nats_url) as client:
-        held = client.lock("a", ttl=60).acquire()
-        child = os.fork()
-        if not child:
-            try:
-                os._exit(0 if client.lock("a").try_acquire() is None else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
-        held.renew()
-        held.release()
+        async with client.lock("a.b/c") as lease:
+            assert lease.token > last.token
 
 
 def test_the_doctor(nats_url: str) -> None:
@@ -327,27 +205,3 @@ def test_the_doctor_tells_that_replicas_are_for_a_new_bucket(nats_url: str) -> N
     assert found.level == "warning"
     assert "replicas=3 in the URL has no effect" in found.told
     assert "--replicas 3" in found.advice
-
-
-def test_a_lone_try_gets_a_dead_holders_lease(nats_url: str) -> None:
-    assert seconds_until_a_lone_try_succeeds(f"{nats_url}&skew=1", 2, patience=20) < 2 + 1 + 3
-
-
-@pytest.mark.multiprocess
-async def test_a_clock_that_stood_still_dates_no_lease_too_early(nats_url: str) -> None:
-    """As in a virtual machine that was paused: a lone try elsewhere would take the lease at once."""
-    url = f"{nats_url}&skew=0.2"
-    paused = store_for(url, clock=ManualClock()).async_connection()
-    other = store_for(url).async_connection()
-    await apply_over(paused, [Inspect(b"lock:a")])  # now it knows the server's time
-    await asyncio.sleep(2.5)
-    (granted,) = await apply_over(paused, [Acquire(b"lock:a", "held", "o", 1.0)])
-    (tried,) = await apply_over(other, [Acquire(b"lock:a", "tried", "o", 1.0)])
-    assert isinstance(granted, Granted)
-    assert isinstance(tried, Refused)
-    for connection in (paused, other):
-        await connection.close()
-
-
-def test_processes_take_turns(nats_url: str, tmp_path: Path) -> None:
-    assert sum(contend(nats_url, tmp_path, seconds=4)) > 20

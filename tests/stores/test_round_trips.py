@@ -1,16 +1,14 @@
-"""What each thing costs in round trips, as the servers count them: of both worlds, on real servers."""
+"""What each thing costs in round trips, as the servers count them, on both sides."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
 import pytest
 
+from dibs.core.timing import HEARTBEAT_POSITIONS, claim_timeout, heartbeat_interval
 from dibs.stores.port import MAX_BATCH
-from dibs.stores.redis.ledger import store_key
-from dibs.stores.redis.routing import slot_of
-from tests.servers.redis_cluster import RedisCluster
-from tests.stores.round_trips import Counter, Mode, RedisCounter, Side, counter_of
+from tests.stores.round_trips import Counter, Mode, Side, counter_of
 
 TTL = 30.0
 
@@ -181,38 +179,51 @@ def test_renewals_travel_by_the_batch(side: Side, count: int) -> None:
     side.run(case())
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+WAITERS = HEARTBEAT_POSITIONS + 4
+MAX_CLAIM_TIMEOUT = claim_timeout(TTL)
+OFTEN = heartbeat_interval(MAX_CLAIM_TIMEOUT)
+"""How often a place at the front of the queue speaks up."""
+SELDOM = 2 * MAX_CLAIM_TIMEOUT
+"""How often any other must."""
+WATCHED = 2.5 * SELDOM
+STEP = 0.25
 
 
-def test_on_a_cluster_renewals_travel_by_the_slot(mode: Mode, cluster: RedisCluster) -> None:
-    hosts = ",".join(f"{host}:{port}" for host, port in cluster.addresses)
-    side = Side(mode, RedisCounter(cluster.nodes, f"redis://{hosts}?cluster=true"))
-    names = _crowded_into(20, each=3)
+async def line_up(side: Side, client: Any) -> list[Any]:
+    """All wait, each in the place of its number; the front has come a moment before the others."""
+    started = []
+    others = len(side.clock._callbacks)
+    for number in range(WAITERS):
+        if number == HEARTBEAT_POSITIONS:
+            side.clock.advance(STEP)
+        started.append(side.start(client.lock("a", ttl=TTL).acquire))
+        while (await side.get(client.status("a"))).waiting <= number:
+            pass
+        await asleep(side, others + number + 1)
+    return started
 
+
+async def asleep(side: Side, alarms: int) -> None:
+    """Wait until all have set themselves an alarm again; with others' there are so many."""
+    await side.until(lambda: len(side.clock._callbacks) >= alarms, "they don't sleep")
+
+
+def test_only_the_front_of_a_queue_asks_often(side: Side) -> None:
     async def case() -> None:
-        client = side.client()
-        leases = await held(side, client, names)
+        held = await side.get(side.client().lock("a", ttl=10 * TTL).acquire())
+        started = await line_up(side, side.client())
+        alarms = len(side.clock._callbacks)
         side.trips()
-        side.clock.advance(TTL / 3)
-        assert side.trips() == 20
-        assert min(lease.remaining for lease in leases) > TTL / 2
-        await let_go(side, leases)
+        for _ in range(int(WATCHED / STEP)):
+            side.clock.advance(STEP)
+            await asleep(side, alarms)
+        often = int(WATCHED / OFTEN)
+        # a loop's signs of life travel together, all of them or all but the first
+        most = often * (2 if side.mode == "async" else HEARTBEAT_POSITIONS)
+        rare = (WAITERS - HEARTBEAT_POSITIONS) * int(WATCHED / SELDOM)
+        assert 0.8 * often <= side.trips() <= most + rare
+        await side.get(held.release())
+        for waiting in started:
+            await side.get((await side.end(waiting)).release())
 
     side.run(case())
-
-
-def _crowded_into(slots: int, *, each: int) -> list[str]:
-    """Names whose keys lie in so few slots."""
-    by_slot: dict[int, list[str]] = {}
-    full: list[list[str]] = []
-    number = 0
-    while len(full) < slots:
-        name, number = f"n{number}", number + 1
-        of_slot = by_slot.setdefault(slot_of(store_key(f"lock:{name}".encode())), [])
-        of_slot.append(name)
-        if len(of_slot) == each:
-            full.append(of_slot)
-    return [name for of_slot in full for name in of_slot]

@@ -1,7 +1,6 @@
 """S3 as a store: servers without conditional writes, credentials, names, faults, and what it deletes."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 import dibs
 from dibs.core.book import MemoryBook
-from dibs.errors import BackendUnavailable, Corrupt, Forbidden, InvalidRequest, NotConfigured
+from dibs.errors import Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Acquire, Granted, Release
 from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
@@ -22,9 +21,7 @@ from dibs.stores.s3 import S3Cells, S3Store
 from dibs.stores.snapshot import dump
 from dibs.sync import connect
 from tests.servers.moto import MotoServer
-from tests.servers.ports import free_port
 from tests.servers.s3 import S3Server
-from tests.stores.cas_processes import contend, seconds_until_a_lone_try_succeeds
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +73,6 @@ def cells_of(url: str) -> S3Cells:
 def without_conditions(params: Any, **_: Any) -> None:
     for name in ("If-None-Match", "If-Match"):
         params["headers"].pop(name, None)
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("s3://", "looks like"),
-        ("s3://user@bucket", "looks like"),
-    ],
-)
-def test_a_url_that_cannot_be_read(url: str, told: str) -> None:
-    with pytest.raises(NotConfigured, match=told):
-        store_for(url)
-
-
-def test_a_lock_is_taken_and_refused(url: str) -> None:
-    with connect(url) as one, connect(url) as two:
-        with one.lock("a", ttl=60) as first:
-            assert two.lock("a").try_acquire() is None
-        with two.lock("a") as second:
-            assert second.token > first.token
 
 
 def test_names_of_all_bytes_keep_their_order(url: str) -> None:
@@ -175,23 +152,6 @@ async def test_a_cell_is_only_deleted_where_no_other_can_be(moto_url: str, *, he
     await cells.close()
 
 
-def test_what_else_lies_there_is_told(moto_url: str, moto: MotoServer) -> None:
-    prefix = moto_url.partition("?")[0].rpartition("/")[2]
-    client = boto3.client("s3", endpoint_url=moto.url, region_name="us-east-1")
-    client.put_object(Bucket="tests", Key=f"{prefix}/keys/lock:a", Body=b"what?")
-    client.close()
-    with pytest.raises(Corrupt, match=r"in the object .*/keys/lock:a of tests"):
-        use(moto_url)
-    with connect(moto_url) as store, store.lock("b").acquire():
-        assert [each.name for each in store.list()] == [b"b"]
-
-
-@pytest.mark.usefixtures("_credentials")
-async def test_nobody_listens() -> None:
-    with pytest.raises(BackendUnavailable, match="check the endpoint"):
-        await cells_of(f"s3://tests?endpoint=http://127.0.0.1:{free_port()}").open()
-
-
 def test_no_credentials(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -242,21 +202,6 @@ async def test_who_waits_hears_of_a_release_in_its_own_process(moto_url: str) ->
         await (await asyncio.wait_for(waiting, 5)).release()
 
 
-def test_a_child_connects_for_itself(moto_url: str) -> None:
-    with connect(moto_url) as client:
-        held = client.lock("a", ttl=60).acquire()
-        child = os.fork()
-        if not child:
-            try:
-                client.lock("a").status()  # a new client of boto3 takes longer than a try waits
-                os._exit(0 if client.lock("a").try_acquire() is None else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
-        held.renew()
-        held.release()
-
-
 def test_the_doctor(url: str) -> None:
     connection = store_for(url).blocking_connection()
     connection.open(10)
@@ -280,30 +225,3 @@ def test_the_doctor_sees_a_rule_that_deletes(moto: MotoServer) -> None:
     levels = {finding.about: finding.level for finding in connection.examine()}
     connection.close()
     assert levels["lifecycle"] == "warning"
-
-
-def test_a_lone_try_gets_a_dead_holders_lease(url: str) -> None:
-    assert seconds_until_a_lone_try_succeeds(f"{url}&skew=1", 2, patience=20) < 2 + 1 + 3
-
-
-@pytest.mark.multiprocess
-def test_processes_take_turns(weed_url: str, tmp_path: Path) -> None:
-    assert sum(contend(weed_url, tmp_path, seconds=4)) > 4
-
-
-def test_a_killed_server_comes_back_with_its_leases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with S3Server(tmp_path / "s3") as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-        url = f"s3://{server.bucket}?endpoint={server.url}"
-        with connect(url) as one, connect(url) as two:
-            held = one.lock("a", ttl=60).acquire()
-            server.kill()
-            server.start()
-            held.renew()
-            assert two.lock("a").try_acquire() is None
-            held.release()
-            with two.lock("a") as later:
-                assert later.token > held.token

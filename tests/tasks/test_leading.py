@@ -1,4 +1,4 @@
-"""Tasks of a leader: run by it alone, cancelled with its term, taken over by the next."""
+"""Tasks of a leader, tasks that last, and how a scheduler starts and stops."""
 
 import asyncio
 import threading
@@ -8,8 +8,7 @@ import pytest
 
 from dibs import LeaderElection, LeaseLost, TaskLock
 from dibs.tasks import TaskFailure, TaskRouter, Tasks
-from tests.tasks.places import Cluster, cluster, eventually, turn
-from tests.tasks.test_ticks import Job, counts, status
+from tests.tasks.conftest import Cluster, Job, cluster, counts, eventually, status, turn
 
 
 def led(place: Cluster, **options: Any) -> tuple[Tasks, LeaderElection]:
@@ -47,7 +46,7 @@ async def test_only_the_leader_runs_it_and_the_next_one_goes_on(place: Cluster) 
     assert not second.is_leader()
 
 
-async def test_who_does_not_lead_asks_nobody(place: Cluster) -> None:
+async def test_a_follower_asks_nobody(place: Cluster) -> None:
     job = Job(place)
     store, client = place.client()
     tasks, leader = Tasks(client=client, clock=place.clock), client.leader_election("main")
@@ -82,24 +81,25 @@ async def test_a_run_is_cancelled_when_the_term_ends(
     assert "task job was stopped" in caplog.text
 
 
-async def test_a_new_leader_makes_up_for_what_nobody_ran(place: Cluster) -> None:
+@pytest.mark.parametrize(("missed", "won"), [("latest", 1), ("skip", 0)])
+async def test_a_new_leader_makes_up_for_what_nobody_ran_if_told_to(
+    place: Cluster, missed: Any, won: int
+) -> None:
     job = Job(place)
     tasks, leader = led(place)
     async with place.client()[1].leader_election("main").campaign() as elsewhere:
         await elsewhere.wait()
-        await tasks_start(job.on(tasks, leader=leader, missed="latest"))
-        await place.advance(100)
+        await job.on(tasks, leader=leader, missed=missed).start()
+        await turn()
+        await place.advance(63)
         assert job.ran == []
     await leads(leader)
     await place.advance(1)
-    assert status(tasks).won == 1
-    assert str(status(tasks).last_tick) == "2027-01-15 08:01:00+00:00"
+    assert status(tasks).won == won
+    await place.advance(56)
+    assert counts(tasks) == (won + 1, 0, 0, 0)
+    assert job.seconds[-1] == 120
     await tasks.stop()
-
-
-async def tasks_start(tasks: Tasks) -> None:
-    await tasks.start()
-    await turn()
 
 
 async def test_a_campaign_of_one_s_own_is_left_alone(place: Cluster) -> None:
@@ -140,20 +140,6 @@ async def test_a_task_of_a_leader_in_a_thread_ends_before_others_lead(place: Clu
         assert status(tasks).last_outcome == "lost"
 
 
-async def test_a_new_leader_leaves_alone_what_was_due_before(place: Cluster) -> None:
-    job = Job(place)
-    tasks, leader = led(place)
-    async with place.client()[1].leader_election("main").campaign() as elsewhere:
-        await elsewhere.wait()
-        await tasks_start(job.on(tasks, leader=leader))
-        await place.advance(63)
-    await leads(leader)
-    await place.advance(57)
-    assert job.seconds == [120]
-    assert counts(tasks) == (1, 0, 0, 0)
-    await tasks.stop()
-
-
 async def test_a_body_s_own_lost_lease_is_its_failure(place: Cluster) -> None:
     tasks, leader = led(place)
 
@@ -167,16 +153,7 @@ async def test_a_body_s_own_lost_lease_is_its_failure(place: Cluster) -> None:
         assert counts(tasks) == (1, 0, 0, 0)
 
 
-async def test_an_election_is_a_task_and_tells_its_trouble(place: Cluster) -> None:
-    tasks, leader = led(place)
-    tasks.add(leader)
-    async with tasks:
-        await leads(leader)
-        assert status(tasks, "leader:main").running
-        assert status(tasks, "leader:main").schedule == "leader election"
-        assert tasks.healthy()
-    assert not leader.is_leader()
-    assert not status(tasks, "leader:main").running
+# -- start and stop ----------------------------------------------------------------------------------
 
 
 async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
@@ -246,7 +223,24 @@ async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster) -> None:
     await eventually(lambda: status(tasks).last_outcome == "cancelled")
 
 
-async def test_starting_twice_is_told_and_stopping_twice_is_fine(place: Cluster) -> None:
+async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) -> None:
+    """A stop in between must not leave a tick that is claimed and was never run."""
+    store, client = place.client()
+    tasks = Job(place).on(Tasks(client=client, clock=place.clock))
+    await tasks.start()
+    await place.advance(59)
+    store.hold = asyncio.Event()
+    store.turns = 1
+    await place.advance(1)
+    stopping = asyncio.create_task(tasks.stop())
+    await turn()
+    assert not stopping.done()
+    store.hold.set()
+    await stopping
+    assert status(tasks).last_outcome == "done"
+
+
+async def test_starting_twice_is_an_error_and_stopping_twice_is_fine(place: Cluster) -> None:
     tasks = place.tasks()
     await tasks.stop()
     await tasks.start()
@@ -327,28 +321,23 @@ async def test_a_lasting_task_goes_on_and_is_cancelled_at_once(place: Cluster) -
     assert status(tasks, "poll").last_outcome == "cancelled"
 
 
-async def test_a_lasting_task_that_fails_is_told_and_unhealthy(
+async def test_a_lasting_task_that_fails_is_reported_and_unhealthy(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[TaskFailure] = []
     job, tasks = Job(place), place.tasks(on_error=told.append)
 
-    @tasks.add
     async def poll() -> None:
         raise LookupError("gone")
 
+    tasks.add(poll, name="poll")
     async with job.on(tasks):
         await place.advance(60)
         assert not tasks.healthy()
     assert job.seconds == [60]
-    assert "test_leading:" in caplog.text
     [failure] = told
-    assert failure.task.endswith("poll")
-    assert (failure.tick, failure.outcome, repr(failure.error)) == (
-        None,
-        "failed",
-        "LookupError('gone')",
-    )
+    assert (failure.task, failure.tick, failure.outcome) == ("poll", None, "failed")
+    assert repr(failure.error) == "LookupError('gone')"
 
 
 async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> None:
@@ -369,20 +358,3 @@ async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> N
     assert not tasks.running
     assert job.seconds == [60, 120]
     assert counts(tasks) == (2, 0, 0, 0)
-
-
-async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) -> None:
-    """A stop in between must not leave a tick that is claimed and was never run."""
-    store, client = place.client()
-    tasks = Job(place).on(Tasks(client=client, clock=place.clock))
-    await tasks.start()
-    await place.advance(59)
-    store.hold = asyncio.Event()
-    store.turns = 1
-    await place.advance(1)
-    stopping = asyncio.create_task(tasks.stop())
-    await turn()
-    assert not stopping.done()
-    store.hold.set()
-    await stopping
-    assert status(tasks).last_outcome == "done"

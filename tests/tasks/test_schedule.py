@@ -4,8 +4,9 @@ import functools
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,13 +21,7 @@ from dibs.tasks.schedule import SECOND, Cron, Every, moment_of, ticks_between, t
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND
-
-
-def local(expression: str, zone: ZoneInfo, day: tuple[int, int, int], hours: int = 6) -> list[str]:
-    """The local times that come in the first hours of a day, with their offsets from UTC."""
-    start = moment_of(datetime(*day, tzinfo=zone)) - 1
-    ticks = ticks_between(Cron(expression, zone), start, start + hours * HOUR)
-    return [time_of(tick, zone).strftime("%H:%M%z") for tick in ticks]
+NEW_YEAR = moment_of(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_every_is_aligned_to_1970_whenever_one_looks() -> None:
@@ -77,72 +72,56 @@ def test_what_is_no_period_is_refused(period: float | str, offset: float, match:
 # -- cron --------------------------------------------------------------------------------------------
 
 
-def test_cron_is_in_its_zone() -> None:
-    assert local("30 9 * * *", BERLIN, (2026, 1, 5), 24) == ["09:30+0100"]
-    assert local("30 9 * * *", BERLIN, (2026, 7, 6), 24) == ["09:30+0200"]
-    assert Cron("0 0 * * *").after(0) == DAY
-    assert str(Cron("*/5 * * * *", "Europe/Berlin")) == "cron */5 * * * * (Europe/Berlin)"
+@pytest.mark.parametrize(
+    ("expression", "next_tick"),
+    [
+        ("@hourly", "2026-01-01T01:00:00Z"),
+        ("@daily", "2026-01-02T00:00:00Z"),
+        ("@Weekly", "2026-01-04T00:00:00Z"),
+        ("@monthly", "2026-02-01T00:00:00Z"),
+        ("@yearly", "2027-01-01T00:00:00Z"),
+        ("0 0 29 2 *", "2028-02-29T00:00:00Z"),
+        ("0 0 31 * *", "2026-01-31T00:00:00Z"),
+        ("0 0 L * *", "2026-01-31T00:00:00Z"),
+        ("0 0 13 * FRI", "2026-01-02T00:00:00Z"),  # a day of the month or of the week
+        ("*/20 * * * * *", "2026-01-01T00:00:20Z"),  # seconds may come first
+    ],
+)
+def test_the_next_tick(expression: str, next_tick: str) -> None:
+    assert written(Cron(expression).after(NEW_YEAR)) == next_tick
 
 
-def test_names_stand_for_the_usual_times() -> None:
-    monday = moment_of(datetime(2026, 1, 5, tzinfo=UTC))
-    assert written(Cron("@hourly").after(monday)) == "2026-01-05T01:00:00Z"
-    assert written(Cron("@daily").after(monday)) == "2026-01-06T00:00:00Z"
-    assert written(Cron("@Weekly").after(monday)) == "2026-01-11T00:00:00Z"
-    assert written(Cron("@monthly").after(monday)) == "2026-02-01T00:00:00Z"
-    assert written(Cron("@yearly").after(monday)) == "2027-01-01T00:00:00Z"
+SPRING, AUTUMN = (2026, 3, 29), (2026, 10, 25)
 
 
-def test_days_that_are_not_in_every_month_or_year() -> None:
-    new_year = moment_of(datetime(2026, 1, 1, tzinfo=UTC))
-    assert written(Cron("0 0 29 2 *").after(new_year)) == "2028-02-29T00:00:00Z"
-    assert written(Cron("0 0 31 * *").after(new_year + 31 * DAY)) == "2026-03-31T00:00:00Z"
-    assert written(Cron("0 0 L * *").after(new_year + 31 * DAY)) == "2026-02-28T00:00:00Z"
-    # a day of the month or a day of the week, as cron has it
-    fridays = ticks_between(Cron("0 0 13 * FRI"), new_year, new_year + 14 * DAY)
-    assert [time_of(tick).day for tick in fridays] == [2, 9, 13]
+@pytest.mark.parametrize(
+    ("expression", "day", "times"),
+    [
+        ("30 9 * * *", (2026, 1, 5), "09:30+0100"),
+        ("30 9 * * *", (2026, 7, 6), "09:30+0200"),
+        # forward: what is in the gap comes right after it
+        ("30 2 * * *", SPRING, "03:00+0200"),
+        ("0,30 2,3 * * *", SPRING, "03:00+0200 03:30+0200"),
+        ("0 0-4 * * *", SPRING, "00:00+0100 01:00+0100 03:00+0200 04:00+0200"),
+        ("*/30 1-3 * * *", SPRING, "01:00+0100 01:30+0100 03:00+0200 03:30+0200"),
+        ("15 30 2 * * *", SPRING, ""),
+        # back: what names an hour comes once
+        ("30 2 * * *", AUTUMN, "02:30+0200"),
+        ("0,30 2,3 * * *", AUTUMN, "02:00+0200 02:30+0200 03:00+0100 03:30+0100"),
+        ("0 0-2/1 * * *", AUTUMN, "00:00+0200 01:00+0200 02:00+0200"),
+        ("15 30 2 * * *", AUTUMN, "02:30+0200 02:30+0100"),
+    ],
+)
+def test_cron_is_in_its_zone(expression: str, day: tuple[int, int, int], times: str) -> None:
+    start = moment_of(datetime(*day, tzinfo=BERLIN)) - 1
+    ticks = ticks_between(Cron(expression, BERLIN), start, start + 12 * HOUR)
+    assert " ".join(time_of(tick, BERLIN).strftime("%H:%M%z") for tick in ticks) == times
 
 
-def test_seconds_may_come_first() -> None:
-    assert Cron("*/20 * * * * *").after(0) == 20 * SECOND
-
-
-def test_when_clocks_go_forward_what_is_in_the_gap_comes_right_after_it() -> None:
-    spring = (2026, 3, 29)
-    assert local("30 2 * * *", BERLIN, spring) == ["03:00+0200"]
-    assert local("0,30 2,3 * * *", BERLIN, spring) == ["03:00+0200", "03:30+0200"]
-    assert local("0 0-4 * * *", BERLIN, spring) == [
-        "00:00+0100",
-        "01:00+0100",
-        "03:00+0200",
-        "04:00+0200",
-    ]
-    assert local("*/30 1-3 * * *", BERLIN, spring) == [
-        "01:00+0100",
-        "01:30+0100",
-        "03:00+0200",
-        "03:30+0200",
-    ]
-    assert local("15 30 2 * * *", BERLIN, spring) == []
-
-
-def test_when_clocks_go_back_what_names_an_hour_comes_once() -> None:
-    autumn = (2026, 10, 25)
-    assert local("30 2 * * *", BERLIN, autumn) == ["02:30+0200"]
-    assert local("0,30 2,3 * * *", BERLIN, autumn) == [
-        "02:00+0200",
-        "02:30+0200",
-        "03:00+0100",
-        "03:30+0100",
-    ]
-    assert local("0 * * * *", BERLIN, autumn, 5) == [
-        "00:00+0200",
-        "01:00+0200",
-        "02:00+0200",
-        "02:00+0100",
-        "03:00+0100",
-    ]
-    assert local("15 30 2 * * *", BERLIN, autumn) == ["02:30+0200", "02:30+0100"]
+def test_every_hour_comes_each_hour_when_clocks_go_back() -> None:
+    start = moment_of(datetime(*AUTUMN, tzinfo=BERLIN)) - 1
+    ticks = ticks_between(Cron("0 * * * *", BERLIN), start, start + 5 * HOUR)
+    assert [after - before for before, after in pairwise(ticks)] == [HOUR] * 4
 
 
 @pytest.mark.parametrize(
@@ -209,6 +188,9 @@ def test_moments_count_real_time_across_a_change_of_the_clocks() -> None:
     assert time_of(moment_of(before)) + timedelta(hours=1) == time_of(moment_of(after))
 
 
+# -- declarations ------------------------------------------------------------------------------------
+
+
 def job() -> None:
     """A task."""
 
@@ -250,12 +232,16 @@ def test_a_task_is_called_by_its_module_and_function() -> None:
 
 
 def test_names_are_unique() -> None:
-    tasks = Tasks()
+    tasks, leader = Tasks(), LeaderElection("main")
     tasks.every(60)(job)
-    with pytest.raises(
-        ValueError, match=r"a task named '.*:job' already: give one of them another"
-    ):
+    with pytest.raises(ValueError, match=r"a task named '.*:job' already: give one of them anothe"):
         tasks.cron("* * * * *")(job)
+    assert tasks.add(work) is work
+    assert tasks.add(leader) is leader
+    with pytest.raises(ValueError, match="'leader:main' already"):
+        tasks.add(leader)
+    with pytest.raises(TypeError, match="plain function, which nothing could stop"):
+        tasks.add(job)
 
 
 def test_a_script_s_tasks_are_not_called_main(tmp_path: Path) -> None:
@@ -305,11 +291,6 @@ def test_what_has_no_name_needs_one() -> None:
         tasks.every(60, name="x" * 500)(job)
 
 
-def test_a_forgotten_period_is_told() -> None:
-    with pytest.raises(TypeError, match=r'write @tasks.every\("60s"\)'):
-        Tasks().every(job)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
@@ -338,20 +319,22 @@ def test_what_can_t_be_is_refused_where_it_is_written(
         Tasks().every("60s", **options)
 
 
-def test_what_tasks_can_t_be_given() -> None:
-    with pytest.raises(TypeError, match=r"what dibs\.connect\(\) returned"):
-        Tasks(client=dibs.sync.connect("memory://"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="name"):
-        Tasks(client="re ports")
-    with pytest.raises(ValueError, match="doesn't know"):
-        Tasks(timezone="Nowhere")
-    with pytest.raises(TypeError, match="on_error is 5"):
-        Tasks(on_error=5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="shutdown_timeout"):
-        Tasks(shutdown_timeout="soon")
-
-
-# -- routers -----------------------------------------------------------------------------------------
+def test_what_tasks_and_routers_cannot_be_given() -> None:
+    router: Any = TaskRouter()
+    wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: Tasks(client=dibs.sync.connect("memory://")), TypeError, r"what dibs\.connect\("),  # type: ignore[arg-type]
+        (lambda: Tasks(client="re ports"), ValueError, "name"),
+        (lambda: Tasks(timezone="Nowhere"), ValueError, "doesn't know"),
+        (lambda: Tasks(on_error=5), TypeError, "on_error is 5"),  # type: ignore[arg-type]
+        (lambda: Tasks(shutdown_timeout="soon"), ValueError, "shutdown_timeout"),
+        (lambda: Tasks().every(job), TypeError, r'write @tasks.every\("60s"\)'),  # type: ignore[arg-type]
+        (lambda: router.include_router(Tasks()), TypeError, "give another TaskRouter"),
+        (lambda: router.include_router(router), TypeError, "give another TaskRouter"),
+        (lambda: router.include_router(None), TypeError, "give another TaskRouter"),
+    ]
+    for make, kind, match in wrong:
+        with pytest.raises(kind, match=match):
+            make()
 
 
 def test_a_router_s_tasks_are_taken_over() -> None:
@@ -368,33 +351,11 @@ def test_a_router_s_tasks_are_taken_over() -> None:
     assert others.status()["report"].schedule == "cron 0 3 * * * (UTC)"
 
 
-def test_a_task_of_a_router_that_comes_too_late_is_told() -> None:
+def test_a_task_of_a_router_that_comes_too_late_is_refused() -> None:
     router = TaskRouter()
     Tasks().include_router(router)
     with pytest.raises(RuntimeError, match="would never run: declare its tasks first"):
         router.every(60)(job)
-
-
-def test_what_is_no_router_is_refused() -> None:
-    router = TaskRouter()
-    for wrong in (Tasks(), router, None):
-        with pytest.raises(TypeError, match="give another TaskRouter"):
-            router.include_router(wrong)  # type: ignore[arg-type]
-
-
-# -- what goes on ------------------------------------------------------------------------------------
-
-
-def test_a_lasting_task_is_a_coroutine_function_or_an_election() -> None:
-    tasks = Tasks()
-    leader = LeaderElection("main")
-    assert tasks.add(work) is work
-    assert tasks.add(leader) is leader
-    assert names(tasks) == ["tests.tasks.test_schedule:work", "leader:main"]
-    with pytest.raises(TypeError, match="plain function, which nothing could stop"):
-        tasks.add(job)
-    with pytest.raises(ValueError, match="'leader:main' already"):
-        tasks.add(leader)
 
 
 def test_without_cronsim_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

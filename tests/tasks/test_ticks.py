@@ -1,54 +1,15 @@
 """Ticks: run by one of all processes, never twice, and never while the run before still goes on."""
 
 import asyncio
-import logging
 import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from dibs import NotConfigured, NotHeld, TaskLock, current_lease, override
 from dibs.model import Acquire
-from dibs.tasks import TaskFailure, Tasks, TaskStatus
-from tests.tasks.places import Cluster, Skewed, eventually, turn
-
-
-class Job:
-    """A task that writes down when and where it ran, and can be made to take its time."""
-
-    def __init__(self, place: Cluster) -> None:
-        self.place = place
-        self.ran: list[tuple[str, float]] = []
-        self.tokens: list[int] = []
-        self.may_end = asyncio.Event()
-        self.may_end.set()
-        self.error: BaseException | None = None
-
-    def on(self, tasks: Tasks, where: str = "", **options: Any) -> Tasks:
-        async def job() -> None:
-            self.ran.append((where, self.place.second))
-            if not options.get("everywhere"):
-                self.tokens.append(current_lease().token)
-            await self.may_end.wait()
-            if self.error is not None:
-                raise self.error
-
-        tasks.every(options.pop("every", "60s"), name="job", **options)(job)
-        return tasks
-
-    @property
-    def seconds(self) -> list[float]:
-        return [second for _, second in self.ran]
-
-
-def status(tasks: Tasks, name: str = "job") -> TaskStatus:
-    return tasks.status()[name]
-
-
-def counts(tasks: Tasks) -> tuple[int, int, int, int]:
-    it = status(tasks)
-    return it.won, it.elsewhere, it.skipped, it.missed
+from dibs.tasks import TaskFailure, Tasks
+from tests.tasks.conftest import Cluster, Job, Skewed, counts, eventually, status, turn
 
 
 async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
@@ -73,7 +34,7 @@ async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(plac
     assert job.ran == [("ahead", 35.0 + 60 * k) for k in range(10)]
 
 
-async def test_who_loses_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
+async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
     job = Job(place)
     stores, schedulers = [], []
     for where in "ab":
@@ -208,18 +169,6 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     assert job.ran == []
 
 
-async def test_a_body_that_cancels_itself_has_failed(
-    place: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(place)
-    job.error = asyncio.CancelledError("from somewhere in it")
-    tasks = job.on(place.tasks())
-    async with tasks:
-        await place.advance(120)
-        assert status(tasks).failed == 2
-    assert "task job failed" in caplog.text
-
-
 async def test_everywhere_takes_no_lock(place: Cluster) -> None:
     job = Job(place)
     here, there = (job.on(place.tasks(), where, everywhere=True) for where in ("here", "there"))
@@ -246,14 +195,32 @@ async def test_everywhere_has_no_past_at_its_start(place: Cluster) -> None:
     assert job.seconds == [60, 150]
 
 
-async def test_several_schedulers_of_one_process_are_rivals_like_any(place: Cluster) -> None:
+async def test_a_winner_that_dies_keeps_others_out_for_max_hold_and_no_longer(
+    place: Cluster,
+) -> None:
     job = Job(place)
-    client = place.client()[1]
-    one = job.on(Tasks(client=client, clock=place.clock), "one")
-    two = job.on(Tasks(client=client, clock=place.clock), "two")
-    async with one, two:
+    other = job.on(place.tasks(), max_hold="130s")
+    # as if it had won its tick and died in the middle of the run
+    dead = TaskLock("job", 0, 130, client=place.client()[1])
+    lease = await dead.acquire()
+    async with other:
+        await place.advance(200)
+    assert job.seconds == [180]
+    assert counts(other) == (1, 0, 2, 0)
+    del lease
+
+
+async def test_a_clock_that_is_set_back_for_good_does_not_stop_it(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, clock = Job(place), Skewed(place.clock, -86_400)
+    tasks = job.on(Tasks(client=place.client()[1], clock=clock))
+    async with tasks:
         await place.advance(120)
-    assert job.seconds == [60, 120]
+        clock._late = 0
+        await place.advance(120)
+    assert job.seconds == [60, 120, 180, 240]
+    assert "the clock was set back" in caplog.text
 
 
 # -- functions ---------------------------------------------------------------------------------------
@@ -281,7 +248,7 @@ async def test_a_plain_function_runs_in_a_thread_and_holds_its_lock_to_its_end(
     assert seen == [("dibs-job", holder.token)]
 
 
-async def test_a_plain_function_that_returns_a_coroutine_is_told(place: Cluster) -> None:
+async def test_a_plain_function_that_returns_a_coroutine_fails(place: Cluster) -> None:
     tasks = place.tasks()
 
     async def late() -> None: ...
@@ -306,19 +273,7 @@ async def test_a_store_is_found_by_its_name_when_it_starts(place: Cluster) -> No
     assert counts(tasks) == (1, 0, 0, 0)
 
 
-async def test_names_may_have_braces(place: Cluster) -> None:
-    tasks, ran = place.tasks(), []
-
-    @tasks.every("60s", name="tidy {everything}")
-    async def job() -> None:
-        ran.append(current_lease().key)
-
-    async with tasks:
-        await place.advance(60)
-    assert ran == [b"tasklock:tidy {everything}"]
-
-
-async def test_an_error_leaves_the_others_alone_and_is_told(
+async def test_an_error_leaves_the_others_alone_and_is_reported(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[TaskFailure] = []
@@ -364,89 +319,41 @@ async def test_an_error_leaves_the_others_alone_and_is_told(
     assert "on_error failed for task exits" in caplog.text
 
 
-async def test_a_body_s_own_contention_is_its_own(place: Cluster) -> None:
+async def test_errors_of_a_bodys_own_are_failures_and_no_losses(place: Cluster) -> None:
     tasks = place.tasks()
-    client = place.client()[1]
-    held = await client.lock("resource").acquire()
+    ran = []
 
-    @tasks.every("60s", name="job")
-    async def job() -> None:
-        await client.lock("resource").acquire(wait=0)
+    @tasks.every("60s", name="cancels {itself}")
+    async def cancels() -> None:
+        ran.append(current_lease().key)
+        raise asyncio.CancelledError("from somewhere in it")
 
+    @tasks.every("60s", name="contends")
+    async def contends() -> None:
+        await place.client()[1].lock("resource").acquire(wait=0)
+
+    held = await place.client()[1].lock("resource").acquire()
     async with tasks:
-        await place.advance(60)
-        assert counts(tasks) == (1, 0, 0, 0)
-        assert "AcquireTimeout: resource is held" in str(status(tasks).last_error)
+        await place.advance(120)
+        assert status(tasks, "cancels {itself}").failed == 2
+        assert status(tasks, "contends").failed == 2
+        assert "AcquireTimeout: resource is held" in str(status(tasks, "contends").last_error)
+    assert ran == [b"tasklock:cancels {itself}"] * 2
     await held.release()
 
 
-# -- overruns ----------------------------------------------------------------------------------------
-
-
-async def test_an_overrun_of_max_hold_is_told(
-    place: Cluster, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("cancel", [True, False])
+async def test_an_overrun_of_max_hold_is_logged_and_cancelled_if_asked_for(
+    place: Cluster, caplog: pytest.LogCaptureFixture, cancel: bool
 ) -> None:
     job = Job(place)
     job.may_end.clear()
-    tasks = job.on(place.tasks(), max_hold="90s")
+    tasks = job.on(place.tasks(), max_hold="90s", cancel=cancel)
     async with tasks:
         await place.advance(151)
-        job.may_end.set()
-        await turn()
-        assert status(tasks).last_outcome == "lost"
-    assert "longer than its max_hold" in caplog.text
-
-
-async def test_an_overrun_is_cancelled_if_asked_for(
-    place: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(place)
-    job.may_end.clear()
-    tasks = job.on(place.tasks(), max_hold="90s", cancel=True)
-    async with tasks:
-        await place.advance(150)
-        assert status(tasks).last_outcome == "lost"
-        assert "max_hold" in str(status(tasks).last_error)
+        assert status(tasks).running is not cancel
         job.may_end.set()
         await place.advance(30)
+        assert status(tasks).failed == 0
     assert job.seconds == [60, 180]
-    assert next(r.message for r in caplog.records if r.name == "dibs.tasks").startswith(
-        "task job was stopped"
-    )
-
-
-async def test_a_winner_that_dies_keeps_others_out_for_max_hold_and_no_longer(
-    place: Cluster,
-) -> None:
-    job = Job(place)
-    other = job.on(place.tasks(), max_hold="130s")
-    # as if it had won its tick and died in the middle of the run
-    dead = TaskLock("job", 0, 130, client=place.client()[1])
-    lease = await dead.acquire()
-    async with other:
-        await place.advance(200)
-    assert job.seconds == [180]
-    assert counts(other) == (1, 0, 2, 0)
-    del lease
-
-
-async def test_a_clock_that_is_set_back_for_good_does_not_stop_it(
-    place: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    job, clock = Job(place), Skewed(place.clock, -86_400)
-    tasks = job.on(Tasks(client=place.client()[1], clock=clock))
-    async with tasks:
-        await place.advance(120)
-        clock._late = 0
-        await place.advance(120)
-    assert job.seconds == [60, 120, 180, 240]
-    assert "the clock was set back" in caplog.text
-
-
-async def test_what_is_not_awaited_any_more_is_logged_nowhere(
-    place: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(place)
-    async with job.on(place.tasks()), job.on(place.tasks()):
-        await place.advance(600, step=7)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ("task job was stopped" if cancel else "longer than its max_hold") in caplog.text

@@ -1,4 +1,4 @@
-"""A store that is away: a tick is tried again while its grace lasts, and other tasks go on."""
+"""A store that is away, and ticks that nobody ran: tried again while their grace lasts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ from dibs import BackendUnavailable, MissingCapability, NotConfigured
 from dibs.model import Acquire, Command
 from dibs.tasks import Tasks
 from tests.runtime.stores import TappedStore
-from tests.tasks.places import Cluster, eventually, turn
-from tests.tasks.test_ticks import Job, counts, status
+from tests.tasks.conftest import Cluster, Job, counts, eventually, status, turn
 
 
 def away(_: Sequence[Command]) -> None:
@@ -128,24 +127,19 @@ async def test_an_older_tick_makes_room_for_the_next(place: Cluster) -> None:
         assert counts(tasks) == (1, 0, 0, 1)
 
 
-async def test_where_there_is_no_store_it_does_not_start(
+async def test_without_a_store_that_will_do_it_does_not_start(
     place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DIBS_URL", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    tasks = Job(place).on(Tasks())
-    with pytest.raises(NotConfigured):
-        await tasks.start()
-    assert not tasks.running
-
-
-async def test_a_store_that_will_not_do_is_refused_at_the_start(place: Cluster) -> None:
-    tasks = Job(place).on(place.tasks(require={"cluster"}))
-    with pytest.raises(MissingCapability):
-        await tasks.start()
-    assert not tasks.running
-    with pytest.raises(ValueError, match="no store promises"):
-        await Job(place).on(place.tasks(require="wings")).start()
+    for tasks, error in (
+        (Tasks(), NotConfigured),
+        (place.tasks(require={"cluster"}), MissingCapability),
+        (place.tasks(require="wings"), ValueError),
+    ):
+        with pytest.raises(error):
+            await Job(place).on(tasks).start()
+        assert not tasks.running
 
 
 async def test_a_plain_function_s_lock_may_be_away_too(place: Cluster) -> None:
@@ -174,6 +168,9 @@ async def test_a_plain_function_s_lock_may_be_away_too(place: Cluster) -> None:
         await eventually(lambda: status(tasks).last_outcome == "done")
         assert blocked
         assert counts(tasks) == (1, 0, 0, 0)
+
+
+# -- ticks that nobody ran ---------------------------------------------------------------------------
 
 
 class Ticks(Job):
@@ -225,15 +222,6 @@ async def test_on_waking_from_a_pause(
         await place.advance(60)
         assert job.seconds == ran
         assert counts(tasks)[3] == missing
-
-
-async def test_a_loop_that_is_a_little_late_misses_nothing(place: Cluster) -> None:
-    job = Ticks(place)
-    async with job.on(place.tasks()):
-        await place.advance(58)
-        place.clock.advance(11)
-        await turn()
-    assert job.seconds == [60]
 
 
 @pytest.mark.parametrize("missed", ["latest", "all"])

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from dibs.testing.history import HistoryEvent as Event
+from dibs.testing.history import read
+from tests.temporal.torture.diary import Claim, Diary
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.judging import Judgement, judge
 from tests.temporal.torture.marks import (
@@ -59,6 +61,13 @@ async def test_exclusion_and_tokens_hold_while_things_are_struck(
     assert not list(verdict.broken()), str(verdict)
     assert verdict.faults.total() == plan.faults
     assert verdict.cycles >= plan.cycles
+
+
+def test_a_lease_has_the_name_that_its_holder_gave_it(tmp_path: Path) -> None:
+    lease = Claim("a-name", KEY.encode(), 1, (0,), until=0.0)
+    with Diary(tmp_path / "history") as diary:
+        diary.granted(lease, 0.0)
+    assert [event.lease for event in read(tmp_path / "history")] == ["a-name"]
 
 
 # -- the judge -----------------------------------------------------------------------------------------

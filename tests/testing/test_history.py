@@ -82,29 +82,10 @@ def test_events_are_equal_after_a_round_trip(tmp_path: Path) -> None:
     assert read(tmp_path / "one") == events
 
 
-def test_leases_have_different_names_and_keep_them(tmp_path: Path) -> None:
-    one, two = Lease(), Lease()
-    with Recorder(tmp_path / "one") as recorder:
-        recorder.granted(one, 0.0)
-        recorder.granted(two, 0.0)
-        one.token = 6  # an upgrade
-        recorder.releasing(one)
-    first, second, third = read(tmp_path / "one")
-    assert first.lease == third.lease != second.lease
-
-
 def test_a_lease_that_has_run_out_is_not_renewed(tmp_path: Path) -> None:
     with Recorder(tmp_path / "one") as recorder:
         recorder.renewed(Lease(remaining=0.0))
     assert read(tmp_path / "one") == []
-
-
-def test_files_merge_in_the_order_of_time(tmp_path: Path) -> None:
-    for name, times in (("one", (1.0, 4.0)), ("two", (2.0, 3.0))):
-        with Recorder(tmp_path / name) as recorder:
-            for at in times:
-                recorder.record(HistoryEvent(at, "disturbed"))
-    assert [event.at for event in read(tmp_path / "one", tmp_path / "two")] == [1, 2, 3, 4]
 
 
 def test_a_torn_last_line_is_left_out_and_any_other_refused(tmp_path: Path) -> None:

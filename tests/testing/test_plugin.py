@@ -7,7 +7,6 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from dibs.runtime.scheduler import timers_for
 from dibs.testing import ManualClock
 
 pytest_plugins = ["pytester"]
@@ -173,13 +172,6 @@ def test_loading_the_plugin_imports_no_client() -> None:
     assert done.stdout.strip() == "['dibs.testing.plugin']"
 
 
-def test_stands_until_it_is_advanced() -> None:
-    clock = ManualClock(now=5.0, stamp=7_000_000)
-    assert (clock.now(), clock.now(), clock.stamp()) == (5.0, 5.0, 7_000_000)
-    clock.advance(1.5)
-    assert (clock.now(), clock.stamp()) == (6.5, 8_500_000)
-
-
 def test_the_wall_clock_goes_with_it_however_small_the_steps_are() -> None:
     clock = ManualClock()
     began = clock.stamp()
@@ -238,16 +230,6 @@ def test_a_cancelled_callback_is_not_called() -> None:
     assert clock.next_due is None
 
 
-def test_hooks_run_at_every_stop() -> None:
-    clock = ManualClock(now=0)
-    stops: list[float] = []
-    clock.on_advance.append(lambda: stops.append(clock.now()))
-    clock.at(1, lambda: None)
-    clock.at(2, lambda: None)
-    clock.advance(3)
-    assert stops == [1, 2, 3]
-
-
 def test_what_is_overdue_is_called_aside() -> None:
     clock = ManualClock(now=10)
     caller: list[threading.Thread] = []
@@ -287,8 +269,3 @@ def test_threads_advance_in_turns() -> None:
         thread.join()
     assert clock.now() == 400
     assert late == [0] * 400
-
-
-def test_the_runtime_takes_its_timers_from_the_clock() -> None:
-    clock = ManualClock()
-    assert timers_for(clock) is clock

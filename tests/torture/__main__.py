@@ -1,4 +1,4 @@
-"""`python -m tests.torture simulate | processes | churn | servers`: the full runs; tests do small ones."""
+"""`python -m tests.torture simulate | processes | servers`: the full runs; tests do small ones."""
 
 import argparse
 import signal
@@ -11,10 +11,8 @@ from pathlib import Path
 
 from dibs.testing import Torture, TorturePlan, TortureProgress, Violation
 from tests.torture.bugs import BUGS
-from tests.torture.churn import run_churn
-from tests.torture.servers import run_servers
+from tests.torture.servers import STORES, run_servers
 from tests.torture.simulate import RUN, Result, simulate
-from tests.torture.stores import STORES
 
 
 def main() -> None:
@@ -35,12 +33,6 @@ def main() -> None:
     real.add_argument("--ttl", type=float, default=0.6)
     real.add_argument("--seed", type=int, default=1)
     real.set_defaults(run=run_processes)
-    churn = verbs.add_parser("churn", help="kills and pauses on Redis, beside redis-py's lock")
-    churn.add_argument("--seconds", type=float, default=60)
-    churn.add_argument("--workers", type=int, default=8)
-    churn.add_argument("--ttl", type=float, default=1.5)
-    churn.add_argument("--seed", type=int, default=1)
-    churn.set_defaults(run=run_churn)
     servers = verbs.add_parser(
         "servers", help="real processes, and faults of the server and network"
     )

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dibs.testing import HistoryEvent, Violation
-from tests.torture.deeds.locks import DELAY
-from tests.torture.deeds.starts import TASKS
+from tests.torture.deeds import DELAY, TASKS
 
 STEP = 0.03
 """The store's clock may be set forward by so much: what it granted ends so much earlier."""

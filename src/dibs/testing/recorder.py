@@ -115,11 +115,15 @@ class Recorder:
         """Record that a process was killed, paused or resumed."""
         self.record(HistoryEvent(self.now(), "disturbed", process=process))
 
-    def _of(self, lease: RecordedLease, what: What, **fields: Any) -> None:
+    def name_of(self, lease: RecordedLease) -> str:
+        """The name of a lease in the history. Override it where several processes see one lease."""
         name = self._names.get(lease)
         if name is None:
             name = self._names[lease] = f"{self._process}-{next(self._numbers)}"
-        self._note(what, lease.key, lease=name, token=lease.token, **fields)
+        return name
+
+    def _of(self, lease: RecordedLease, what: What, **fields: Any) -> None:
+        self._note(what, lease.key, lease=self.name_of(lease), token=lease.token, **fields)
 
     def _note(self, what: What, key: bytes, *, at: float | None = None, **fields: Any) -> None:
         text = key.decode("utf-8", "backslashreplace")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,28 +19,21 @@ from tests.server.authorization.matrix import (
     client_of,
 )
 from tests.server.inside import keys_of
-from tests.server.world import World, b64
+from tests.server.world import World, acquired
 
 
 @pytest.fixture(scope="package")
 def matrix() -> Iterator[Matrix]:
-    world = World.over()
-    try:
-        held = world.client().post(
-            f"/v1/locks/{b64(NAME)}",
-            params={"client-id": OWNER, "ttl": 600, "note": NOTE},
-        )
-        assert held.status_code == 200
+    with World.over() as world, ExitStack() as stack:
+        held = acquired(world.client(), NAME, ttl=600, note=NOTE, **{"client-id": OWNER})
         everybody = [
             Someone(scope, directories, client_of(world, world.key(scope, prefixes=directories)))
             for scope in Scope
             for directories in DIRECTORIES
         ]
-        yield Matrix(world, held.json()["id"], everybody, _headers_of_nobody(world))
         for who in everybody:
-            who.client.close()
-    finally:
-        world.close()
+            stack.callback(who.client.close)
+        yield Matrix(world, held["id"], everybody, _headers_of_nobody(world))
 
 
 def _headers_of_nobody(world: World) -> dict[str, str | None]:

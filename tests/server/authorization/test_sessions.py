@@ -1,8 +1,7 @@
 """A session of the dashboard may what its key may, by the page's own requests only."""
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx2
@@ -14,8 +13,16 @@ from dibs.server.app import TABLE
 from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Scope
-from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
-from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
+from tests.server.authorization.matrix import (
+    DIRECTORIES,
+    Matrix,
+    Someone,
+    ask,
+    check_tells_nothing_secret,
+    client_of,
+    shown,
+    with_headers,
+)
 from tests.server.inside import keys_of
 from tests.server.world import World
 
@@ -65,7 +72,7 @@ def test_no_key_is_a_session(matrix: Matrix, visitors: list[Visitor], route: Ope
         status, text = ask(visitor.who.client, route)
         assert status == 401, f"{shown(route)} by {visitor.who}: {status} {text}"
         key = visitor.who.client.headers["authorization"]
-        with _with_headers(visitor.client, visitor.page | {"authorization": key}):
+        with with_headers(visitor.client, visitor.page | {"authorization": key}):
             status, _ = ask(visitor.client, route)
         assert status == 401, "whoever brings a key is not looked at for a cookie"
 
@@ -79,7 +86,7 @@ def test_a_session_may_what_its_key_may(
     for visitor in visitors:
         where = f"{shown(route)} by a session of {visitor.who}"
         by_key, refusal = ask(visitor.who.client, route)
-        with _with_headers(visitor.client, visitor.page):
+        with with_headers(visitor.client, visitor.page):
             status, text = ask(visitor.client, route)
         if shown(route) in NEEDS_A_KEY:
             assert (by_key, status) == (200, 403), where
@@ -115,7 +122,7 @@ def test_a_session_is_nothing_to_another_page(
             origin | {"dibs-csrf": ""},
         ]
     for headers in forged:
-        with _with_headers(admin.client, headers):
+        with with_headers(admin.client, headers):
             status, text = ask(admin.client, route)
         assert status == 403, f"{shown(route)} with {headers}: {status} {text}"
         assert msgspec.json.decode(text)["type"] == "/problems/csrf", text
@@ -150,26 +157,16 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.once
 @pytest.mark.parametrize("route", [r for r in TABLE if r.needs.kind != "public"], ids=shown)
-def test_no_cookie_of_nobodys_lets_in(
+def test_a_cookie_that_is_wrong_or_over_is_no_session(
     matrix: Matrix, cookies_of_nobody: dict[str, tuple[str, str]], route: Operation
 ) -> None:
     with client_of(matrix.world) as client:
         for what, (sealed, token) in cookies_of_nobody.items():
             for name in ("dibs_session", "__Host-dibs_session"):
                 headers = {"cookie": f"{name}={sealed}", "dibs-csrf": token}
-                with _with_headers(client, headers | {"origin": matrix.world.url}):
+                with with_headers(client, headers | {"origin": matrix.world.url}):
                     status, text = ask(client, route)
                 assert status == 401, f"{shown(route)} with {what}: {status} {text}"
 
 
 SEEN = next(route for route in TABLE if shown(route) == "GET /v1/locks/{name}")
-
-
-@contextmanager
-def _with_headers(client: httpx2.Client, headers: dict[str, str]) -> Generator[None]:
-    client.headers.update(headers)
-    try:
-        yield
-    finally:
-        for name in headers:
-            del client.headers[name]

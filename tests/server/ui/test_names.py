@@ -1,12 +1,11 @@
-"""What others call their locks, keys and reasons, in a real browser: it is shown, and nothing of it runs."""
+"""Hostile names, notes and reasons in a real browser: they are shown as text, and nothing of them runs."""
 
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dibs.stores.http.names import encoded
-from tests.server.ui.visits import Visit
+from tests.server.ui.dashboard import Held, Visit
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
@@ -18,51 +17,35 @@ EVIL = [
     f'"><script>{RUN}</script>'.encode(),
     f"</title></style></textarea><svg onload={RUN}>".encode(),
     f"' onmouseover='{RUN}' x='".encode(),
-    f"javascript:{RUN}".encode(),
     f"{{{{constructor.constructor('{RUN}')()}}}}${{{RUN}}}".encode(),
     b"../../v1/keys?#&=%2e%00/",
-    "a\u202egnp.exe\u202c\u2066b\u2069\u200f".encode(),
-    "\ufeff\u200b\u00ad\u2028\u2029".encode(),
+    "a\u202egnp.exe\u202c\u2066b\u2069\u200f \ufeff\u200b\u00ad\u2028\u2029".encode(),
     "\U0001f468\u200d\U0001f469 e\u0301 \u0590\u05d0\u05d1 \U000e0041".encode(),
-    b"\xff\xfe\x80invalid\xc3(\xed\xa0\x80",
-    bytes(range(1, 33)) + b"\x7f",
-    b"\0",
+    b"\xff\xfe\x80invalid\xc3(\xed\xa0\x80" + bytes(range(33)),
     b"__proto__",
     (f"<b onclick={RUN}>" * 64).encode()[:512],
-    b"\xf0" * 512,
 ]
 """Names."""
 
 TEXT = f"<img src=x onerror={RUN}>\u202e\u2066'\"><script>{RUN}</script>"
-"""What stands wherever somebody may write what he likes."""
+"""What each free text contains."""
 
 HIDDEN = "\u202e\u202c\u2066\u2069\u200f\u200b\ufeff\u2028\u2029\u00ad\0"
-"""What turns other letters around, or is not seen."""
+"""Characters that turn others around, or are invisible."""
 
 
 @pytest.fixture(scope="module")
 def key(world: World) -> str:
-    """Of an administrator with a name of that sort, when locks with all those names are held."""
+    """An administrator's key with such a name, once locks with all those names are held and waited for."""
     admin = world.client()
     about = {"note": TEXT, "client-id": TEXT, "ttl": "600"}
     for name in EVIL:
         for kind in ({}, {"capacity": "3"}, {"mode": "read"}, {"kind": "leader"}):
             answer = admin.post(f"/v1/locks/{b64(name)}", params=about | kind)
             assert answer.status_code == 200, answer.text
-    wait = {
-        "op": "acquire",
-        "owner": TEXT,
-        "note": TEXT,
-        "ttl": 60,
-        "queue": True,
-        "waiter_ttl": 600,
-    }
-    commands = [
-        wait | {"id": f"waiter-{number:016}", "key": encoded(b"lock:" + name)}
-        for number, name in enumerate(EVIL)
-    ]
-    replies = admin.post("/v1/batch", json={"commands": commands}).json()["replies"]
-    assert {reply["is"] for reply in replies} == {"queued"}
+    held = Held(world)
+    for name in EVIL:
+        held.wait(b"lock:" + name, TEXT, note=TEXT)
     gone = b64(f"<img src=x onerror={RUN}>gone")
     held = admin.post(f"/v1/locks/{gone}", params=about).json()
     force = {"id": held["id"], "force": "true", "reason": TEXT.replace("\u202e", "")}
@@ -72,7 +55,7 @@ def key(world: World) -> str:
 
 @pytest.fixture(scope="module")
 def inside(world: World, browser: Browser, key: str) -> Iterator[Visit]:
-    """One visit for all of them: the page goes from view to view."""
+    """One visit for all tests: the page goes from view to view."""
     with Visit.of(browser, world) as visit:
         visit.sign_in(key)
         yield visit
@@ -101,48 +84,38 @@ def go(page: Page, where: str) -> None:
     expect(page.locator("#main :is(h1, h2)").first).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    "place", ["now", "queues", "pools", "leaders", "timeline", "events", "audit"]
-)
-def test_a_view_shows_them_as_texts(inside: Visit, place: str) -> None:
-    go(inside.page, place)
-    expect(inside.page.locator(f"nav [aria-current=page][href*={place}]")).to_be_visible()
-    if place != "events":
-        expect(inside.page.locator("#main")).to_contain_text("<img src=x onerror=")
-    check_nothing_ran(inside)
+def test_each_view_shows_names_and_notes_as_text(inside: Visit) -> None:
+    for place in ("now", "queues", "pools", "leaders", "timeline", "events", "audit"):
+        go(inside.page, place)
+        expect(inside.page.locator(f"nav [aria-current=page][href*={place}]")).to_be_visible()
+        if place != "events":
+            expect(inside.page.locator("#main")).to_contain_text("<img src=x onerror=")
+        check_nothing_ran(inside)
 
 
-@pytest.mark.parametrize("name", EVIL, ids=lambda name: ascii(name)[:24])
-def test_the_page_of_one_lock(inside: Visit, name: bytes) -> None:
-    go(inside.page, f"lock/lock/{b64(name).removeprefix('base64:')}")
-    expect(inside.page.locator("#main")).to_contain_text("<img src=x onerror=")  # the holder
-    check_nothing_ran(inside)
+def test_the_page_of_each_lock_does_so_too(inside: Visit) -> None:
+    for name in EVIL:
+        go(inside.page, f"lock/lock/{b64(name).removeprefix('base64:')}")
+        expect(inside.page.locator("#main")).to_contain_text("<img src=x onerror=")  # the holder
+        check_nothing_ran(inside)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_an_address_in_a_link_is_text_too(inside: Visit) -> None:
+    for address in (
         f"now?prefix=<img src=x onerror={RUN}>&kind=<b>",
         f"events?prefix=%3Cimg%20src%3Dx%20onerror%3D{RUN}%3E",
         f"<img src=x onerror={RUN}>",
         "lock/lock/%00%FF",
-        "lock/lock/not+base64!",
         f"lock/<script>{RUN}</script>/eA",
-        "lock",
         "now?prefix=%E2%80%AE",
         "__proto__",
-        "constructor",
-    ],
-)
-def test_what_an_address_says_is_a_text_too(inside: Visit, address: str) -> None:
-    """Anybody may send somebody a link."""
-    go(inside.page, "now")
-    go(inside.page, address)
-    check_nothing_ran(inside)
+    ):
+        go(inside.page, "now")
+        go(inside.page, address)
+        check_nothing_ran(inside)
 
 
-def test_whatever_ran_would_be_heard_and_is_forbidden(visit: Visit) -> None:
-    """The same visit, with what a page should never do: the policy stops it, and the tests hear of it."""
+def test_scripts_that_get_in_are_blocked_and_noticed(visit: Visit) -> None:
     visit.sign_in()
     expect(visit.page.locator("#main h1").first).to_be_visible()
     for markup in (

@@ -1,4 +1,4 @@
-"""Other pages in a browser that is signed in, of another port and of another host: nothing comes of them."""
+"""Pages of another port and of another host in a browser that is signed in: they can do nothing."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from dibs.core.names import fingerprint
 from dibs.server.api.routing import Operation
 from tests.server.inside import meters_of, ticket_of
-from tests.server.ui.visits import Visit
+from tests.server.ui.dashboard import Visit
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
@@ -71,21 +71,13 @@ addEventListener("load", async () => {
 </script><body>"""
 
 
-class Elsewhere(ThreadingHTTPServer):
+class Elsewhere(BaseHTTPRequestHandler):
     """A server of somebody else's, with one page."""
 
     page = ""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Elsewhere
-
     def do_GET(self) -> None:
-        body = self.server.page.encode()
+        body = self.page.encode()
         self.send_response(200)
         self.send_header("content-type", "text/html")
         self.send_header("content-length", str(len(body)))
@@ -97,9 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    server = Elsewhere()
-    yield server
+def elsewhere() -> Iterator[int]:
+    """Its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server.server_port
     server.shutdown()
     server.server_close()
 
@@ -111,35 +105,35 @@ def elsewhere() -> Iterator[Elsewhere]:
         ("localhost", 401),
     ],
 )
-def test_nothing_comes_of_it(
-    world: World, visit: Visit, elsewhere: Elsewhere, host: str, refused: int
+def test_pages_of_other_sites_change_nothing(
+    world: World, visit: Visit, elsewhere: int, host: str, refused: int
 ) -> None:
     admin = world.client()
     held = admin.post(f"/v1/locks/{HELD}", params={"client-id": "the payroll", "ttl": 600}).json()
     page = PAGE.replace("TARGET", f'"{world.url}"').replace("HELD", HELD)
     page = page.replace("LEASE", held["id"]).replace("OTHER", b64(f"other-{host}"))
-    elsewhere.page = page.replace("MINE", world.key("read", name="a stranger"))
-    visit.sign_in(open_page="")  # its own questions would be heard too
+    Elsewhere.page = page.replace("MINE", world.key("read", name="a stranger"))
+    visit.sign_in(open_page="")  # its own questions would be seen too
     mine = visit.page.context.request.get("/ui/session").json()
-    heard: list[tuple[str, int]] = []
+    seen: list[tuple[str, int]] = []
 
     def meter(route: Operation | None, status: int, _: float) -> None:
-        heard.append((f"{route.method} {route.path}" if route else "", status))
+        seen.append((f"{route.method} {route.path}" if route else "", status))
 
     meters_of(world).append(meter)
     other = visit.page.context.new_page()
-    other.goto(f"http://{host}:{elsewhere.server_port}/")
+    other.goto(f"http://{host}:{elsewhere}/")
     other.wait_for_function("window.outcome")
     outcome = other.evaluate("window.outcome")
     meters_of(world).remove(meter)
     assert len(outcome) > 25
-    told = {status for what, status in heard if what.startswith(("POST /v1", "GET /v1"))}
-    assert told == {refused}, heard
-    assert {status for what, status in heard if what == "POST /ui/session"} <= {403, 415}
-    assert ("POST /v1/locks/{name}", refused) in heard
-    assert ("POST /v1/batch", refused) in heard
-    assert ("GET /v1/locks", refused) in heard
-    assert not [what for what, _ in heard if what.startswith("DELETE")], (
+    told = {status for what, status in seen if what.startswith(("POST /v1", "GET /v1"))}
+    assert told == {refused}, seen
+    assert {status for what, status in seen if what == "POST /ui/session"} <= {403, 415}
+    assert ("POST /v1/locks/{name}", refused) in seen
+    assert ("POST /v1/batch", refused) in seen
+    assert ("GET /v1/locks", refused) in seen
+    assert not [what for what, _ in seen if what.startswith("DELETE")], (
         "these must be asked for first"
     )
     assert admin.get(f"/v1/locks/{HELD}").json()["id"] == fingerprint(held["id"]), (
@@ -181,11 +175,11 @@ def test_the_key_is_kept_nowhere(world: World, visit: Visit) -> None:
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
-def test_a_ticket_signs_in_once(world: World, visit: Visit) -> None:
+def test_a_ticket_signs_in_once_and_leaves_the_address(world: World, visit: Visit) -> None:
     ticket = world.do(lambda: ticket_of(world))
     visit.page.goto(f"/#ticket={ticket}")
     visit.page.wait_for_selector("nav a")
-    assert ticket not in visit.page.url, "nor is it left in the address"
+    assert ticket not in visit.page.url
     visit.page.context.clear_cookies()
     visit.page.goto("about:blank")
     visit.page.goto(f"/#ticket={ticket}")

@@ -1,4 +1,4 @@
-"""etcd as a store: what is asked of the server, its faults, its users, and what others find in it."""
+"""etcd as a store: its calls, watches and users, and what `etcdctl` does to our keys."""
 
 import asyncio
 import base64
@@ -10,9 +10,16 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
+from itertools import cycle
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -22,7 +29,7 @@ from dibs.errors import (
     BackendUnavailable,
     Corrupt,
     Forbidden,
-    IncompatibleVersion,
+    LeaseLost,
     NotConfigured,
 )
 from dibs.model import Acquire, Granted, Revoke, Revoked
@@ -30,12 +37,12 @@ from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.ledger import QUEUE_LIMIT
 from dibs.stores.registry import store_for
 from dibs.sync import Client, connect
-from dibs.testing import FaultProxy
+from tests.servers.binaries import etcdctl_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.waiting import wait_until
-from tests.stores.cas_processes import killed_holder
+from tests.stores.contending import contend
 
 
 def try_once(url: str) -> None:
@@ -83,45 +90,6 @@ def test_an_uncontended_cycle_is_two_calls(etcd_url: str, etcd_server: EtcdServe
         assert calls(etcd_server) - before == 20
 
 
-def test_a_renewal_is_one_call_and_so_is_the_release_after_it(
-    etcd_url: str, etcd_server: EtcdServer
-) -> None:
-    """Leases are renewed in another event loop than the one that acquires and releases."""
-
-    async def main() -> None:
-        async with dibs.connect(etcd_url) as client:
-            lease = await client.lock("a", ttl=1.5).acquire()
-            await asyncio.sleep(0.7)  # with the first renewal the other one has connected
-            before = calls(etcd_server)
-            await asyncio.sleep(1.6)  # a renewal each half second
-            renewals = calls(etcd_server) - before
-            assert 2 <= renewals <= 4
-            await lease.release()
-            assert calls(etcd_server) - before <= renewals + 2, "one more may have been due"
-
-    asyncio.run(main())
-
-
-def test_who_waits_sends_heartbeats_and_no_more(etcd_url: str, etcd_server: EtcdServer) -> None:
-    with connect(etcd_url) as holder, connect(etcd_url) as waiter:
-        lease = holder.lock("a", ttl=60).acquire()
-        got = threading.Event()
-
-        def wait() -> None:
-            with waiter.lock("a", ttl=60):
-                got.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert not got.wait(1), "it has its place, and an inbox"
-        before = calls(etcd_server)
-        assert not got.wait(3.5)
-        assert calls(etcd_server) - before <= 3, "a heartbeat each 1.7 s"
-        lease.release()
-        assert got.wait(5)
-        thread.join()
-
-
 async def test_more_clients_are_notified_than_a_transaction_takes(etcd_url: str) -> None:
     connection = store_for(etcd_url).async_connection()
     await connection.open()
@@ -158,84 +126,12 @@ def test_old_inboxes_are_deleted_in_one_call(etcd_url: str, etcd_server: EtcdSer
             assert left() == 1, "somebody may still read the new one"
 
 
-@pytest.mark.once
-def test_a_lone_try_gets_what_a_dead_process_held(etcd_url: str) -> None:
-    """Each of these processes looks once, and has watched for no time at all."""
-    url, ttl, skew = f"{etcd_url}?skew=1", 2.0, 1.0
-    killed_holder(url, "cron", ttl)
-    killed, tries = time.monotonic(), 0
-    dibs_run = [
-        sys.executable,
-        *["-m", "dibs", "run", "cron", "--wait", "0", "--ttl", "2", "--", "true"],
-    ]
-    while True:
-        tries += 1
-        done = subprocess.run(
-            dibs_run, env={**_env(), "DIBS_URL": url}, capture_output=True, check=False
-        )
-        if done.returncode == 0:
-            break
-        assert time.monotonic() < killed + ttl + skew + 3, done.stderr
-    assert tries > 1, "the lease was still trusted at first"
-
-
-def _env() -> dict[str, str]:
-    return dict(os.environ)
-
-
-def test_a_key_deleted_by_hand_begins_with_the_date_again(
-    etcd_url: str, etcd_server: EtcdServer
-) -> None:
-    """Not with 1: only what was granted within the last seconds can have had a higher token."""
-    prefix = etcd_url.rpartition("/")[2]
-    with connect(etcd_url) as client:
-        first = client.lock("a").acquire()
-        first.release()
-        _delete(etcd_server, f"{prefix}/keys/lock:a")
-        with client.lock("a") as second:
-            assert abs(second.token - first.token) < 30_000_000
-
-
-def test_a_lease_whose_key_somebody_deletes_is_lost(etcd_url: str, etcd_server: EtcdServer) -> None:
-    prefix = etcd_url.rpartition("/")[2]
-    with connect(etcd_url) as client:
-        lease = client.lock("a", ttl=1).acquire()
-        _delete(etcd_server, f"{prefix}/keys/lock:a")
-        assert lease.wait_lost(5)
-
-
-def _delete(server: EtcdServer, key: str) -> None:
-    server.call("kv/deleterange", {"key": base64.b64encode(key.encode()).decode()})
-
-
 def _put(server: EtcdServer, key: str, value: str) -> None:
     said = {
         name: base64.b64encode(text.encode()).decode()
         for name, text in (("key", key), ("value", value))
     }
     server.call("kv/put", said)
-
-
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [("nonsense", Corrupt), ('{"format": 1}', Corrupt), ('{"format": 99}', IncompatibleVersion)],
-)
-def test_what_is_no_book_grants_nothing(
-    etcd_url: str, etcd_server: EtcdServer, value: str, error: type[Exception]
-) -> None:
-    key = f"{etcd_url.rpartition('/')[2]}/keys/lock:a"
-    _put(etcd_server, key, value)
-    with connect(etcd_url) as client:
-        with pytest.raises(error, match=f"in etcd under the key {key} "):
-            client.lock("a").acquire(wait=0)
-        with client.lock("b"):
-            """Other keys are well."""
-
-
-def test_what_is_no_book_is_left_out_of_lists(etcd_url: str, etcd_server: EtcdServer) -> None:
-    _put(etcd_server, f"{etcd_url.rpartition('/')[2]}/keys/lock:a", "nonsense")
-    with connect(etcd_url) as client, client.lock("b"):
-        assert [status.name for status in client.list()] == [b"b"]
 
 
 def test_a_queue_has_a_limit(etcd_url: str) -> None:
@@ -254,76 +150,7 @@ def test_a_queue_has_a_limit(etcd_url: str) -> None:
         connection.close()
 
 
-def test_a_key_that_is_full_takes_no_more_and_serves_who_is_in_it(etcd_url: str) -> None:
-    from dibs.model import Acquire, Granted, Refused, Release, Released
-
-    connection = store_for(etcd_url).blocking_connection()
-    connection.open(5)
-    note = "x" * 60_000
-    try:
-        replies: list[object] = []
-        for number in range(20):
-            command = Acquire(b"semaphore:a", f"{number:032x}", "o", 30, capacity=100, note=note)
-            replies += connection.apply([command], 10)
-        granted = [reply for reply in replies if isinstance(reply, Granted)]
-        full = [reply for reply in replies if isinstance(reply, Refused)]
-        assert len(granted) + len(full) == 20
-        assert 10 < len(granted) < 18
-        assert {reply.reason for reply in full} == {"queue_full"}
-        assert connection.apply([Release(b"semaphore:a", "0" * 32)], 10) == [Released()]
-    finally:
-        connection.close()
-
-
 # -- faults ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
-    with FaultProxy("127.0.0.1", etcd_server.port) as proxy:
-        yield proxy
-
-
-def test_a_waiter_is_served_after_its_watch_was_cut(etcd_url: str, proxy: FaultProxy) -> None:
-    with connect(etcd_url) as holder, connect(proxy.url_for(etcd_url)) as waiter:
-        lease = holder.lock("a").acquire()
-        got = threading.Event()
-
-        def wait() -> None:
-            with waiter.lock("a", ttl=3):
-                got.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        wait_until(lambda: holder.lock("a").status().waiters, "somebody waits")
-        proxy.cut()
-        lease.release()
-        assert got.wait(5)
-        thread.join()
-
-
-def test_an_answer_that_is_lost_costs_no_lease(etcd_url: str, proxy: FaultProxy) -> None:
-    """The swap was applied, and nobody was told: the id is its own when it asks again."""
-    with connect(proxy.url_for(etcd_url)) as client:
-        client.lock("a").acquire().release()
-        proxy.drop_replies()
-        threading.Timer(0.3, proxy.heal).start()
-        with client.lock("a", ttl=3) as lease:
-            assert lease.token
-        assert not client.lock("a").locked()
-
-
-def test_a_server_that_restarts_keeps_its_leases(tmp_path: Path) -> None:
-    with EtcdServer(tmp_path, fsync=True) as server, connect(f"etcd{server.url[4:]}") as client:
-        lease = client.lock("a", ttl=20).acquire()
-        server.kill()
-        with pytest.raises((BackendUnavailable, AcquireTimeout)):
-            client.lock("b").acquire(wait=0.2)
-        server.start()
-        lease.renew()
-        with pytest.raises(AcquireTimeout):
-            try_once(f"etcd{server.url[4:]}")
-        assert lease.release()
 
 
 @pytest.mark.once
@@ -455,59 +282,202 @@ async def test_a_server_that_is_no_etcd_is_not_told_of_roles() -> None:
     assert "role" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("etcd://", "looks like etcd://"),
-        ("etcd://host:99999", "no host:port"),
-        ("etcd://user@host", "without a password"),
-        ("etcd://host?cafile=ca.pem", "write etcds://"),
-        ("etcds://host?keyfile=a.pem", "needs certfile="),
-    ],
-)
-def test_a_url_that_is_wrong(url: str, said: str) -> None:
-    with pytest.raises(NotConfigured, match=re.escape(said)):
-        connect(url)
+@pytest.fixture(autouse=True, scope="module")
+def _etcdctl() -> None:
+    etcdctl_program()
 
 
-def test_nobody_there_is_told_within_the_wait() -> None:
-    begun = time.monotonic()
-    with pytest.raises((BackendUnavailable, AcquireTimeout), match="can't be reached"):
-        try_once("etcd://127.0.0.1:1")
-    assert time.monotonic() - begun < 5
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[EtcdServer]:
+    """An etcd of this test: its upkeep would slow others down."""
+    with EtcdServer(tmp_path / "etcd") as server:
+        yield server
+
+
+def keys_of(url: str) -> str:
+    """What the keys of locks begin with."""
+    return f"{url.rpartition('/')[2]}/keys/lock:"
+
+
+def compact(server: EtcdServer) -> None:
+    header = json.loads(server.ctl("get", "any", "--write-out", "json"))["header"]
+    server.ctl("compact", str(header["revision"]))
+
+
+def grant(server: EtcdServer) -> str:
+    """An etcd lease, which ends with what is attached to it."""
+    return server.ctl("lease", "grant", "600").split()[1]
+
+
+def attach(server: EtcdServer, key: str) -> str:
+    """Attach a key to an etcd lease, and return that."""
+    lease = grant(server)
+    value = server.ctl("get", "--print-value-only", key).strip()
+    server.ctl("put", key, value, "--lease", lease)
+    return lease
+
+
+@pytest.mark.once
+@pytest.mark.multiprocess
+def test_upkeep_leaves_one_holder_at_a_time(own_server: EtcdServer, tmp_path: Path) -> None:
+    url = f"etcd://127.0.0.1:{own_server.port}/dibs"
+    key = "dibs/keys/lock:contended"
+    doings: dict[str, Callable[[], object]] = {
+        "get": lambda: own_server.ctl("get", "--prefix", "dibs/"),
+        "compact": lambda: compact(own_server),
+        "defrag": lambda: own_server.ctl("defrag"),
+        "snapshot": lambda: own_server.ctl("snapshot", "save", str(tmp_path / "snapshot.db")),
+        "revoke": lambda: own_server.ctl("lease", "revoke", grant(own_server)),
+        "lock": lambda: own_server.ctl("lock", key, "true"),
+    }
+    done: Counter[str] = Counter()
+    with ThreadPoolExecutor(1) as thread:
+        cycles = thread.submit(contend, url, tmp_path, seconds=2.5, processes=3)
+        for name, do in cycle(doings.items()):
+            if cycles.done():
+                break
+            do()
+            done[name] += 1
+        assert all(count > 0 for count in cycles.result())
+    assert min(done[name] for name in doings) >= 2, done
+
+
+def test_who_waits_is_served_after_a_compaction(own_server: EtcdServer) -> None:
+    url = f"etcd://127.0.0.1:{own_server.port}"
+    with connect(url) as holder, connect(url) as waiter:
+        lease = holder.lock("a", ttl=60).acquire()
+        got = threading.Event()
+
+        def wait() -> None:
+            with waiter.lock("a", ttl=60):
+                got.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_until(lambda: watchers(own_server), "somebody waits")
+        for _ in range(3):
+            lease.renew()
+            compact(own_server)
+        own_server.ctl("defrag")
+        wait_until(lambda: watchers(own_server) == 1, "the watch is there again, once")
+        assert not got.is_set()
+        lease.release()
+        assert got.wait(5)
+        thread.join()
+
+
+@pytest.mark.once
+def test_doctor_tells_that_no_old_revision_is_deleted(own_server: EtcdServer) -> None:
+    """Else etcd would one day take no writes any more: not even renewals."""
+    url = f"etcd://127.0.0.1:{own_server.port}"
+    assert "history" not in findings(url)
+    client = HTTPConnection("127.0.0.1", own_server.port)
+    for _ in range(1001):
+        client.request("POST", "/v3/kv/put", '{"key": "YQ==", "value": "YQ=="}')
+        client.getresponse().read()
+    client.close()
+    assert findings(url)["history"]["level"] == "warning"
+    compact(own_server)
+    assert findings(url)["history"]["level"] == "ok"
+
+
+@pytest.mark.once
+def test_a_full_etcd_is_told_with_what_helps(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path / "etcd", extra=("--quota-backend-bytes=1000000",)) as server:
+        own = f"etcd://127.0.0.1:{server.port}"
+        value = b64encode(bytes(100_000)).decode()
+        with suppress(HTTPError):
+            for _ in range(20):
+                server.call("kv/put", {"key": "YQ==", "value": value})
+        with connect(own) as client, pytest.raises(BackendUnavailable, match="auto-compaction"):
+            client.lock("a").acquire(wait=0)
 
 
 def test_doctor_knows_the_server(etcd_url: str) -> None:
+    found = str(findings(etcd_url))
+    assert "has a leader" in found
+    assert "the store dates its answers" in found
+
+
+def findings(url: str) -> dict[str, Any]:
+    """What `dibs doctor` reports, by its subjects."""
     done = subprocess.run(
         [sys.executable, "-m", "dibs", "doctor", "--json"],
-        env={**_env(), "DIBS_URL": etcd_url},
+        env=os.environ | {"DIBS_URL": url},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "etcd" in done.stdout, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any("has a leader" in str(each) for each in told)
-    assert any("the store dates its answers" in str(each) for each in told)
+    return {each["about"]: each for each in map(json.loads, done.stdout.splitlines())}
 
 
-def test_asyncio_too(etcd_url: str) -> None:
-    async def main() -> None:
-        async with dibs.connect(etcd_url) as client:
-            async with client.lock("a") as lease:
-                assert lease.token
-            tasks = [asyncio.create_task(one(client)) for _ in range(20)]
-            await asyncio.gather(*tasks)
-            assert max(seen) == 1
+def test_get_shows_who_holds(etcd_url: str, etcd_server: EtcdServer) -> None:
+    with connect(etcd_url) as client, client.lock("a", note="by hand") as lease:
+        text = etcd_server.ctl("get", "--print-value-only", f"{keys_of(etcd_url)}a")
+        (entry,) = json.loads(text)["entries"]
+        shown = entry["is"], entry["owner"], entry["token"], entry["note"]
+        assert shown == ("hold", lease.owner, lease.token, "by hand")
 
-    inside, seen = 0, []
 
-    async def one(client: dibs.Client) -> None:
-        nonlocal inside
-        async with client.lock("shared", wait=10):
-            inside += 1
-            seen.append(inside)
-            await asyncio.sleep(0)
-            inside -= 1
+def test_garbage_over_a_held_key_lets_nobody_in_until_it_is_deleted(
+    etcd_url: str, etcd_server: EtcdServer
+) -> None:
+    key = f"{keys_of(etcd_url)}a"
+    with connect(etcd_url) as client, connect(etcd_url) as other:
+        lease = client.lock("a", ttl=3).acquire()
+        etcd_server.ctl("put", key, "nonsense")
+        for ask in (
+            lambda: other.lock("a").acquire(wait=0),
+            lambda: other.lock("a").acquire(wait=5),
+            lambda: other.lock("a").status(),
+            lease.renew,
+        ):
+            with pytest.raises(
+                Corrupt, match=r"/keys/lock:a .* nobody holds it any more, then delete it"
+            ):
+                ask()
+        assert lease.wait_lost(5)
+        assert lease.reason == "expired"
+        with pytest.raises(LeaseLost, match="nobody is granted this lock") as loss:
+            lease.ensure()
+        assert "another holder" not in str(loss.value)
+        with pytest.raises(Corrupt):
+            other.lock("a").acquire(wait=0)
+        etcd_server.ctl("del", key)
+        with other.lock("a") as second:
+            assert second.token > lease.token
+        assert not lease.release()
 
-    asyncio.run(main())
+
+def test_a_key_that_ends_with_an_etcd_lease_is_a_deleted_one(
+    etcd_url: str, etcd_server: EtcdServer
+) -> None:
+    key = f"{keys_of(etcd_url)}a"
+    with connect(etcd_url) as client:
+        lease = client.lock("a").acquire()
+        attached = attach(etcd_server, key)
+        lease.renew()  # which detaches it
+        etcd_server.ctl("lease", "revoke", attached)
+        lease.renew()
+        assert client.lock("a").locked()
+        etcd_server.ctl("lease", "revoke", attach(etcd_server, key))
+        with pytest.raises(LeaseLost):
+            lease.renew()
+
+
+def test_a_lock_of_etcdctl_is_another_one(etcd_url: str, etcd_server: EtcdServer) -> None:
+    """It puts a key below ours, which is no key of Dibs."""
+    command = [str(etcdctl_program().path), "--endpoints", etcd_server.url, "lock"]
+    with connect(etcd_url) as client, client.lock("a") as lease:
+        with subprocess.Popen(
+            [*command, f"{keys_of(etcd_url)}a"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert f"{keys_of(etcd_url)}a/" in process.stdout.readline(), "it holds its own"
+            assert [status.name for status in client.list()] == [b"a"]
+            with pytest.raises(AcquireTimeout):
+                client.lock("a").acquire(wait=0)
+            lease.renew()
+            process.terminate()
+    with connect(etcd_url) as client, client.lock("a") as second:
+        assert second.token > lease.token

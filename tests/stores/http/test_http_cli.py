@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.core.names import fingerprint
 from dibs.stores.http.url import FILE_VARIABLE, OPTIONS, VARIABLE
 from tests.pages import DOCS, blocks, run
-from tests.server.world import b64
 from tests.stores.http.serving import Served
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
@@ -60,27 +58,6 @@ def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> N
     assert done.returncode == code
     assert told in done.stderr
     assert not key or key not in done.stderr
-
-
-def test_a_directory_of_others(served: Served) -> None:
-    done = cli(served, served.world.key("acquire", prefixes=[b"cli/"]), "run", "x/a", "--", "true")
-    assert done.returncode == 77
-    assert "scope acquire for the directory x/" in done.stderr
-
-
-def test_acquire_renew_release(served: Served) -> None:
-    key = served.world.key("acquire", prefixes=[b"cli/"])
-    took = cli(served, key, "acquire", "cli/a", "--ttl", "60", "--client-id", "me", "--json")
-    assert took.returncode == 0, took.stderr
-    lock_id = json.loads(took.stdout)["lock_id"]
-    admin = served.world.client()
-    shown = admin.get(f"/v1/locks/{b64('cli/a')}").json()
-    assert (shown["id"], shown["info"]["client-id"]) == (fingerprint(lock_id), "me")
-    assert cli(served, key, "renew", "cli/a", "-L", lock_id, "-T", "600").returncode == 0
-    assert admin.get(f"/v1/locks/{b64('cli/a')}").json()["remaining"] > 500
-    assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 0
-    assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 76
-    assert cli(served, key, "acquire", "x/a", "--ttl", "60").returncode == 77
 
 
 PAGE = "https.md"

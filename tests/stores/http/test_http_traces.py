@@ -2,10 +2,8 @@
 
 import asyncio
 import secrets
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -13,11 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import dibs
 import dibs.sync
-from dibs.contrib import otel
 from dibs.errors import AcquireTimeout
 from dibs.stores.http.requests import trace_lines
 from tests.stores.http.serving import Served
-from tests.traced import Traces, about, ids, links, parent, traces_kept
+from tests.traced import Traces, ids, links, parent, traces_kept
 
 pytestmark = pytest.mark.once
 
@@ -70,15 +67,6 @@ def test_a_thread(traces: Traces, traced: Served, name: str) -> None:
     assert any(parent(each) == (0, 0) for each in traces.named(BATCH)), "its release is in none"
 
 
-async def test_a_task(traces: Traces, traced: Served, name: str) -> None:
-    async with dibs.connect(traced.url) as client:
-        with traces.tracer.start_as_current_span("mine"):
-            held = await client.lock(name).acquire()
-            await client.lock(name).status()
-        await held.release()
-    assert len(within(traces, traces.one("mine"))) == 2
-
-
 async def test_tasks_whose_commands_have_gathered(
     traces: Traces, traced: Served, name: str
 ) -> None:
@@ -102,52 +90,6 @@ async def test_tasks_whose_commands_have_gathered(
     found = [parent(each) for each in traces.some(BATCH)]
     assert found
     assert set(found) <= tasks
-
-
-async def test_whose_hold_it_is_where_acquires_have_travelled_together(
-    traces: Traces, traced: Served, name: str
-) -> None:
-    """Each has a mark of its own, where their process traces its holds."""
-    otel.instrument(names=True, tracer_provider=traces.provider)
-    try:
-        async with dibs.connect(traced.url) as client:
-            await client.lock(name).status()  # the connection is there
-            locks = [client.lock(f"{name}/{number}", note="mine") for number in range(20)]
-            leases = await asyncio.gather(*(lock.acquire() for lock in locks))
-            last = await locks[7].status()
-            assert [holder.note for holder in last.holders] == ["mine"]
-            with traces.tracer.start_as_current_span("other"):
-                refused = asyncio.create_task(locks[7].try_acquire())
-                assert await refused is None
-            for lease in leases:
-                await lease.release()
-    finally:
-        otel.uninstrument()
-    acquires = traces.some("dibs.acquire", 21)
-    first, second = [each for each in acquires if about(each)["dibs.name"] == f"{name}/7"]
-    assert parent(second) == ids(traces.one("other"))
-    (request,) = within(traces, second)
-    assert links(request) == [ids(first)]
-    sizes = [about(each).get("dibs.commands", 1) for each in traces.named(BATCH)]
-    assert max(sizes) > 1, "they did travel together"
-
-
-def test_where_no_span_is_current_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trace_lines() == b""
-    called: list[str] = []
-
-    def seen(frame: Any, event: str, _: object) -> None:
-        if event == "call":
-            called.append(frame.f_code.co_qualname)
-
-    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
-    sys.setprofile(seen)
-    try:
-        assert trace_lines() == b""
-    finally:
-        sys.setprofile(None)
-    assert called == ["trace_lines"], "and it is not imported for that"
-    assert "opentelemetry.trace" not in sys.modules
 
 
 def test_what_is_said(traces: Traces) -> None:

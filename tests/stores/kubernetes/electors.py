@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.stores.kubernetes.conftest import Cluster
+from tests.stores.kubernetes.configs import Cluster
 
 OURS = """
 import asyncio, json, sys, time

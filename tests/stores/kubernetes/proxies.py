@@ -1,17 +1,11 @@
-"""Small proxies: for HTTP, by CONNECT or for whole URLs; and one that demands a client certificate."""
+"""A small proxy for HTTP, by CONNECT or for whole URLs."""
 
-import asyncio
 import socket
-import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
-
-from tests.servers.certificates import key_of
 
 
 class HttpProxy:
@@ -119,50 +113,3 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         while piece := source.recv(65536):
             target.sendall(piece)
         target.shutdown(socket.SHUT_WR)
-
-
-@contextmanager
-def tls_front(port: int, certificate: Path, client: Path) -> Iterator[tuple[int, list[object]]]:
-    """A port with TLS in front of a server's port without: it wants this client's certificate.
-
-    Gives its number, and the subjects of the certificates that it was shown.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client)
-    context.load_cert_chain(certificate, key_of(certificate))
-    context.verify_mode = ssl.CERT_REQUIRED
-    subjects: list[object] = []
-    ports: list[int] = []
-    sessions: list[Any] = []
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while piece := await source.read(65536):
-                target.write(piece)
-                await target.drain()
-        target.close()
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sessions.append(asyncio.current_task())
-        subjects.append(writer.get_extra_info("peercert")["subject"])
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, to_server), pump(from_server, writer))
-
-    async def serve() -> None:
-        server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
-        ports.append(server.sockets[0].getsockname()[1])
-        ready.set()
-        await stop.wait()
-        server.close()
-        if sessions:
-            await asyncio.wait(sessions)  # the clients are closed by now
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield ports[0], subjects
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()

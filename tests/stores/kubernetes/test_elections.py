@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from tests.stores.kubernetes.conftest import Cluster
+from tests.stores.kubernetes.configs import Cluster
 from tests.stores.kubernetes.electors import Contest, Term, overlaps
 
 
@@ -46,7 +46,14 @@ def take_turns(contest: Contest, ttl: float, kills: list[bool]) -> list[Term]:
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("ttl", "kills"), [(3.0, [False, False, True, True]), (2.5, [True, True])])
+@pytest.mark.parametrize(
+    ("ttl", "kills"),
+    [
+        (1.0, [False, True]),
+        pytest.param(3.0, [False, False, True, True], marks=pytest.mark.long),
+        pytest.param(2.5, [True, True], marks=pytest.mark.long),
+    ],
+)
 def test_a_leader_of_each_hands_over_to_the_other(
     cluster: Cluster, ttl: float, kills: list[bool]
 ) -> None:
@@ -60,11 +67,12 @@ def test_a_leader_of_each_hands_over_to_the_other(
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.multiprocess
-def test_so_does_one_of_the_official_python_client(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kills", [[], pytest.param([True, True], marks=pytest.mark.long)])
+def test_so_does_one_of_the_official_python_client(cluster: Cluster, kills: list[bool]) -> None:
     """It waits for its own `lease_duration`, here the ttl, and never gives a Lease up."""
     with Contest(cluster, "web", 4.0, ["python", "dibs"]) as contest:
-        terms = take_turns(contest, 4.0, [True, True])
-    assert {term.kind for term in terms} == {"python", "dibs"}
+        terms = take_turns(contest, 4.0, kills)
+    assert {term.kind for term in terms} <= {"python", "dibs"}
     assert all(gap < 2.5 for gap in gaps(terms, "dibs", killed=False)), terms
 
 

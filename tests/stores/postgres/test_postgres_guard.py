@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.stores.postgres.ledger_subject import Database, database
+from tests.stores.postgres.database import Database, database
 
 
 @pytest.fixture
@@ -40,16 +40,6 @@ def test_keys_and_slots_are_apart(subject: Database) -> None:
     guard(subject, 1, "order:43")
     with pytest.raises(psycopg.Error):
         guard(subject, 8)
-
-
-def test_a_text_is_its_bytes(subject: Database) -> None:
-    guard(subject, 9, "hö")
-    with pytest.raises(psycopg.Error):
-        guard(subject, 8, "hö".encode())
-    with pytest.raises(psycopg.Error, match=r"\\377"):
-        guard(subject, 9, b"\xff")
-        guard(subject, 8, b"\xff")
-    subject.execute("SELECT dibs.guard('literal', 3)")
 
 
 def test_a_write_with_an_old_token_is_undone(subject: Database) -> None:

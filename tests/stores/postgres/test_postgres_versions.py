@@ -25,9 +25,9 @@ from dibs.testing.conformance.sharing import Sharing
 from tests.servers.binaries import postgres_programs, postgres_versions
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.postgres import PostgresServer
-from tests.stores.ledger_reference import VECTORS
-from tests.stores.postgres.ledger_plans import ROWS
-from tests.stores.postgres.ledger_subject import MANNERS, Database, database, follow, migrate
+from tests.stores.differential import PLANS, VECTORS, follow
+from tests.stores.postgres.database import Database, database, migrate
+from tests.stores.test_ledgers import InSql
 
 pytestmark = pytest.mark.once
 
@@ -68,10 +68,10 @@ def test_from_nothing_to_the_newest(server: PostgresServer) -> None:
         assert schema.version_of(rows) == (NEWEST, FORMAT)
 
 
-@pytest.mark.parametrize("manner", MANNERS)
-def test_rows_answer_as_memory_does(manner: str, subject: Database) -> None:
-    for plan in (*VECTORS[:8], *ROWS):
-        follow(plan, subject, manner)
+@pytest.mark.parametrize("manner", ["together", "one by one", "carefully"])
+def test_plans_are_answered_as_by_python(manner: str, subject: Database) -> None:
+    for plan in (*VECTORS[:8], *PLANS):
+        follow(plan, InSql(subject, manner))
 
 
 def test_the_guard(subject: Database) -> None:

@@ -46,11 +46,7 @@ class Scripted:
     """The ledger on a server, as a function or a script. "there" listens to its own notifications."""
 
     def __init__(
-        self,
-        server: RedisServer,
-        library: bytes = ledger.LIBRARY,
-        *,
-        as_script: bool = False,
+        self, server: RedisServer, library: bytes = ledger.LIBRARY, *, as_script: bool = False
     ) -> None:
         redis: Any = server.client()
         self.redis = redis

@@ -33,6 +33,6 @@ class Claim:
 class Diary(Recorder):
     """A recorder that calls leases as their holders do: a lease is seen by several processes."""
 
-    def _name(self, lease: Held) -> str:
+    def name_of(self, lease: Held) -> str:
         assert isinstance(lease, Claim)
         return lease.name

@@ -72,6 +72,8 @@ class Verdict:
         struck = self.faults.total()
         if struck < self.plan.faults:
             yield f"only {struck} of {self.plan.faults} faults struck"
+        if self.plan.mode != "slot" and self.cycles >= 100 and not self.judgement.ordered:
+            yield "the order of arrival of no holder's grant is known: it was not checked"
         if self.plan.faults >= 50 and not self.judgement.stale:
             yield "no stale write reached an unfenced file: the faults did not bite"
 

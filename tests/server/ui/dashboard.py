@@ -1,0 +1,166 @@
+"""What tests of the dashboard use: a browser's profile on the wire, a visit by a browser, held locks."""
+
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import httpx2
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page, expect
+
+from dibs.stores.http.names import encoded
+from tests.server.world import LONG, World
+
+TRUST = ssl.create_default_context()
+"""Each client would read the certificates anew."""
+
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+)
+
+expect.set_options(timeout=LONG * 1000)
+
+
+class Profile:
+    """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
+
+    def __init__(self, world: World, **headers: str) -> None:
+        self.client = httpx2.Client(base_url=world.url, headers=headers, verify=TRUST)
+        self.origin = {"origin": world.url}
+        self.page = dict(self.origin)
+
+    def sign_in(self, key: str = "", **body: str) -> httpx2.Response:
+        answer = self.client.post("/ui/session", json=body or {"key": key}, headers=self.origin)
+        if answer.status_code == 200:
+            self.page["dibs-csrf"] = answer.json()["csrf"]
+        return answer
+
+    def sign_out_elsewhere(self) -> httpx2.Response:
+        """Sign out on a connection of its own, as this client's may be busy."""
+        cookie = {"cookie": f"dibs_session={self.sealed}"}
+        with httpx2.Client(base_url=self.client.base_url, verify=TRUST) as other:
+            return other.delete("/ui/session", headers=self.page | cookie)
+
+    @property
+    def sealed(self) -> str:
+        return self.client.cookies["dibs_session"]
+
+    def with_cookie(self, sealed: str, name: str = "dibs_session") -> int:
+        """The status of a request with that cookie."""
+        headers = {"cookie": f"{name}={sealed}"}
+        self.client.cookies.clear()
+        return self.client.get("/v1/about", headers=headers).status_code
+
+
+def type_of(answer: httpx2.Response) -> str:
+    """Which problem it is."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["type"]).removeprefix("/problems/")
+
+
+_NUMBERS = count(1)
+
+
+class Held:
+    """Acquires and queues for names, by the commands that programs send."""
+
+    def __init__(self, world: World) -> None:
+        self.client = world.client()
+
+    def take(self, key: str | bytes, owner: str, *, ttl: float = 600, **fields: Any) -> str:
+        """A lease, or, with `queue=True`, a place in line that lasts; its id."""
+        lease = f"lease-of-a-test-{next(_NUMBERS):0>8}"
+        wanted = {"id": lease, "owner": owner, "ttl": ttl, "waiter_ttl": 600, **fields}
+        assert self._send("acquire", key, wanted)["is"] in ("granted", "queued")
+        return lease
+
+    def wait(self, key: str | bytes, owner: str, **fields: Any) -> str:
+        """A place in line."""
+        return self.take(key, owner, queue=True, **fields)
+
+    def renew(self, key: str | bytes, lease: str) -> None:
+        assert self._send("renew", key, {"id": lease, "ttl": 600})["is"] == "renewed"
+
+    def release(self, key: str | bytes, lease: str) -> None:
+        assert self._send("release", key, {"id": lease})["is"] == "released"
+
+    def _send(self, op: str, key: str | bytes, fields: dict[str, Any]) -> dict[str, Any]:
+        raw = key.encode() if isinstance(key, str) else key
+        command = {"op": op, "key": encoded(raw), **fields}
+        answer = self.client.post("/v1/batch", json={"commands": [command]})
+        assert answer.status_code == 200, answer.text
+        reply: dict[str, Any] = answer.json()["replies"][0]
+        return reply
+
+
+@dataclass
+class Visit:
+    """A profile of its own, with one page open in a browser."""
+
+    world: World
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    """Errors on the console, also what the policy forbids; exceptions; dialogs."""
+
+    @classmethod
+    @contextmanager
+    def of(cls, browser: Browser, world: World, **options: Any) -> Generator["Visit"]:
+        with browser.new_context(base_url=world.url, **options) as context:
+            context.set_default_timeout(LONG * 1000)
+            visit = cls(world, context.new_page())
+            visit.listen_to(visit.page)
+            context.on("page", visit.listen_to)
+            yield visit
+        assert visit.complaints == []
+
+    def listen_to(self, page: Page) -> None:
+        page.on("console", self._note_error)
+        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+        page.on("dialog", self._dismiss)
+
+    def sign_in(self, key: str = "", *, open_page: str = "/") -> None:
+        """Begin a session without the form, and open that page."""
+        answer = self.page.context.request.post(
+            "/ui/session",
+            headers={"origin": self.world.url},
+            data={"key": key or self.world.admin_key},
+        )
+        assert answer.status == 200, answer.text()
+        if open_page:
+            self.page.goto(open_page)
+
+    def _note_error(self, message: ConsoleMessage) -> None:
+        # an answer of 401 or 404 is no error of the page's: tests look at what it makes of it
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(f"console: {message.text}")
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+
+def go(page: Page, where: str) -> None:
+    page.evaluate("where => { location.hash = where }", f"#/{where}")
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def figure(page: Page, name: str) -> Locator:
+    """One number of the summary."""
+    return page.locator(f"[data-figure={name}]")
+
+
+def expect_live(page: Page) -> None:
+    expect(page.get_by_text("live", exact=True)).to_be_visible()

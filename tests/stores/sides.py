@@ -1,0 +1,187 @@
+"""Cases that are written once, over connections of asyncio and of threads."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
+from dibs.stores.port import Store
+from dibs.stores.registry import store_for
+from dibs.testing.conformance.world import step
+from dibs.testing.connections import TestedConnection as Connection
+from tests.connections import connection_to
+
+type Case = Callable[[], Awaitable[None]]
+type Mode = Literal["async", "blocking"]
+
+KEY = b"lock:key"
+
+
+class Side:
+    """Connections of asyncio or of a thread, closed when the case ends."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self._open: list[Connection] = []
+
+    def run(self, case: Case) -> None:
+        """Run a case to its end."""
+        if self.mode == "async":
+            asyncio.run(self._closing(case))
+        else:
+            step(self._closing(case))
+
+    async def _closing(self, case: Case) -> None:
+        try:
+            await case()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        while self._open:
+            await self._open.pop().close()
+
+    async def open(self, where: str | Store, *, listen: bool = True) -> Any:
+        """A connection that is open."""
+        store = store_for(where) if isinstance(where, str) else where
+        backend = connection_to(store, self.mode)
+        self._open.append(backend)
+        await backend.open(listen=listen)
+        return backend
+
+    async def get(self, value: Any) -> Any:
+        """What a method of the public API returns."""
+        return await value if self.mode == "async" else value
+
+    async def pause(self, seconds: float) -> None:
+        """Let that much time pass."""
+        if self.mode == "async":
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)
+
+    async def within(self, seconds: float, backend: Any, *commands: Command) -> Any:
+        """The replies, if they come in time, as the batcher and callers in threads limit it."""
+        if self.mode == "async":
+            async with asyncio.timeout(seconds):
+                return await backend.apply(commands)
+        return backend.connection.apply(commands, seconds)
+
+    async def again(
+        self, backend: Connection, *commands: Command, within: float = 10.0
+    ) -> list[Reply]:
+        """The replies, as soon as the store is there."""
+        end = time.monotonic() + within
+        while True:
+            try:
+                return list(await backend.apply(commands))
+            except BackendUnavailable:
+                if time.monotonic() > end:
+                    raise
+                await self.pause(0.02)
+
+    async def pushed(self, backend: Connection, event: str, within: float = 10.0) -> Notification:
+        """The first push of that kind; a subscription that broke is made again on the way."""
+        end = time.monotonic() + within
+        while True:
+            assert time.monotonic() < end, f"no {event!r} was pushed"
+            try:
+                found = await backend.notifications(0.2)
+            except BackendUnavailable:
+                await self.pause(0.02)
+                continue
+            for notification in found:
+                if notification.event == event:
+                    return notification
+
+    async def resumed(self, backend: Connection, within: float = 10.0) -> None:
+        """Wait until notifications come again, after they broke."""
+        end = time.monotonic() + within
+        while True:
+            assert time.monotonic() < end, "the subscription was not made again"
+            try:
+                await backend.notifications(0.2)
+            except BackendUnavailable:
+                await self.pause(0.02)
+            else:
+                return
+
+    async def broken(self, backend: Connection, within: float = 10.0) -> BackendUnavailable:
+        """What `notifications` raises when the subscription breaks."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            try:
+                await backend.notifications(0.2)
+            except BackendUnavailable as error:
+                return error
+        raise AssertionError("the subscription did not break")
+
+
+def both_sides[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a case of the fixture `side` for asyncio and for threads.
+
+    In threads its coroutine never suspends: the connections of `side` block.
+    """
+    return _on(case, "async", "blocking")
+
+
+def in_threads[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a case of the fixture `side` for threads only."""
+    return _on(case, "blocking")
+
+
+def in_tasks[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a case of the fixture `side` for asyncio only."""
+    return _on(case, "async")
+
+
+def _on[**P](case: Callable[P, Coroutine[Any, Any, None]], *modes: Mode) -> Callable[P, None]:
+    @functools.wraps(case)
+    def run(*args: P.args, **fixtures: P.kwargs) -> None:
+        side: Any = fixtures["side"]
+        side.run(lambda: case(*args, **fixtures))
+
+    return pytest.mark.parametrize("side", modes, indirect=True)(run)
+
+
+def acquire(name: str = "a", key: bytes = KEY, ttl: float = 30.0, **more: Any) -> Acquire:
+    """An Acquire by the id `name`."""
+    return Acquire(key, name, f"owner-{name}", ttl, **more)
+
+
+def release(name: str = "a", key: bytes = KEY) -> Release:
+    """A Release by the id `name`."""
+    return Release(key, name)
+
+
+def granted(reply: Reply) -> Granted:
+    """A reply that must be a grant."""
+    assert isinstance(reply, Granted), reply
+    return reply
+
+
+type Landed = Sequence[Reply] | DibsError
+
+
+class Runway:
+    """Where batches land."""
+
+    def __init__(self) -> None:
+        self.landed: list[Landed] = []
+        self._news = asyncio.Event()
+
+    def land(self, outcome: Landed) -> None:
+        self.landed.append(outcome)
+        self._news.set()
+
+    async def wait(self, count: int) -> list[Landed]:
+        async with asyncio.timeout(10):
+            while len(self.landed) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.landed
