@@ -84,6 +84,7 @@ def test_packages_are_installed_by_root_only(
     monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tool, "run", pytest.fail)
     monkeypatch.setattr(tool, "PACKAGES", ("redis",))
+    monkeypatch.setattr(tool, "SOURCES", {})
     tool.main()
     assert "as root on Debian or Ubuntu: apt-get install" in capsys.readouterr().err
 
