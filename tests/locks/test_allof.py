@@ -237,7 +237,7 @@ async def test_it_waits_for_one_key_at_a_time_and_holds_those_before(w: World) -
 
 
 @in_both_worlds
-async def test_after_its_time_it_says_who_is_in_the_way_and_keeps_nothing(w: World) -> None:
+async def test_a_time_out_names_who_is_in_the_way_and_keeps_nothing(w: World) -> None:
     """The time is for all of them together."""
     c, others = w.client, w.another()
     first = await w.get(others.lock("a").acquire())
