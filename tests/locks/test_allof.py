@@ -12,6 +12,7 @@ import dibs.sync
 from dibs import (
     AcquireTimeout,
     AllOf,
+    CapacityWarning,
     Client,
     Forbidden,
     LeaseLost,
@@ -570,3 +571,13 @@ async def test_all_must_be_of_one_client_and_promise_what_each_requires(w: World
     with dibs.override(other), pytest.raises(ValueError, match="are not all of one client"):
         await w.get(with_default.acquire())
     assert await free(w, c.lock("a")) == [True], "refused before anything is acquired"
+
+
+@in_both_worlds
+async def test_another_capacity_is_warned_of(w: World) -> None:
+    c = w.client
+    held = await w.get(w.another().semaphore("s", 4).acquire(units=4))
+    both = w.module.AllOf(c.lock("a"), c.semaphore("s", 2))
+    with pytest.warns(CapacityWarning, match="slot 3 is held"):
+        assert await w.get(both.try_acquire()) is None
+    await w.get(held.release())

@@ -44,6 +44,19 @@ async def test_it_leads_in_the_background_and_steps_down_on_leaving(w: World) ->
 
 
 @in_both_worlds
+async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
+    diary = Diary()
+    campaign = w.client.leader_election("main", **diary.of("a")).campaign()
+    await w.enter(campaign)
+    assert await w.get(campaign.wait()) is True
+    term = campaign.term
+    await w.enter(term)
+    await w.leave(term)
+    await w.leave(campaign)
+    assert diary.told == ["a starts", "a stops"]
+
+
+@in_both_worlds
 async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
     leader = w.client.leader_election("main")

@@ -328,6 +328,7 @@ async def test_a_waiter_that_gets_a_place_later_goes_on_with_its_wait() -> None:
     told: list[Waiting] = []
     task = asyncio.create_task(w.another(store).lock("a", ttl=600).acquire(on_wait=told.append))
     await until(w, lambda: len(told) == 1)
+    assert (told[0].position, told[0].waiting) == (None, 0)
     store.full = False
     w.clock.advance(0.6)  # it is sooner let in than told again
     await until_queued(w, "a", 1)

@@ -53,6 +53,18 @@ async def test_a_release_within_a_block_takes_no_other_blocks_hold(w: World) -> 
 
 
 @in_both_worlds
+async def test_blocks_of_leases_that_were_acquired_before_end_in_any_order(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    await w.enter(outer)
+    await w.enter(inner)
+    await w.leave(outer)
+    assert not await is_free(w, w.another().lock("a"))
+    await w.leave(inner)
+    assert await is_free(w, w.another().lock("a"))
+
+
+@in_both_worlds
 async def test_it_is_the_name_and_the_task_that_count_not_the_object(w: World) -> None:
     outer = await w.get(lock_of(w).acquire())
     inner = await w.get(lock_of(w, ttl="5m").acquire())

@@ -317,12 +317,13 @@ async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock
     lock = client.rwlock("a", ttl="3s", auto_renew=False)
     reader = await asyncio.create_task(client.rwlock("a").read().acquire())
     lease = await lock.read().acquire()
-    upgrade = asyncio.create_task(lease.upgrade())
+    began, upgrade = clock.now(), asyncio.create_task(lease.upgrade())
     while not upgrade.done():
         clock.advance(0.1)
         await asyncio.sleep(0)
     with pytest.raises(LeaseLost):
         await upgrade
+    assert clock.now() - began < 3, "it notices at the deadline"
     assert client.session.keeper.flush(5)
     assert (await lock.status()).waiting == 0
     await reader.release()
@@ -356,8 +357,9 @@ async def test_an_earlier_try_of_ones_own_is_no_other_reader() -> None:
                 await asyncio.sleep(0)
             upgrade.cancel()
             await asyncio.wait((upgrade,))
-            with pytest.raises(AcquireTimeout):
+            with pytest.raises(AcquireTimeout, match="gave up upgrading after"):
                 await lease.upgrade(wait=0.1)
+            assert not (await client.rwlock("a").status()).waiting
         await other.release()
         await lease.upgrade()
 
