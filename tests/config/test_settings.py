@@ -470,14 +470,19 @@ def test_a_client_reads_settings_and_checks_options_once(
     module: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making a primitive is nearly free."""
-    reads = []
+    reads: list[str] = []
     read, make = settings.settings_for_all, settings.ConfigCache._read
-    monkeypatch.setattr(
-        "dibs.settings.settings_for_all", lambda *about: (reads.append("settings"), read(*about))[1]
-    )
-    monkeypatch.setattr(
-        settings.ConfigCache, "_read", lambda *about: (reads.append("config"), make(*about))[1]
-    )
+
+    def reading(*about: Any) -> Any:
+        reads.append("settings")
+        return read(*about)
+
+    def making(*about: Any) -> Any:
+        reads.append("config")
+        return make(*about)
+
+    monkeypatch.setattr(settings, "settings_for_all", reading)
+    monkeypatch.setattr(settings.ConfigCache, "_read", making)
     client = module.connect("memory://")
     made = [MAKERS[kind](client) for _ in range(100)]
     assert reads.count("settings") == 1
