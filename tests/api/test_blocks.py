@@ -20,44 +20,15 @@ def client() -> Iterator[dibs.sync.Client]:
     client.close()
 
 
-@pytest.fixture
-def lock(client: dibs.sync.Client) -> dibs.sync.Lock:
-    return client.lock("a")
-
-
-def test_an_exit_stack_enters_and_leaves(lock: dibs.sync.Lock) -> None:
+def test_blocks_may_be_entered_and_left_by_hand(client: dibs.sync.Client) -> None:
+    """The last one that was entered is left first."""
+    lock, semaphore = client.lock("a"), client.semaphore("s", 2)
+    with pytest.raises(RuntimeError, match="a block of a is left that nobody entered"):
+        lock.__exit__(None, None, None)
     with ExitStack() as stack:
         lease = stack.enter_context(lock)
         assert lease.remaining
     assert not lock.locked()
-
-
-def test_one_may_enter_and_leave_by_hand(lock: dibs.sync.Lock) -> None:
-    lease = lock.__enter__()
-    assert lease.remaining
-    lock.__exit__(None, None, None)
-    assert not lock.locked()
-
-
-def test_leaving_what_was_not_entered_is_told(lock: dibs.sync.Lock) -> None:
-    with pytest.raises(RuntimeError, match="a block of a is left that nobody entered"):
-        lock.__exit__(None, None, None)
-
-
-def test_by_hand_the_last_entered_is_left_first(client: dibs.sync.Client) -> None:
-    semaphore = client.semaphore("s", 2)
-    outer = semaphore.__enter__()
-    with ExitStack() as stack:
-        stack.callback(semaphore.__exit__, None, None, None)
-        inner = semaphore.__enter__()
-        semaphore.__exit__(None, None, None)
-        assert outer.remaining
-        assert not inner.remaining
-    assert not outer.remaining
-
-
-def test_by_hand_within_a_block(client: dibs.sync.Client) -> None:
-    semaphore = client.semaphore("s", 2)
     with semaphore as outer:
         inner = semaphore.__enter__()
         semaphore.__exit__(None, None, None)
@@ -128,12 +99,6 @@ def test_a_block_that_another_thread_leaves_ends_no_other_ones_lease(
     assert not semaphore.status().holders
     for each in (enters_too, leaves):
         each.shutdown()
-
-
-def test_what_a_block_raised_passes(lock: dibs.sync.Lock) -> None:
-    with pytest.raises(ZeroDivisionError), lock:
-        raise ZeroDivisionError
-    assert not lock.locked()
 
 
 async def test_an_exit_stack_enters_and_leaves_in_a_loop() -> None:

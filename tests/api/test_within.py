@@ -1,8 +1,11 @@
-"""`acquire(within=connection)`: a lease as part of a transaction of the user's own, in both worlds."""
+"""`acquire(within=connection)`: a lease as part of a transaction of the user's own."""
 
 import asyncio
 import gc
-import re
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,98 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
 from dibs.model import Acquire, Queued
+from dibs.stores.postgres import PostgresStore
 from dibs.stores.registry import BUILTIN
-from tests.api.within_help import Database, in_a_database, quiet
 from tests.locks.worlds import World, in_both_worlds
+from tests.pages import blocks
 from tests.servers.postgres import PostgresServer
 
 ADD = "INSERT INTO orders VALUES (42)"
+
+
+class Database:
+    """A database that keeps leases, with a table of somebody's own."""
+
+    def __init__(self, world: World, url: str) -> None:
+        self.world = world
+        self.url = url
+        with self.admin() as connection:
+            connection.execute("CREATE TABLE orders (number integer)")
+        world.store = PostgresStore(url, clock=world.clock)
+        world.client = world.another()
+        self._open: list[Any] = [world.client]
+        self._held: list[Any] = []
+
+    async def connect(self, url: str | None = None, **options: Any) -> Any:
+        """A connection of the user's own, of this world."""
+        kind: Any = psycopg.AsyncConnection if self.world.is_async else psycopg.Connection
+        connection = await self.world.get(kind.connect(url or self.url, **options))
+        self._open.append(connection)
+        return connection
+
+    def another(self) -> Any:
+        """Another client, as if of another process."""
+        client = self.world.another()
+        self._open.append(client)
+        return client
+
+    async def acquire(self, lock: Any, **how: Any) -> Any:
+        """A lease that is looked after until the test ends, unless it releases it."""
+        lease = await self.world.get(lock.acquire(**how))
+        self._held.append(lease)
+        return lease
+
+    async def is_free(self, name: str) -> bool:
+        """Somebody else can have the lock at once."""
+        lease = await self.world.get(self.another().lock(name).try_acquire())
+        return lease is not None and bool(await self.world.get(lease.release()))
+
+    async def close(self) -> None:
+        for each in reversed(self._open):
+            await self.world.get(each.close())
+        self._held.clear()
+
+    def admin(self) -> psycopg.Connection[Any]:
+        """To look and to disturb."""
+        return psycopg.connect(self.url, autocommit=True)
+
+    def orders(self) -> int:
+        """How many rows others see."""
+        with self.admin() as connection:
+            return len(connection.execute("SELECT * FROM orders").fetchall())
+
+
+def in_a_database(body: Callable[..., Awaitable[None]]) -> Any:
+    """Make two tests of a coroutine function that takes a `World` and a `Database`."""
+
+    @pytest.mark.parametrize("world_name", ["async", "sync"])
+    @wraps(body)
+    def test(world_name: str, postgres_url: str, **fixtures: Any) -> None:
+        world = World(world_name)
+        world.run(closing(world, postgres_url, fixtures))
+
+    async def closing(world: World, url: str, fixtures: dict[str, Any]) -> None:
+        database = Database(world, url)
+        try:
+            await body(world, database, **fixtures)
+        finally:
+            await database.close()
+
+    own = [*inspect.signature(body).parameters.values()][2:]
+    names = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in ("world_name", "postgres_url")
+    ]
+    test.__signature__ = inspect.Signature([*own, *names])
+    return test
+
+
+@contextmanager
+def quiet(caplog: pytest.LogCaptureFixture) -> Any:
+    """Nobody is warned of anything."""
+    caplog.clear()
+    yield
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
 
 
 @in_a_database
@@ -26,13 +115,14 @@ async def test_it_stands_when_the_transaction_commits(world: World, database: Da
     get, others = world.get, database.another()
     connection = await database.connect()
     await get(connection.execute(ADD))
-    lease = await database.acquire(world.client.lock("a", label="me"), within=connection)
+    lock = world.client.lock("a", label="me")
+    lease = await database.acquire(lock, within=connection, note="why")
     lease.ensure(needs="20s")
     await get(connection.commit())
     with pytest.raises(AcquireTimeout) as refused:
         await database.acquire(others.lock("a"), wait=0)
     [holder] = refused.value.holders
-    assert (holder.token, holder.owner[-3:]) == (lease.token, "/me")
+    assert (holder.token, holder.owner[-3:], holder.note) == (lease.token, "/me", "why")
     assert database.orders() == 1
     for _ in range(5):
         world.clock.advance(20)
@@ -42,7 +132,7 @@ async def test_it_stands_when_the_transaction_commits(world: World, database: Da
 
 
 @in_a_database
-async def test_others_are_told_soon_that_it_is_busy(world: World, database: Database) -> None:
+async def test_others_learn_soon_that_it_is_busy(world: World, database: Database) -> None:
     get, others = world.get, database.another()
     connection = await database.connect()
     lease = await database.acquire(world.client.lock("a"), within=connection)
@@ -57,25 +147,26 @@ async def test_others_are_told_soon_that_it_is_busy(world: World, database: Data
     assert not lease.lost
 
 
+@pytest.mark.parametrize("auto_renew", [True, False])
 @in_a_database
 async def test_if_it_rolls_back_it_never_was(
-    world: World, database: Database, caplog: pytest.LogCaptureFixture
+    world: World, database: Database, auto_renew: bool
 ) -> None:
     get, others = world.get, database.another()
     connection = await database.connect()
     await get(connection.execute(ADD))
-    lease = await database.acquire(world.client.lock("a"), within=connection)
+    lock = world.client.lock("a", auto_renew=auto_renew)
+    lease = await database.acquire(lock, within=connection)
     await get(connection.rollback())
     assert database.orders() == 0
+    again = await database.acquire(lock, within=connection)
+    assert (lease.lost, again.lost) == (True, False), "done again, it is no nested acquire"
+    await get(connection.rollback())
     thief = await database.acquire(others.lock("a"), wait=0)
-    assert thief.token >= lease.token, (
-        "the same may be issued again: nothing written with it stands"
-    )
+    assert thief.token >= lease.token, "the same may be issued again: nothing written stands"
     world.clock.advance(11)
-    assert (lease.lost, lease.reason) == (True, "expired")
-    with pytest.raises(
-        LeaseLost, match=r"was lost: the transaction that .* did not commit; another"
-    ):
+    assert (lease.lost, lease.reason, lease.remaining) == (True, "expired", 0)
+    with pytest.raises(LeaseLost, match=r"was lost: the transaction that .* did not commit; anoth"):
         lease.ensure()
     assert not await get(lease.release())
     assert not thief.lost
@@ -103,7 +194,7 @@ async def test_a_renewal_before_the_commit_is_no_trouble(
 
 
 @in_a_database
-async def test_nor_is_one_by_itself_of_a_key_that_never_was_before(
+async def test_nor_is_a_renewal_of_a_key_that_never_was_before(
     world: World, database: Database
 ) -> None:
     """Nobody else can see the key's row yet, and that doesn't mean that the lease has ended."""
@@ -218,7 +309,6 @@ async def test_without_a_transaction_it_stands_at_once(world: World, database: D
 async def test_a_lease_whose_transaction_failed_may_be_dropped(
     world: World, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`filterwarnings = error` sees to the rest."""
     connection = await database.connect()
     lease = await database.acquire(world.client.lock("a"), within=connection)
     await world.get(connection.rollback())
@@ -229,10 +319,9 @@ async def test_a_lease_whose_transaction_failed_may_be_dropped(
 
 
 @in_a_database
-async def test_what_can_be_tried_again_is_told_in_the_drivers_words(
+async def test_serialization_failures_are_raised_as_the_drivers(
     world: World, database: Database
 ) -> None:
-    """Whoever repeats transactions looks for just that error."""
     get, lock = world.get, world.client.lock
     lease = await database.acquire(
         lock("a"),
@@ -247,6 +336,51 @@ async def test_what_can_be_tried_again_is_told_in_the_drivers_words(
     lease = await database.acquire(lock("a"), within=connection)
     await get(connection.commit())
     await get(lease.renew())
+
+
+@in_a_database
+async def test_entering_it_asks_whether_it_was_committed(world: World, database: Database) -> None:
+    connection = await database.connect()
+    rolled_back = await database.acquire(world.client.lock("a"), within=connection)
+    await world.get(connection.rollback())
+    with pytest.raises(LeaseLost, match="did not commit"):
+        await world.enter(rolled_back)
+    open_still = await database.acquire(world.client.lock("b"), within=connection)
+    with pytest.raises(NotHeld, match="put the `with` behind it"):
+        await world.enter(open_still)
+    await world.get(connection.commit())
+    await world.enter(open_still)
+    await world.leave(open_still)
+    assert await database.is_free("b")
+
+
+@in_a_database
+async def test_a_busy_key_is_told_in_time_for_short_leases(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    await database.acquire(database.another().lock("a", ttl="1m"), within=connection)
+    client = world.module.connect(database.url)
+    for ttl in ("2s", "3s", "30s"):
+        with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
+            await world.get(client.lock("a", ttl=ttl).acquire(wait=0))
+    await world.get(client.close())
+
+
+@in_a_database
+async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
+    world: World, database: Database
+) -> None:
+    """Such a transaction can't see who of them is alive."""
+    semaphore = world.client.semaphore("s", 2)
+    await database.acquire(semaphore)
+    others = database.another()
+    waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
+    assert isinstance(others.session.store.blocking_connection().apply([waiter], 10)[0], Queued)
+    connection = await database.connect()
+    await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
+    with pytest.raises(BackendUnavailable, match="READ COMMITTED"):
+        await database.acquire(database.another().semaphore("s", 2), within=connection)
 
 
 async def until_it_asks(url: str, pid: int) -> None:
@@ -285,7 +419,6 @@ async def test_cancelled_in_the_middle_it_leaves_nothing(postgres_url: str) -> N
 async def test_another_database_is_refused(
     world: World, database: Database, postgres_server: PostgresServer
 ) -> None:
-    """Whatever it has in it, and the same database under another name is welcome."""
     url = postgres_server.new_database()
     try:
         elsewhere = await database.connect(url)
@@ -302,7 +435,7 @@ async def test_another_database_is_refused(
 
 
 @in_a_database
-async def test_a_connection_of_the_other_world_is_refused(world: World, database: Database) -> None:
+async def test_a_connection_of_the_other_side_is_refused(world: World, database: Database) -> None:
     lock = world.client.lock("a")
     if world.is_async:
         with database.admin() as blocking, pytest.raises(TypeError, match="would stop the event"):
@@ -314,7 +447,9 @@ async def test_a_connection_of_the_other_world_is_refused(world: World, database
 
 
 @in_a_database
-async def test_what_is_no_connection_and_what_would_wait(world: World, database: Database) -> None:
+async def test_what_is_no_connection_and_what_would_wait_is_refused(
+    world: World, database: Database
+) -> None:
     get, lock = world.get, world.client.lock("a")
     with pytest.raises(
         TypeError, match=r"within= is a builtins\.str: give the connection of psycopg"
@@ -344,9 +479,7 @@ async def test_no_other_store_can_join_a_transaction(world: World, scheme: str) 
 
 
 def test_the_page_shows_what_works(postgres_url: str) -> None:
-    """The example of `docs/postgres.md`, as it stands there, but for the database's address."""
-    page = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text()
-    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [example] = blocks("postgres.md")
     address = "postgresql://app@db.example.org/shop"
     assert address in example
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -364,87 +497,6 @@ def test_the_page_shows_what_works(postgres_url: str) -> None:
             connection.execute("SELECT dibs.guard('order:42', 1)")
     with dibs.sync.connect(postgres_url) as others:
         assert not others.lock("order:42").locked()
-
-
-@in_a_database
-async def test_what_is_asked_for_is_what_others_see(world: World, database: Database) -> None:
-    connection = await database.connect()
-    lock = world.client.lock("a", ttl="1m", label="packer")
-    await database.acquire(lock, within=connection, note="why")
-    await world.get(connection.commit())
-    [holder] = (await world.get(lock.status())).holders
-    assert (holder.note, holder.owner.rpartition("/")[2]) == ("why", "packer")
-    assert 59 < holder.expires_in <= 60
-
-
-@in_a_database
-async def test_done_again_after_a_rollback_it_is_no_nested_acquire(
-    world: World, database: Database
-) -> None:
-    lock = world.client.lock("a")
-    connection = await database.connect()
-    first = await database.acquire(lock, within=connection)
-    await world.get(connection.rollback())
-    again = await database.acquire(lock, within=connection)
-    assert (first.lost, again.lost) == (True, False)
-    await world.get(connection.rollback())
-    assert await database.acquire(lock, wait=0)
-
-
-@in_a_database
-async def test_entering_it_asks_whether_it_was_committed(world: World, database: Database) -> None:
-    connection = await database.connect()
-    rolled_back = await database.acquire(world.client.lock("a"), within=connection)
-    await world.get(connection.rollback())
-    with pytest.raises(LeaseLost, match="did not commit"):
-        await world.enter(rolled_back)
-    open_still = await database.acquire(world.client.lock("b"), within=connection)
-    with pytest.raises(NotHeld, match="put the `with` behind it"):
-        await world.enter(open_still)
-    await world.get(connection.commit())
-    await world.enter(open_still)
-    await world.leave(open_still)
-    assert await database.is_free("b")
-
-
-@in_a_database
-async def test_also_one_that_is_not_renewed_hears_of_a_rollback(
-    world: World, database: Database
-) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a", auto_renew=False), within=connection)
-    await world.get(connection.rollback())
-    world.clock.advance(11)
-    assert (lease.lost, lease.remaining) == (True, 0)
-
-
-@in_a_database
-async def test_a_busy_key_is_told_in_time_for_short_leases(
-    world: World, database: Database
-) -> None:
-    connection = await database.connect()
-    await database.acquire(database.another().lock("a", ttl="1m"), within=connection)
-    client = world.module.connect(database.url)
-    for ttl in ("2s", "3s", "30s"):
-        with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
-            await world.get(client.lock("a", ttl=ttl).acquire(wait=0))
-    await world.get(client.close())
-
-
-@in_a_database
-async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
-    world: World, database: Database
-) -> None:
-    """Such a transaction can't see who of them is alive."""
-    semaphore = world.client.semaphore("s", 2)
-    await database.acquire(semaphore)
-    others = database.another()
-    waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
-    assert isinstance(others.session.store.blocking_connection().apply([waiter], 10)[0], Queued)
-    connection = await database.connect()
-    await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
-    with pytest.raises(BackendUnavailable, match="READ COMMITTED"):
-        await database.acquire(database.another().semaphore("s", 2), within=connection)
 
 
 @pytest.mark.slow

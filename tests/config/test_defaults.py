@@ -13,8 +13,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import ImplicitStoreWarning, NotConfigured, client
-from dibs.client import default_is_named, default_session, session_named
-from tests.config.conftest import Write
+from dibs.client import default_session, session_named
 from tests.runtime.scripts import run_script
 
 
@@ -33,19 +32,49 @@ def url_in_use() -> str:
     return default_session().url
 
 
-def test_the_implicit_store_warns_once_and_lies_in_the_users_state(home: Path) -> None:
-    with pytest.warns(
-        ImplicitStoreWarning, match="only excludes your own processes on this host"
-    ) as warned:
+# -- no store is named ------------------------------------------------------------------------------
+
+
+def line_of(warned: pytest.WarningsRecorder) -> str:
+    """The line that the warning points at."""
+    (warning,) = warned
+    assert warning.filename == __file__
+    return Path(__file__).read_text("utf-8").splitlines()[warning.lineno - 1].strip()
+
+
+def test_the_implicit_store_warns_once_and_is_in_the_users_home(home: Path) -> None:
+    with pytest.warns(ImplicitStoreWarning, match="only excludes your own processes on") as warned:
         with dibs.sync.Lock("a"):
             pass
-    assert len(warned) == 1
-    assert warned[0].filename == __file__, "it points to whoever named no store"
+    assert line_of(warned) == 'with dibs.sync.Lock("a"):'
     assert any(path.suffix == ".db" for path in home.rglob("*"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with dibs.sync.Lock("b"):
             pass
+
+
+async def test_the_warning_points_at_the_line_that_named_no_store(home: Path) -> None:
+    @dibs.Lock.wraps("a")
+    async def work() -> None: ...
+
+    with pytest.warns(ImplicitStoreWarning) as warned:
+        async with dibs.Lock("a"):
+            pass
+    assert line_of(warned) == 'async with dibs.Lock("a"):'
+    (session,) = client._by_settings.values()
+    for connect in (dibs.connect, dibs.sync.connect):
+        client._by_settings.clear()
+        with pytest.warns(ImplicitStoreWarning) as warned:
+            connect()
+        assert line_of(warned) == "connect()"
+    client._by_settings.clear()
+    with pytest.warns(ImplicitStoreWarning) as warned:
+        await work()
+    assert line_of(warned) == "await work()"
+    await dibs.Client(session).close()
+    await dibs.connect().close()
+    await dibs.Client(default_session()).session.close_loop()
 
 
 def test_home_in_the_environment_changes_nothing(tmp_path: Path) -> None:
@@ -64,23 +93,23 @@ print(implicit_url())
     assert str(tmp_path) not in lines[0]
 
 
-def test_in_kubernetes_it_is_an_error_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    with pytest.raises(
-        NotConfigured, match=r"only excludes processes in this pod\. Set DIBS_URL .* kubernetes://"
-    ):
-        dibs.sync.Lock("a").acquire()
-    assert not list(home.iterdir())
-
-
-def test_where_a_cluster_is_required_it_is_an_error_instead(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "KUBERNETES_SERVICE_HOST",
+            "10.0.0.1",
+            r"only excludes processes in this pod\. Set DIBS_URL .* kubernetes://",
+        ),
+        ("DIBS_REQUIRE", "cluster", "DIBS_REQUIRE=cluster"),
+        ("DIBS_REQUIRE", "clusterr", "the only allowed value is cluster"),
+    ],
+)
+def test_in_a_cluster_it_is_an_error_instead(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
 ) -> None:
-    monkeypatch.setenv("DIBS_REQUIRE", "cluster")
-    with pytest.raises(NotConfigured, match="DIBS_REQUIRE=cluster"):
-        dibs.sync.Lock("a").acquire()
-    monkeypatch.setenv("DIBS_REQUIRE", "clusterr")
-    with pytest.raises(NotConfigured, match="the only allowed value is cluster"):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(NotConfigured, match=told):
         dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
@@ -89,66 +118,11 @@ def test_where_a_cluster_is_required_it_is_an_error_instead(
 def test_where_a_cluster_is_required_a_store_for_one_host_is_refused(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with `require={"cluster"}`."""
     monkeypatch.setenv("DIBS_REQUIRE", "cluster")
     monkeypatch.setenv("DIBS_URL", f"{scheme}:///{tmp_path / 'leases.db'}")
     with pytest.raises(dibs.MissingCapability, match="DIBS_REQUIRE=cluster"):
         dibs.sync.Lock("a").acquire()
     assert not list(tmp_path.iterdir())
-
-
-async def test_the_url_in_the_environment_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"memory://{uuid4()}"
-    monkeypatch.setenv("DIBS_URL", url)
-    async with dibs.Lock("a"):
-        assert await dibs.connect(url).lock("a").locked()
-
-
-def test_set_default_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_URL", "memory://environment")
-    client = memory()
-    dibs.set_default(client)
-    assert url_in_use() == client.url
-    dibs.set_default("memory://by-url")
-    assert url_in_use() == "memory://by-url"
-    dibs.sync.connect("memory://by-connect", default=True)
-    assert url_in_use() == "memory://by-connect"
-    dibs.set_default(None)
-    assert url_in_use() == "memory://environment"
-
-
-def test_a_primitive_that_was_made_before_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = dibs.sync.Lock("a")
-    for _ in range(2):
-        client = memory()
-        dibs.set_default(client)
-        with lock:
-            assert client.lock("a").locked()
-
-
-def test_overrides_nest_also_of_the_same_client() -> None:
-    one, two = memory(), memory()
-    dibs.set_default("memory://default")
-    with dibs.override(one):
-        with dibs.override(two):
-            with dibs.override(one):
-                assert url_in_use() == one.url
-            assert url_in_use() == two.url
-        assert url_in_use() == one.url
-    assert url_in_use() == "memory://default"
-
-
-def test_an_override_holds_in_every_thread_and_ends_with_an_exception() -> None:
-    client = memory()
-    dibs.set_default("memory://default")
-    found: list[str] = []
-    with pytest.raises(ZeroDivisionError), dibs.override(client):
-        thread = threading.Thread(target=lambda: found.append(url_in_use()))
-        thread.start()
-        thread.join()
-        raise ZeroDivisionError
-    assert found == [client.url]
-    assert url_in_use() == "memory://default"
 
 
 def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
@@ -171,15 +145,30 @@ def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "mongodb://x", "://", "memory:x", "memory://a?b"])
-def test_a_url_that_nobody_serves_is_told(url: str) -> None:
+def test_a_url_of_no_store_is_an_error(url: str) -> None:
     with pytest.raises(NotConfigured):
         dibs.connect(url)
 
 
-# -- the default store of a client, while that is open --------------------------------------------------
+# -- the default store ------------------------------------------------------------------------------
 
 
-def test_what_was_the_default_before_a_client_is_it_again_after() -> None:
+def test_set_default_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_URL", "memory://environment")
+    lock, by_hand = dibs.sync.Lock("a"), memory()
+    dibs.set_default(by_hand)
+    assert url_in_use() == by_hand.url
+    with lock:
+        assert by_hand.lock("a").locked(), "though it was made before"
+    dibs.set_default("memory://by-url")
+    assert url_in_use() == "memory://by-url"
+    dibs.sync.connect("memory://by-connect", default=True)
+    assert url_in_use() == "memory://by-connect"
+    dibs.set_default(None)
+    assert url_in_use() == "memory://environment"
+
+
+def test_closing_a_default_client_restores_the_one_before() -> None:
     sync = dibs.sync
     dibs.set_default("memory://before")
     with sync.connect("memory://outer", default=True) as outer:
@@ -205,7 +194,7 @@ def test_of_two_that_overlap_either_may_end_first() -> None:
     assert url_in_use() == "memory://before", "and not the first, which is closed"
 
 
-def test_what_is_said_meanwhile_stays() -> None:
+def test_a_default_that_is_set_meanwhile_stays() -> None:
     dibs.set_default("memory://before")
     with dibs.sync.connect("memory://a", default=True) as client:
         dibs.set_default("memory://said")
@@ -237,18 +226,19 @@ def test_settings_that_change_are_followed_the_timeouts_too(
     assert default_session() is second
 
 
-def test_whether_somebody_named_it(monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
-    assert not default_is_named()
-    write('ttl = "20s"')
-    assert not default_is_named()
-    write('url = "memory://file"')
-    assert default_is_named()
-    monkeypatch.delenv("DIBS_CONFIG")
-    with memory() as client, dibs.override(client):
-        assert default_is_named()
-    with dibs.sync.connect("memory://", default=True):
-        assert default_is_named()
-    assert not default_is_named()
+# -- override ---------------------------------------------------------------------------------------
+
+
+def test_overrides_nest_also_of_the_same_client() -> None:
+    one, two = memory(), memory()
+    dibs.set_default("memory://default")
+    with dibs.override(one):
+        with dibs.override(two):
+            with dibs.override(one):
+                assert url_in_use() == one.url
+            assert url_in_use() == two.url
+        assert url_in_use() == one.url
+    assert url_in_use() == "memory://default"
 
 
 def test_a_named_store_is_overridden_alone() -> None:
@@ -312,26 +302,30 @@ def test_two_threads_at_once_have_each_their_own() -> None:
     assert seen == [True, True]
 
 
-def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
+def test_an_override_holds_in_every_thread_and_ends_with_an_exception() -> None:
+    double = memory()
+    dibs.set_default("memory://default")
+    found: list[str] = []
+    with pytest.raises(ZeroDivisionError), dibs.override(double):
+        thread = threading.Thread(target=lambda: found.append(url_in_use()))
+        thread.start()
+        thread.join()
+        raise ZeroDivisionError
+    assert found == [double.url]
+    assert url_in_use() == "memory://default"
+
+
+def test_overrides_may_end_in_any_order_and_in_other_contexts() -> None:
     """A fixture's two halves may run in contexts of their own."""
     dibs.set_default("memory://default")
     inside, other = contextvars.copy_context(), contextvars.copy_context()
-    override = dibs.override(memory())
-    inside.run(override.__enter__)
+    first, second = dibs.override(memory()), dibs.override(two := memory())
+    inside.run(first.__enter__)
+    inside.run(second.__enter__)
     copied = inside.copy()
-    other.run(override.__exit__, None, None, None)
+    other.run(first.__exit__, None, None, None)
+    assert inside.run(url_in_use) == two.url
+    other.run(second.__exit__, None, None, None)
     for context in (inside, copied, other):
         assert context.run(url_in_use) == "memory://default"
     assert not client._overrides
-
-
-def test_they_may_end_in_any_order() -> None:
-    one, two = memory(), memory()
-    dibs.set_default("memory://default")
-    first, second = dibs.override(one), dibs.override(two)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert url_in_use() == two.url
-    second.__exit__(None, None, None)
-    assert url_in_use() == "memory://default"

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import LockConfig, MissingCapability, NotConfigured, TaskLockConfig
+from dibs import LeaseLost, LockConfig, MissingCapability, NotConfigured, TaskLockConfig
 from dibs.testing import steal
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
@@ -26,10 +25,6 @@ def url() -> str:
 @pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
 def module(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def url_of(lock: Any) -> str:
-    return str(lock._client.session.url)
 
 
 @pytest.fixture
@@ -49,17 +44,9 @@ async def test_both_sides_see_the_same_store(url: str) -> None:
             assert same.url == url
             assert (await same.status("a")).last_token == lease.token
         assert not lease.lost, "closing that client leaves the store open"
-
-
-def test_a_primitive_may_be_made_before_its_store_is_named(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = dibs.sync.Lock("a", client="reports", require={"process"})
-    with pytest.raises(NotConfigured, match="no store is named 'reports' here"):
-        lock.acquire()
-    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
-    with lock:
-        assert url_of(lock) == url
+    demanding = dibs.Lock("a", client="reports", require="durable")
+    with pytest.raises(MissingCapability, match="can't promise durable"):
+        await demanding.acquire()
 
 
 def test_every_primitive_takes_a_name(reports: Any) -> None:
@@ -92,51 +79,15 @@ def test_every_primitive_takes_a_name(reports: Any) -> None:
     assert started() == reports.status("started", "tasklock").last_token
 
 
-async def test_a_wrapped_coroutine_function_takes_a_name(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @dibs.Lock.wraps("wrapped", client="reports")
-    async def wrapped() -> int:
-        return dibs.current_lease().token
-
-    with pytest.raises(NotConfigured):
-        await wrapped()
-    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
-    assert await wrapped() == (await dibs.Lock("wrapped", client="reports").status()).last_token
-
-
-@pytest.mark.usefixtures("reports")
-def test_the_test_helpers_find_a_named_store() -> None:
-    lock = dibs.sync.Lock("a", client="reports")
-    lease = lock.acquire()
-    assert steal(lock) > lease.token
-    with pytest.raises(dibs.LeaseLost):
+def test_helpers_and_allof_find_a_named_store(reports: Any) -> None:
+    sync = dibs.sync
+    one, two = sync.Lock("a", client="reports"), sync.Lock("b", client="reports")
+    with sync.AllOf(one, two, reports.lock("c")) as leases:
+        assert all(reports.lock(name).locked() for name in "abc")
+    lease = one.acquire()
+    assert steal(one) > lease.token > leases.tokens[0]
+    with pytest.raises(LeaseLost):
         lease.ensure()
-
-
-@pytest.mark.usefixtures("reports")
-def test_one_lock_in_several_loops_and_threads() -> None:
-    lock, blocking = (module.Lock("a", client="reports") for module in (dibs, dibs.sync))
-    tokens: list[int] = []
-
-    async def cycles() -> None:
-        for _ in range(5):
-            async with lock as lease:
-                tokens.append(lease.token)
-
-    def cycles_of_a_thread() -> None:
-        for _ in range(5):
-            with blocking as lease:
-                tokens.append(lease.token)
-
-    targets = [lambda: asyncio.run(cycles()), cycles_of_a_thread] * 3
-    threads = [threading.Thread(target=target) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(tokens)) == 30
-    assert tokens == sorted(tokens)
 
 
 # -- named by settings ----------------------------------------------------------------------------------
@@ -161,15 +112,7 @@ def test_settings_name_stores_that_connect_by_themselves(
     assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
 
 
-def test_a_timeout_that_changes_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
-    first = dibs.sync.Client.named("reports").session
-    monkeypatch.setenv("DIBS_STORES__REPORTS__CALL_TIMEOUT", "3s")
-    second = dibs.sync.Client.named("reports").session
-    assert (first.thread_runtime().call_timeout, second.thread_runtime().call_timeout) == (10, 3)
-
-
-def test_a_wrong_url_in_settings_tells_where_it_stands(
+def test_a_wrong_url_in_settings_names_its_place(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write('[stores.reports]\nurl = "mongodb://h"')
@@ -202,13 +145,13 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
     assert lines == ["None", "True"]
 
 
-# -- what is told ---------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_name_is_told_with_the_known_ones(
-    write: Write, monkeypatch: pytest.MonkeyPatch
+async def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
+    write: Write, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    lock = dibs.Lock("a", client="reports")
+    lock = dibs.Lock("a", client="reports", require={"process"})
     how = (
         "Name one with DIBS_STORES__REPORTS__URL, or with [stores.reports] url in the file that "
         "DIBS_CONFIG names"
@@ -222,21 +165,25 @@ async def test_an_unknown_name_is_told_with_the_known_ones(
         await lock.acquire()
     known = "there are 'audit', 'my_own'"
     assert str(error.value) == f"no store is named 'reports' here: {known}. {how}"
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
+    async with lock:
+        assert await dibs.connect(url).lock("a").locked()
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("redis://me:secret@h", r"'redis://me:\*\*\*@h' is a URL, and no name of a store"),
-        (
-            "default",
-            "'default' is not a store name. Primitives without client= use the default store",
-        ),
-        ("Reports", "a store's name is 'Reports': write it with a to z"),
-        ("", "a store's name is '': write it with a to z"),
-    ],
-)
-def test_what_is_no_name_is_told(module: Any, url: str, name: str, told: str) -> None:
+NOT_NAMES: list[tuple[Any, type[Exception], str]] = [
+    ("redis://me:secret@h", ValueError, r"'redis://me:\*\*\*@h' is a URL, and no name of a store"),
+    ("default", ValueError, "'default' is not a store name. Primitives without client= use the"),
+    ("Reports", ValueError, "a store's name is 'Reports': write it with a to z"),
+    ("", ValueError, "a store's name is '': write it with a to z"),
+    (3, TypeError, "give what connect.. returned, or the name|a store's name is .*: give a text"),
+    (b"reports", TypeError, "client= is of builtins.bytes: give what|name is .*: give a text"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "told"), NOT_NAMES)
+def test_what_is_no_name_is_refused(
+    module: Any, url: str, name: Any, kind: type[Exception], told: str
+) -> None:
     makers: list[Callable[[], Any]] = [
         lambda: module.Lock("a", client=name),
         lambda: module.RWLock("a", client=name),
@@ -245,33 +192,5 @@ def test_what_is_no_name_is_told(module: Any, url: str, name: str, told: str) ->
         lambda: module.override(dibs.connect(url), name=name),
     ]
     for make in makers:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(kind, match=told):
             make()
-
-
-@pytest.mark.parametrize("wrong", [3, b"reports", object()])
-def test_what_is_neither_client_nor_name_is_told(module: Any, wrong: Any) -> None:
-    told = "give what connect.. returned, or the name of a store"
-    with pytest.raises(TypeError, match=told):
-        module.Lock("a", client=wrong)
-    with pytest.raises(TypeError, match=told):
-        module.Lock.wraps("a", client=wrong)(lambda: None)
-    with pytest.raises(TypeError, match=r"a store's name is .*: give a text"):
-        module.Client.named(wrong)
-
-
-@pytest.mark.usefixtures("reports")
-def test_what_a_named_store_can_not_promise_is_told_when_it_is_used() -> None:
-    lock = dibs.sync.Lock("a", client="reports", require="durable")
-    with pytest.raises(MissingCapability, match="can't promise durable"):
-        lock.acquire()
-
-
-def test_all_of_several_go_to_the_named_store(reports: Any) -> None:
-    sync = dibs.sync
-    one, two = sync.Lock("a", client="reports"), sync.Lock("b", client="reports")
-    with sync.AllOf(one, two):
-        assert reports.lock("a").locked()
-        assert reports.lock("b").locked()
-        with sync.AllOf(reports.lock("c"), sync.Lock("d", client="reports")):
-            assert two.locked()

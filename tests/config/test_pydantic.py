@@ -13,6 +13,7 @@ from pydantic_settings import (
 )
 
 import dibs
+import dibs.sync
 from dibs import LeaderConfig, LockConfig, TaskLockConfig
 
 NIGHTLY = TaskLockConfig(min_hold="1m", max_hold="10m")
@@ -44,16 +45,9 @@ def in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_set_is_the_programs_own() -> None:
-    shop = Shop()
-    assert (shop.cart, shop.leader, shop.nightly) == (
-        LockConfig(ttl=10),
-        LeaderConfig(),
-        NIGHTLY,
-    )
-
-
 def test_from_variables_and_from_toml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shop = Shop()
+    assert (shop.cart, shop.leader, shop.nightly) == (LockConfig(ttl=10), LeaderConfig(), NIGHTLY)
     (tmp_path / "shop.toml").write_text(
         '[cart]\nttl = "1m"\nwait = 3\n[nightly]\nmin_hold = 5\nmax_hold = "1h"\n'
         '[orders.large]\nttl = "5m"\n'
@@ -62,16 +56,15 @@ def test_from_variables_and_from_toml(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("SHOP_CART__PRIORITY", "7")
     monkeypatch.setenv("SHOP_CART__AUTO_RENEW", "off")
     monkeypatch.setenv("SHOP_LEADER__RETRY", "1s")
-    monkeypatch.setenv("DIBS_TTL", "99s")  # not for who has a config
+    monkeypatch.setenv("DIBS_TTL", "99s")  # not for a config
     shop = Shop()
     assert shop.cart == LockConfig(ttl=120, wait=3, priority=7, auto_renew=False)
     assert shop.leader == LeaderConfig(retry=1)
     assert shop.nightly == TaskLockConfig(min_hold=5, max_hold=3600)
     assert shop.orders["large"] == LockConfig(ttl=300)
-    client = dibs.connect("memory://")
-    assert dibs.Lock.from_config("cart", shop.cart, client=client).config.ttl == 120
-    assert dibs.TaskLock.from_config("nightly", shop.nightly, client=client).max_hold == 3600
-    assert dibs.LeaderElection.from_config("main", shop.leader, client=client).retry == 1
+    assert dibs.Lock.from_config("cart", shop.cart).config.ttl == 120
+    assert dibs.TaskLock.from_config("nightly", shop.nightly).max_hold == 3600
+    assert dibs.LeaderElection.from_config("main", shop.leader).retry == 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ def test_from_variables_and_from_toml(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ("LEADER__RETRY", "20s", "leader", "retry is 20 s, and a leader steps down"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_an_error_names_its_place(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, where: str, told: str
 ) -> None:
     monkeypatch.setenv(f"SHOP_{variable}", value)
@@ -98,7 +91,6 @@ def test_what_is_wrong_is_told_with_its_place(
 
 
 def test_a_plain_mapping_makes_a_config() -> None:
-    """As of YAML, JSON, or a vault."""
     found: dict[str, Any] = {"ttl": "2m", "wait": None, "auto_renew": False}
     assert LockConfig(**found) == LockConfig(ttl=120, auto_renew=False)
     misspelt: dict[str, Any] = {"tll": 3}

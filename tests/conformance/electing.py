@@ -1,4 +1,4 @@
-"""`LeaderElection` over the store, in both worlds."""
+"""`LeaderElection` over the store, for asyncio and threads."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.errors import AcquireTimeout, LeaseLost, NotHeld
+from dibs.errors import AcquireTimeout, NotHeld
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.users import Users, now, using, within
 from dibs.testing.conformance.world import PATIENCE, World
@@ -90,46 +90,6 @@ class LeaderClients(Suite):
         thread.join()
         return found[0]
 
-    @needing("manual")
-    @using
-    async def test_a_leader_goes_on_for_as_long_as_it_renews(
-        self, world: World, users: Users
-    ) -> None:
-        leader, other = self.leader(world, users), self.leader(world, users)
-
-        async def lead(term: Any) -> None:
-            for _ in range(10):
-                world.pass_time(7)
-                term.ensure()
-            assert (await now(other.who())).token == term.token
-
-        await within(world, leader, lead)
-
-    @case
-    @using
-    async def test_a_revoked_leader_stops_and_another_is_elected(
-        self, world: World, users: Users
-    ) -> None:
-        leader, other = self.leader(world, users), self.leader(world, users)
-        tokens: list[int] = []
-
-        async def lead(term: Any) -> None:
-            tokens.append(term.token)
-            count = await now(other.revoke(reason="upgrade"))
-            assert count == 1
-            await now(term.renew())
-
-        with pytest.raises(LeaseLost) as loss:
-            await within(world, leader, lead)
-        assert loss.value.reason == "revoked"
-        assert not leader.is_leader()
-
-        async def succeed(term: Any) -> None:
-            tokens.append(term.token)
-
-        await within(world, other, succeed)
-        assert tokens == sorted(set(tokens))
-
 
 async def happens(world: World, what: Callable[[], object]) -> None:
     """Wait for something to happen in the background."""
@@ -185,19 +145,6 @@ class TaskClients(Suite):
             world.pass_time(2.5)
         world.pass_time(1.5)
         await now((await now(mine.acquire())).release())
-
-    @needing("manual")
-    @using
-    async def test_a_task_longer_than_min_hold_leaves_it_free(
-        self, world: World, users: Users
-    ) -> None:
-        mine, theirs = self.task(world, users), self.task(world, users)
-        first = await now(theirs.acquire())
-        world.pass_time(11)
-        assert await now(first.release()) is True
-        second = await now(mine.acquire())
-        assert second.token > first.token
-        await now(second.release())
 
     @case
     @using

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dibs.core.names import fingerprint, wait_key
-from dibs.errors import AcquireTimeout, Deadlock, LeaseLost, Reentrant
+from dibs.errors import AcquireTimeout, Deadlock
 from dibs.testing.conformance.suite import Suite, case, needing
-from dibs.testing.conformance.users import Users, call, now, using, within
+from dibs.testing.conformance.users import Users, call, now, using
 from dibs.testing.conformance.world import PATIENCE, World
 
 
@@ -34,48 +34,6 @@ class NestingClients(Suite):
         later = await now(theirs.acquire(wait=0))
         assert later.token > lease.token
         await now(later.release())
-
-    @case
-    @using
-    async def test_a_reentrant_lock_is_lost_for_all_its_leases(
-        self, world: World, users: Users
-    ) -> None:
-        mine, others = users.lock(users.client(), reentrant=True), users.client()
-        reached: list[str] = []
-
-        async def inside(outer: Any) -> None:
-            with pytest.raises(LeaseLost, match="enough"):
-                await within(world, mine, revoke)
-            assert outer.lost
-            reached.append("between the blocks")
-
-        async def revoke(inner: Any) -> None:
-            await now(others.revoke(users.name, reason="enough", now=True))
-            await now(inner.renew())
-
-        with pytest.raises(LeaseLost, match="enough"):
-            await within(world, mine, inside)
-        assert reached
-        await now((await now(mine.acquire(wait=0))).release())
-
-    @case
-    @using
-    async def test_a_reentrant_rwlock_is_read_or_written_again(
-        self, world: World, users: Users
-    ) -> None:
-        options = {"ttl": 30 * world.second, "reentrant": True}
-        mine, theirs = (users.client().rwlock(users.name, **options) for _ in range(2))
-        readers = [await now(mine.read().acquire()) for _ in range(2)]
-        assert await now(theirs.write().try_acquire()) is None
-        with pytest.raises(Reentrant):
-            await now(mine.write().acquire())
-        for lease in readers:
-            await now(lease.release())
-        writers = [await now(mine.write().acquire()) for _ in range(2)]
-        await now(writers[0].release())
-        assert await now(theirs.read().try_acquire()) is None
-        await now(writers[1].release())
-        await now((await now(theirs.write().acquire())).release())
 
     @case
     @using

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.errors import AcquireTimeout, Deadlock, LeaseLost, Reentrant
+from dibs.errors import AcquireTimeout, Deadlock, LeaseLost
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.users import Users, call, now, using, within
 from dibs.testing.conformance.world import World
@@ -86,26 +86,6 @@ class ReaderClients(Suite):
 
     @case
     @using
-    async def test_a_reader_that_waits_goes_before_later_writers(
-        self, world: World, users: Users
-    ) -> None:
-        mine, theirs = rwlock(users), rwlock(users, blocking=True)
-        writer = await call(world, theirs.write().acquire)
-        later: list[Any] = []
-
-        def try_to_pass() -> None:
-            writer.release()
-            later.append(rwlock(users, blocking=True).write().try_acquire())
-
-        passing = users.when_queued(try_to_pass, kind="rwlock")
-        reader = await now(mine.read().acquire(wait=None))
-        assert reader.token > writer.token
-        await call(world, passing.join)
-        assert later == [None]
-        await now(reader.release())
-
-    @case
-    @using
     async def test_an_upgrade_is_a_new_grant_and_a_downgrade_is_none(
         self, world: World, users: Users
     ) -> None:
@@ -123,22 +103,6 @@ class ReaderClients(Suite):
             await now(reader.release())
         assert await now(lease.release()) is True
         assert not await now(theirs.locked())
-
-    @case
-    @using
-    async def test_a_try_to_upgrade_names_the_other_readers(
-        self, world: World, users: Users
-    ) -> None:
-        mine, theirs = rwlock(users), rwlock(users, label="reader")
-        lease, other = await now(mine.read().acquire()), await now(theirs.read().acquire())
-        with pytest.raises(AcquireTimeout, match="/reader") as refusal:
-            await now(lease.upgrade(wait=0))
-        assert [holder.token for holder in refusal.value.holders] == [other.token]
-        assert (lease.mode, lease.lost) == ("read", False)
-        await now(other.release())
-        await now(lease.upgrade(wait=0))
-        assert lease.token > other.token
-        await now(lease.release())
 
     @case
     @using
@@ -164,21 +128,6 @@ class ReaderClients(Suite):
 
     @case
     @using
-    async def test_an_upgrade_in_vain_leaves_the_reader_as_it_was(
-        self, world: World, users: Users
-    ) -> None:
-        mine, theirs = rwlock(users), rwlock(users)
-        lease, other = await now(mine.read().acquire()), await now(theirs.read().acquire())
-        with passing(world), pytest.raises(AcquireTimeout, match="gave up upgrading after"):
-            await now(lease.upgrade(wait=0.3 * world.second))
-        status = await now(mine.status())
-        assert (status.waiting, [holder.units for holder in status.holders]) == (0, [1, 1])
-        third = await now(rwlock(users).read().try_acquire())
-        for each in (lease, other, third):
-            assert await now(each.release()) is True
-
-    @case
-    @using
     async def test_two_upgrades_that_would_wait_for_each_other(
         self, world: World, users: Users
     ) -> None:
@@ -200,18 +149,6 @@ class ReaderClients(Suite):
         assert other.mode == "write"
         assert await now(mine.read().try_acquire()) is None
         await call(world, other.release)
-
-    @case
-    @using
-    async def test_nobody_waits_for_itself(self, world: World, users: Users) -> None:
-        lock = rwlock(users)
-        for held in (lock.read(), lock.write()):
-            lease = await now(held.acquire())
-            for wanted in (lock.read(), lock.write()):
-                with pytest.raises(Reentrant):
-                    await now(wanted.acquire())
-                assert await now(wanted.try_acquire()) is None
-            await now(lease.release())
 
     @case
     @using

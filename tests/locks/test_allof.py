@@ -12,6 +12,7 @@ import dibs.sync
 from dibs import (
     AcquireTimeout,
     AllOf,
+    CapacityWarning,
     Client,
     Forbidden,
     LeaseLost,
@@ -237,7 +238,7 @@ async def test_it_waits_for_one_key_at_a_time_and_holds_those_before(w: World) -
 
 
 @in_both_worlds
-async def test_after_its_time_it_says_who_is_in_the_way_and_keeps_nothing(w: World) -> None:
+async def test_a_time_out_names_who_is_in_the_way_and_keeps_nothing(w: World) -> None:
     """The time is for all of them together."""
     c, others = w.client, w.another()
     first = await w.get(others.lock("a").acquire())
@@ -570,3 +571,13 @@ async def test_all_must_be_of_one_client_and_promise_what_each_requires(w: World
     with dibs.override(other), pytest.raises(ValueError, match="are not all of one client"):
         await w.get(with_default.acquire())
     assert await free(w, c.lock("a")) == [True], "refused before anything is acquired"
+
+
+@in_both_worlds
+async def test_another_capacity_is_warned_of(w: World) -> None:
+    c = w.client
+    held = await w.get(w.another().semaphore("s", 4).acquire(units=4))
+    both = w.module.AllOf(c.lock("a"), c.semaphore("s", 2))
+    with pytest.warns(CapacityWarning, match="slot 3 is held"):
+        assert await w.get(both.try_acquire()) is None
+    await w.get(held.release())

@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-
 STRIDES = [101, pytest.param(17, marks=pytest.mark.long)]
 """One in so many bytecodes; there are many more of them than in an acquire of one."""
 

@@ -44,6 +44,19 @@ async def test_it_leads_in_the_background_and_steps_down_on_leaving(w: World) ->
 
 
 @in_both_worlds
+async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
+    diary = Diary()
+    campaign = w.client.leader_election("main", **diary.of("a")).campaign()
+    await w.enter(campaign)
+    assert await w.get(campaign.wait()) is True
+    term = campaign.term
+    await w.enter(term)
+    await w.leave(term)
+    await w.leave(campaign)
+    assert diary.told == ["a starts", "a stops"]
+
+
+@in_both_worlds
 async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
     leader = w.client.leader_election("main")
@@ -104,7 +117,7 @@ async def test_a_stop_ends_all_waits(w: World) -> None:
 
 
 @in_both_worlds
-async def test_it_is_elected_again_after_a_loss_and_nobody_misses_that(w: World) -> None:
+async def test_it_is_elected_again_after_a_loss_and_waiters_notice(w: World) -> None:
     """The store is away past the deadline while nothing here has a turn; then it is back.
 
     A waiter that compared what it was told, instead of asking, would wait for ever: to it nothing changed.
@@ -129,7 +142,7 @@ async def test_it_is_elected_again_after_a_loss_and_nobody_misses_that(w: World)
 
 
 @in_both_worlds
-async def test_it_goes_on_through_an_outage_and_tells_what_is_wrong(w: World) -> None:
+async def test_it_goes_on_through_an_outage_and_shows_its_error(w: World) -> None:
     store, client = site(w, connect_timeout=0)
     campaign = client.leader_election("main").campaign()
     assert campaign.error is None
@@ -303,7 +316,7 @@ async def test_a_guarded_block_is_for_the_leader_only(w: World) -> None:
 
 
 @in_both_worlds
-async def test_leaving_a_guarded_block_tells_of_the_terms_end(w: World) -> None:
+async def test_leaving_a_guarded_block_raises_the_terms_end(w: World) -> None:
     campaign = w.client.leader_election("main").campaign()
     await w.enter(campaign)
     await w.get(campaign.wait())

@@ -285,7 +285,8 @@ async def test_a_chain_is_no_circle(w: World) -> None:
     for _ in range(60):
         w.clock.advance(0.5)
         await pause(w)
-    assert not any(each.done for each in (*crossers, upgrading))
+    assert not any(each.done for each in crossers)
+    assert not upgrading.done
     listed = one.list()
     found = [each async for each in listed] if w.is_async else list(listed)
     kinds = {each.key.partition(b":")[0] for each in found}
@@ -497,7 +498,7 @@ def holder(units: int = 1, state: Any = "held") -> Hold:
     ],
 )
 def test_only_who_must_leave_is_in_the_way(
-    capacity: int, wanted: int, hold: Holder, counts: bool
+    capacity: int, wanted: int, hold: Hold, counts: bool
 ) -> None:
     status = Status(b"k", capacity, (hold,), (PLACE,), 1)
     assert bool(_in_the_way(status, Wait(b"k", wanted, "place"), is_ours=False)) is counts

@@ -176,7 +176,7 @@ async def test_a_bare_lease_cancels_nobody(client: Client, lose: Losing) -> None
             pytest.fail("entering a lost lease raises")
 
 
-async def test_a_body_that_swallows_the_cancellation_is_told_on_leaving(
+async def test_a_body_that_swallows_the_cancellation_gets_the_loss_on_leaving(
     client: Client, lose: Losing
 ) -> None:
     with pytest.raises(LeaseLost):
@@ -189,7 +189,7 @@ async def test_a_body_that_swallows_the_cancellation_is_told_on_leaving(
     assert cancelling() == 0
 
 
-async def test_a_body_that_swallowed_theirs_and_ours_is_told_all_the_same(
+async def test_a_body_that_swallows_two_cancellations_gets_the_loss_on_leaving(
     client: Client, lose: Losing
 ) -> None:
     entered = asyncio.Event()
@@ -410,7 +410,7 @@ class Suspended(SystemClock):
         return super().now() + self.ahead
 
 
-async def test_a_block_that_finds_the_loss_first_tells_others_who_wait_for_it() -> None:
+async def test_a_block_that_finds_the_loss_first_wakes_others_who_wait_for_it() -> None:
     clock = Suspended()
     store = store_for("memory://suspended", clock=clock)
     async with Client(StoreSession(store, clock=clock)) as client, asyncio.timeout(30):

@@ -26,7 +26,7 @@ async def queued(client: Client, name: str, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_time_out_tells_the_holder_and_who_is_ahead(
+async def test_a_time_out_names_the_holder_and_counts_who_is_ahead(
     client: Client, clock: ManualClock
 ) -> None:
     held = await client.lock("a", label="holder", ttl=300).acquire()
@@ -63,7 +63,7 @@ async def test_wait_takes_durations_of_every_kind(client: Client, clock: ManualC
     await held.release()
 
 
-async def test_a_waiter_whose_request_grew_too_large_is_told(client: Client) -> None:
+async def test_a_waiter_whose_request_grew_too_large_is_refused(client: Client) -> None:
     held = await client.semaphore("s", 3).acquire()
     task = asyncio.create_task(client.semaphore("s", 3).acquire(units=3))
     while not (await client.status("s", "semaphore")).waiting:
@@ -267,7 +267,7 @@ async def test_a_coroutine_function_is_awaited_in_the_waiters_own_task() -> None
     await (await task).release()
 
 
-async def test_a_grant_that_comes_while_it_is_told_is_not_missed() -> None:
+async def test_a_grant_that_comes_during_on_wait_is_not_missed() -> None:
     w = World("async")
     held = await w.client.lock("a").acquire()
 
@@ -328,6 +328,7 @@ async def test_a_waiter_that_gets_a_place_later_goes_on_with_its_wait() -> None:
     told: list[Waiting] = []
     task = asyncio.create_task(w.another(store).lock("a", ttl=600).acquire(on_wait=told.append))
     await until(w, lambda: len(told) == 1)
+    assert (told[0].position, told[0].waiting) == (None, 0)
     store.full = False
     w.clock.advance(0.6)  # it is sooner let in than told again
     await until_queued(w, "a", 1)

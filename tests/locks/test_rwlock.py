@@ -3,18 +3,25 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import dibs.sync
 from dibs import BackendUnavailable, Client, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, LeaseLost
 from dibs.model import MANY, Acquire, Command, Granted, Release, Resize
 from dibs.runtime.port import TimedReply
 from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
 from dibs.testing import ManualClock, expire, steal
 from tests.locks.waits import Beside, Holder, pause, until_queued
 from tests.locks.worlds import World, heal, in_both_worlds, site
 from tests.runtime.stores import TappedStore
+from tests.sampling import examples
 
 
 def failing(when: Callable[[Command], bool]) -> Callable[[Sequence[Command]], None]:
@@ -71,7 +78,7 @@ async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter(
 
 
 @in_both_worlds
-async def test_a_reader_that_wants_to_write_is_told_how(w: World) -> None:
+async def test_a_reader_that_wants_to_write_gets_advice(w: World) -> None:
     lock = w.client.rwlock("a")
     lease = await w.get(lock.read().acquire())
     with pytest.raises(Reentrant, match=r"upgrade\(\) the lease that is held"):
@@ -310,12 +317,13 @@ async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock
     lock = client.rwlock("a", ttl="3s", auto_renew=False)
     reader = await asyncio.create_task(client.rwlock("a").read().acquire())
     lease = await lock.read().acquire()
-    upgrade = asyncio.create_task(lease.upgrade())
+    began, upgrade = clock.now(), asyncio.create_task(lease.upgrade())
     while not upgrade.done():
         clock.advance(0.1)
         await asyncio.sleep(0)
     with pytest.raises(LeaseLost):
         await upgrade
+    assert clock.now() - began < 3, "it notices at the deadline"
     assert client.session.keeper.flush(5)
     assert (await lock.status()).waiting == 0
     await reader.release()
@@ -349,8 +357,9 @@ async def test_an_earlier_try_of_ones_own_is_no_other_reader() -> None:
                 await asyncio.sleep(0)
             upgrade.cancel()
             await asyncio.wait((upgrade,))
-            with pytest.raises(AcquireTimeout):
+            with pytest.raises(AcquireTimeout, match="gave up upgrading after"):
                 await lease.upgrade(wait=0.1)
+            assert not (await client.rwlock("a").status()).waiting
         await other.release()
         await lease.upgrade()
 
@@ -366,3 +375,126 @@ async def test_an_upgrader_that_died_is_in_nobodys_way_for_longer_than_its_lease
         await lease.upgrade()
     queued = [c for batch in store.batches for c in batch if isinstance(c, Acquire) and c.queue]
     assert {command.waiter_ttl for command in queued if command.units > 1} == {2.0}
+
+
+# -- in any order -------------------------------------------------------------------------------------
+
+
+people = st.integers(0, 3)
+
+
+class ReadersAndWriters(RuleBasedStateMachine):
+    """Four people, each with a client of its own, and a model of who is inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        store = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
+        self.clients: list[Any] = [
+            dibs.sync.Client(StoreSession(store, clock=self.clock)) for _ in range(4)
+        ]
+        self.locks = [client.rwlock("a", ttl="10s") for client in self.clients]
+        self.leases: dict[int, Any] = {}
+        self.readers: set[int] = set()
+        self.writer: int | None = None
+        self.last_token = 0
+
+    def granted(self, token: int) -> None:
+        assert token > self.last_token, "every grant has a token above all before it"
+        self.last_token = token
+
+    @rule(who=people)
+    def read(self, who: int) -> None:
+        free = who not in self.leases and self.writer is None
+        lease = self.locks[who].read().try_acquire()
+        assert (lease is not None) is free
+        if lease is not None:
+            self.granted(lease.token)
+            self.leases[who] = lease
+            self.readers.add(who)
+
+    @rule(who=people)
+    def write(self, who: int) -> None:
+        free = not self.readers and self.writer is None
+        lease = self.locks[who].write().try_acquire()
+        assert (lease is not None) is free
+        if lease is not None:
+            self.granted(lease.token)
+            self.leases[who] = lease
+            self.writer = who
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def upgrade(self, data: Any) -> None:
+        who = data.draw(st.sampled_from(sorted(self.leases)))
+        lease = self.leases[who]
+        if self.writer == who:
+            lease.upgrade()
+            return
+        if self.readers == {who}:
+            lease.upgrade(wait=0)
+            self.granted(lease.token)
+            self.readers, self.writer = set(), who
+        else:
+            with pytest.raises(AcquireTimeout) as refusal:
+                lease.upgrade(wait=0)
+            others = {self.leases[other].token for other in self.readers - {who}}
+            assert {holder.token for holder in refusal.value.holders} == others
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def downgrade(self, data: Any) -> None:
+        who = data.draw(st.sampled_from(sorted(self.leases)))
+        token = self.leases[who].token
+        self.leases[who].downgrade()
+        assert self.leases[who].token == token
+        if self.writer == who:
+            self.readers, self.writer = {who}, None
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def release(self, data: Any) -> None:
+        who = data.draw(st.sampled_from(sorted(self.leases)))
+        assert self.leases.pop(who).release() is True
+        self.readers.discard(who)
+        if self.writer == who:
+            self.writer = None
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def hand_on(self, data: Any) -> None:
+        """Detached and attached by a client, it is what it was."""
+        who = data.draw(st.sampled_from(sorted(self.leases)))
+        self.leases[who] = self.clients[who].attach(self.leases[who].detach())
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 9.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @invariant()
+    def all_agree(self) -> None:
+        modes = {who: lease.mode for who, lease in self.leases.items()}
+        expected = dict.fromkeys(self.readers, "read")
+        if self.writer is not None:
+            expected[self.writer] = "write"
+        assert modes == expected
+        assert not any(lease.lost for lease in self.leases.values())
+        status = self.locks[0].status()
+        assert {holder.token: holder.units for holder in status.holders} == {
+            lease.token: MANY if lease.mode == "write" else 1 for lease in self.leases.values()
+        }
+        assert self.locks[0].locked() is bool(self.leases)
+        assert self.locks[0].read().locked() is (self.writer is not None)
+
+    def teardown(self) -> None:
+        for lease in self.leases.values():
+            lease.release()
+        for client in self.clients:
+            client.close()
+
+
+TestReadersAndWriters = ReadersAndWriters.TestCase
+
+TestReadersAndWriters.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)

@@ -19,7 +19,7 @@ def lock_of(w: World, **options: Any) -> Any:
 
 
 @in_both_worlds
-async def test_an_overrun_is_told_at_its_end_and_hides_nothing(
+async def test_an_overrun_is_logged_at_its_end_and_hides_nothing(
     w: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     lock = lock_of(w)

@@ -137,6 +137,13 @@ async def test_partials_and_callable_objects_are_wrapped_as_what_they_call(
     assert await wrap(partial)("mon") == ("lock:report:mon", 2)
     assert await wrap(AsyncCallable())("tue") == ("lock:report:tue", 3)
     assert await wrap(AsyncCallable().__call__)(day="wed") == ("lock:report:wed", 3)
+
+    class Account:
+        @module.Lock.wraps("account:{number}", client=client)
+        async def add(self, number: int) -> str:
+            return str(current_lease().key.decode())
+
+    assert await Account().add(7) == "lock:account:7"
     plain = functools.partial(PlainCallable(), day="thu")
     assert await asyncio.to_thread(wrap(plain)) == "lock:report:thu"
 
@@ -155,10 +162,12 @@ def test_a_result_whose_body_has_not_run_is_refused(module: Any, client: Any) ->
     async def body() -> None:
         ran.append("the body")
 
-    made = numbers()
+    made, loop = numbers(), asyncio.new_event_loop()
+    future = loop.create_future()
     results: list[tuple[Callable[[], Any], str]] = [
         (lambda: body(), r"returned a coroutine.*`async def` itse"),  # noqa: PLW0108 -- hides it
         (lambda: made, "returned a generator, whose body would run with the l"),
+        (lambda: future, "returned a Future"),
         (lambda: later(), "returned a async_generator, whose body"),  # noqa: PLW0108
     ]
     for function, told in results:
@@ -166,6 +175,8 @@ def test_a_result_whose_body_has_not_run_is_refused(module: Any, client: Any) ->
             module.Lock.wraps("a", client=client)(function)()
     assert ran == []
     assert list(made) == [], "it was closed"
+    assert future.cancelled()
+    loop.close()
     assert not dibs.sync.connect(client.url).lock("a").locked()
 
 

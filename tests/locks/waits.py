@@ -59,7 +59,8 @@ class Holder:
     """Acquires beside the test, and holds until the test lets it go."""
 
     def __init__(self, w: World, lock: Any, **options: Any) -> None:
-        self._w, self._acquire, self._may_go = w, lambda: lock.acquire(**options), False
+        self._w, self._may_go = w, False
+        self._acquire: Callable[[], Any] = lambda: lock.acquire(**options)
         self.lease: Any = None
         self.beside = Beside(w, self._hold)
 

@@ -122,7 +122,6 @@ async def job():
         os.write(file, f"{what} {tick} {now} {until} {os.getpid()} {lease.token}\\n".encode())
 
     note("start")
-    print("runs", flush=True)
     await asyncio.sleep(takes)
     note("end")
 
