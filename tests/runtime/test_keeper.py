@@ -408,7 +408,7 @@ def test_very_many_leases_are_renewed_in_time(many: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("few", "many"), [(500, 2_000), pytest.param(2_000, 20_000, marks=pytest.mark.long)]
+    ("few", "many"), [(200, 800), pytest.param(2_000, 20_000, marks=pytest.mark.long)]
 )
 def test_what_a_lease_costs_in_memory_does_not_grow_with_their_number(few: int, many: int) -> None:
     def bytes_per_lease(count: int) -> float:
