@@ -18,7 +18,13 @@ LOOPS, ROUNDS, TASKS, THREADS, TURNS = 3, 2, 4, 4, 12
 CAPACITY = 2
 
 
-@pytest.fixture(params=["memory", *SHARED])
+@pytest.fixture(
+    params=[
+        "memory",
+        "sqlite",
+        *(pytest.param(kind, marks=[pytest.mark.long, pytest.mark.once]) for kind in SHARED[1:]),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return f"memory://{uuid4()}"

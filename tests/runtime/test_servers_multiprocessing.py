@@ -22,13 +22,8 @@ from tests.runtime.scripts import run_script
 ROOT = Path(__file__).resolve().parents[2]
 
 
-ALWAYS = {("redis", "spawn"), ("sqlite", "forkserver")}
-"""Children of these inherit nothing, so one store each tells enough in CI. Forks are tried on all."""
-
 WAYS = [
-    pytest.param(
-        kind, method, marks=() if method == "fork" or (kind, method) in ALWAYS else pytest.mark.long
-    )
+    pytest.param(kind, method, marks=() if kind == "sqlite" else pytest.mark.long)
     for kind in SHARED
     for method in multiprocessing.get_all_start_methods()
 ]

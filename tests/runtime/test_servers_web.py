@@ -2,12 +2,12 @@
 
 import json
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,9 +16,9 @@ import pytest
 
 import dibs.sync
 from tests.runtime.real_stores import SHARED, url_of
-from tests.servers.ports import HOST, free_port
-from tests.servers.process import ServerFailed, ServerProcess
-from tests.servers.server import TRIES
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
@@ -26,14 +26,15 @@ pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 30.0
 AT_ONCE, REQUESTS = 8, 40
-PORT_IS_TAKEN = re.compile("address already in use|connection in use", re.IGNORECASE)
 
 
-class Site:
+class Site(Server):
     """A web server of two processes, and those who ask it."""
 
+    PORT_IS_TAKEN = "in use"
+
     def __init__(self, folder: Path, leases: str, environment: pytest.MonkeyPatch) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.counter = folder / "counter"
         self.counter.write_text("0")
         self.client = dibs.sync.connect(leases)
@@ -45,24 +46,15 @@ class Site:
         }.items():
             environment.setenv(name, value)
 
-    def start(self, *command: str) -> None:
+    def serve(self, *command: str) -> None:
         """Start a server by its module, its arguments, and `{port}` among them."""
-        for _ in range(TRIES):
-            try:
-                return self._start_at(free_port(), command)
-            except ServerFailed as failure:
-                if not PORT_IS_TAKEN.search(str(failure)):
-                    raise
-        raise ServerFailed(f"no free port in {TRIES} tries")
+        self._command = command
+        self.start()
 
-    def _start_at(self, port: int, command: Sequence[str]) -> None:
-        self.url = f"http://{HOST}:{port}/"
-        told = [part.format(port=port) for part in command]
+    def _launch(self) -> ServerProcess:
+        words = [part.format(port=self.port) for part in self._command]
         log = self.folder / "server.log"
-        self.process = ServerProcess(
-            [sys.executable, "-m", *told], log=log, end_signal=signal.SIGTERM
-        )
-        self.process.wait_until(self._answers, "answered")
+        return ServerProcess([sys.executable, "-m", *words], log=log, end_signal=signal.SIGTERM)
 
     def _answers(self) -> bool:
         """Whether it serves, and it is this one and not somebody else's on that port."""
@@ -77,7 +69,7 @@ class Site:
 
     def ask(self) -> Any:
         """One request."""
-        with urlopen(self.url, timeout=LONG) as answer:
+        with urlopen(f"http://{HOST}:{self.port}/", timeout=LONG) as answer:
             self._asked += 1
             return json.loads(answer.read())
 
@@ -103,8 +95,9 @@ def site(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
     site = Site(tmp_path, url_of(kind, request, tmp_path), monkeypatch)
-    yield site
-    site.process.end()
+    with ExitStack() as stack:
+        stack.push(site)
+        yield site
     site.client.close()
 
 
@@ -112,11 +105,11 @@ def site(
     "kind", ["sqlite", *(pytest.param(kind, marks=pytest.mark.long) for kind in SHARED[1:])]
 )
 def test_uvicorns_workers_take_turns(site: Site) -> None:
-    site.start(*["uvicorn", "--workers", "2", "--port", "{port}", "tests.runtime.serving:app"])
+    site.serve(*["uvicorn", "--workers", "2", "--port", "{port}", "tests.runtime.serving:app"])
     answers = site.ask_many()
     site.check(answers)
     assert int(site.counter.read_text()) == site._asked
-    site.process.stop()
+    site.stop()
     assert [status.name for status in site.client.list()] == []
 
 
@@ -143,7 +136,7 @@ def test_gunicorns_workers_inherit_nothing_that_was_made_before_the_fork(
     name = "wsgi" if worker == "gthread" else "app"
     options = f"--preload --workers 2 -b {HOST}:{{port}} --no-control-socket"
     options += " --threads 4" if worker == "gthread" else ""
-    site.start("gunicorn", "-k", worker, *options.split(), f"tests.runtime.serving:{name}")
+    site.serve("gunicorn", "-k", worker, *options.split(), f"tests.runtime.serving:{name}")
     began = time.monotonic()
     answers = site.ask_many()
     assert {answer["master_lost"] for answer in answers} == {True}
@@ -153,10 +146,8 @@ def test_gunicorns_workers_inherit_nothing_that_was_made_before_the_fork(
     site.check(answers)
     time.sleep(max(0.0, began + 1.2 - time.monotonic()))  # longer than its ttl
     [holder] = site.client.lock("master").status().holders
-    assert holder.owner.split("/")[1] == str(site.process.pid), (
-        "the master's lease outlived workers"
-    )
-    site.process.stop()
+    assert holder.owner.split("/")[1] == str(site.pid), "the master's lease outlived workers"
+    site.stop()
     assert site.client.lock("master").acquire(wait=LONG).release()
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -24,12 +22,10 @@ from tests.servers.binaries import MissingServer, Program, redis_programs
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.fixtures import missing_is_skipped
-from tests.servers.kube import READER, STRANGER, KubeServer
-from tests.servers.nats import NatsServer
+from tests.servers.kube import KubeServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import ServerFailed
 from tests.servers.redis import RedisServer
-from tests.servers.s3 import S3Server
 from tests.servers.server import Server
 
 ONCE = Retry(NoBackoff(), 0)
@@ -124,57 +120,6 @@ def test_an_etcd_cluster_survives_its_leader(tmp_path: Path) -> None:
         assert in_etcd(leader, None) == b"two"
 
 
-def test_s3_restarts_on_its_port(tmp_path: Path) -> None:
-    with S3Server(tmp_path / "s3") as server:
-        url = server.url
-        server.kill()
-        server.start()
-        assert server.url == url
-
-
-# ---- who is let in --------------------------------------------------------------------------------
-
-
-def test_redis_with_tls_a_password_and_users(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "tls", tls=True) as server, server.client() as client:
-        assert client.ping()
-        with pytest.raises(redis.RedisError):
-            redis.Redis(port=server.port, retry=ONCE).ping()
-    users = ["app on >secret ~lease:* &* +@all -flushall"]
-    with RedisServer(tmp_path / "r", unix=True, requirepass="a/b c", users=users) as server:
-        assert redis.Redis.from_url(server.unix_url).ping()
-        assert server.client().ping()
-        with pytest.raises(redis.AuthenticationError):
-            redis.Redis(port=server.port, retry=ONCE).ping()
-        client = redis.Redis(port=server.port, username="app", password="secret")
-        assert client.set("lease:a", 1)
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            client.flushall()
-
-
-def test_etcd_with_tls_and_users(tmp_path: Path) -> None:
-    with EtcdServer(tmp_path / "etcd", tls=True) as server:
-        server.enable_auth("secret")
-        with pytest.raises(OSError, match=r"40[01]"):
-            in_etcd(server, b"value")
-        login = {"name": "root", "password": "secret"}
-        token = server.call("auth/authenticate", login)["token"]
-        server.call("kv/put", {"key": "a2V5", "value": "a2V5"}, token=token)
-
-
-@pytest.mark.parametrize(
-    ("token", "reads", "writes"),
-    [("", 401, 401), ("nobody", 401, 401), (STRANGER, 403, 403), (READER, 200, 403)],
-)
-@pytest.mark.parametrize("secure", [False, True])
-def test_kube_users(
-    kube_server: KubeServer, token: str, reads: int, writes: int, *, secure: bool
-) -> None:
-    got = kube_server.request("GET", LEASES, token=token, secure=secure)
-    made = kube_server.request("POST", LEASES, lease("users"), token=token, secure=secure)
-    assert (got.status, made.status) == (reads, writes)
-
-
 def test_kube_validates_leases_and_rejects_old_versions(kube_server: KubeServer) -> None:
     made = kube_server.request("POST", LEASES, lease("one"))
     assert made.status == HTTPStatus.CREATED
@@ -185,15 +130,6 @@ def test_kube_validates_leases_and_rejects_old_versions(kube_server: KubeServer)
     assert again.status == HTTPStatus.OK
     late = kube_server.request("PUT", f"{LEASES}/one", made.body)
     assert late.status == HTTPStatus.CONFLICT
-
-
-def test_nats_has_jetstream_and_s3_requires_a_signature(
-    nats_server: NatsServer, s3_server: S3Server
-) -> None:
-    assert nats_server.info()["jetstream"] is True
-    with pytest.raises(HTTPError, match="403") as refused:
-        urlopen(f"{s3_server.url}/{s3_server.bucket}/key")
-    refused.value.close()
 
 
 # ---- starting, pausing, ending --------------------------------------------------------------------
@@ -253,7 +189,9 @@ with servers[2].connect():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_servers_end_with_the_process_that_started_them(tmp_path: Path, how: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTS_SERVERS, str(tmp_path)],

@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from dibs.model import MANY
 from dibs.testing import HistoryEvent, check, merge
 
@@ -27,49 +29,196 @@ def rules(*events: HistoryEvent) -> list[str]:
     return [violation.rule for violation in check(merge(events))]
 
 
-def test_turns_are_clean() -> None:
-    assert not rules(
-        granted(1, "a", 1, until=5),
+def believed(at: float, lease: str) -> HistoryEvent:
+    return HistoryEvent(at, "believed", KEY, lease)
+
+
+def resized(at: float, lease: str, token: int, units: int, *, invoked: float) -> HistoryEvent:
+    event = HistoryEvent(at, "resized", KEY, lease, token, invoked=invoked)
+    return event._replace(units=units, capacity=MANY)
+
+
+def of_many(at: float, lease: str, token: int, units: int = 1) -> HistoryEvent:
+    """A reader's grant, or a writer's that has all units."""
+    return granted(at, lease, token, until=9, capacity=MANY, units=units)
+
+
+def started(at: float, lease: str, token: int, **more: Any) -> HistoryEvent:
+    return granted(at, lease, token, until=at + 1, **{"min_hold": 3, **more})
+
+
+def wrote(at: float, token: int, slots: tuple[int, ...] = ()) -> HistoryEvent:
+    return HistoryEvent(at, "wrote", KEY, "x", token, resource="file", slots=slots)
+
+
+A = granted(1, "a", 1, until=5)
+TWO = granted(1, "a", 1, until=9, capacity=3, units=2)
+SLOTS = granted(1, "a", 1, until=9, capacity=3, slots=(0, 2), units=2)
+THREE = [granted(n, f"{n}", int(n), until=9, capacity=3, slots=(n,)) for n in (1.0, 2.0, 3.0)]
+LEADER = [
+    granted(1, "a", 1, until=5, key="leader:main"),
+    granted(5, "b", 2, until=9, key="leader:main"),
+]
+SHRINKS = HistoryEvent(3, "shrinking", KEY, "w", 1, units=1, capacity=MANY)
+BOTH = [granted(1, f"a{key}", 5, until=9, key=f"lock:{key}") for key in "bc"]
+
+CLEAN = {
+    "turns": [A, releasing(2, "a"), granted(2, "b", 2, until=6), granted(6, "c", 3, until=9)],
+    "an answer after its deadline is no hold": [
+        granted(6, "a", 1, until=5),
+        granted(6, "b", 2, until=9),
+    ],
+    "an unanswered release ends the hold when it is sent": [
+        granted(1, "a", 1, until=9),
         releasing(2, "a"),
-        granted(2, "b", 2, until=6),
-        granted(6, "c", 3, until=9),
-    )
-
-
-def test_overlap() -> None:
-    assert rules(granted(1, "a", 1, until=5), granted(4.9, "b", 2, until=9)) == ["overlap"]
-
-
-def test_overlap_by_a_renewal_alone() -> None:
-    early = granted(1, "a", 1, until=5)
-    later = granted(6, "b", 2, until=9)
-    assert not rules(early, later)
-    assert rules(early, renewed(4, "a", 7), later) == ["overlap"]
-
-
-def test_overlap_by_belief_alone() -> None:
-    early = granted(1, "a", 1, until=5)
-    later = granted(6, "b", 2, until=9)
-    told = HistoryEvent(7, "believed", KEY, "a")
-    assert rules(early, later, told) == ["overlap"]
-
-
-def test_an_answer_after_its_deadline_is_no_hold() -> None:
-    assert not rules(granted(6, "a", 1, until=5), granted(6, "b", 2, until=9))
-
-
-def test_an_unanswered_release_ends_the_hold_when_it_is_sent() -> None:
-    assert not rules(granted(1, "a", 1, until=9), releasing(2, "a"), granted(2.5, "b", 2, until=9))
-
-
-def test_nothing_counts_after_the_release() -> None:
-    assert not rules(
-        granted(1, "a", 1, until=5),
+        granted(2.5, "b", 2, until=9),
+    ],
+    "nothing counts after the release": [
+        A,
         releasing(2, "a"),
         renewed(2.1, "a", 9),
-        HistoryEvent(2.2, "believed", KEY, "a"),
+        believed(2.2, "a"),
         granted(3, "b", 2, until=9),
-    )
+    ],
+    "the capacity is used": THREE,
+    "units are weights": [TWO, granted(2, "b", 2, until=9, capacity=3)],
+    "slots are apart": [SLOTS, granted(2, "b", 2, until=9, capacity=3, slots=(1,))],
+    "holds under a greater capacity run on": [
+        *(granted(n, f"{n}", int(n), until=9, capacity=4) for n in (1.0, 2.0, 3.0)),
+        granted(9, "d", 9, until=12, capacity=1),
+    ],
+    "readers": [of_many(1, "r", 1), of_many(2, "s", 2)],
+    "an upgrade counts from its answer": [
+        of_many(1, "r", 1),
+        of_many(2, "s", 2),
+        releasing(4, "s"),
+        resized(5, "r", 3, MANY, invoked=3),
+    ],
+    "a downgrade counts from its question": [
+        of_many(1, "w", 1, MANY),
+        of_many(4, "s", 2),
+        resized(5, "w", 1, 1, invoked=3),
+    ],
+    "who wants less relies on no more, even if it dies before the answer": [
+        of_many(1, "w", 1, MANY),
+        SHRINKS,
+        of_many(3.1, "r", 2),
+    ],
+    "a writer after one that shrank and left": [
+        of_many(1, "w", 1, MANY),
+        SHRINKS,
+        releasing(3.5, "w"),
+        of_many(4, "v", 2, MANY),
+    ],
+    "terms in turn": LEADER,
+    "a term that was handed over": [LEADER[0], releasing(3, "a"), LEADER[1]._replace(at=3.1)],
+    "a task that may start again, on a clock that ran fast": [
+        started(1, "a", 1),
+        releasing(1.5, "a"),
+        started(3.48, "b", 2),
+    ],
+    "a task with a short min_hold after a long one": [
+        started(1, "a", 1, min_hold=30),
+        started(40, "b", 2, min_hold=1),
+        started(42, "c", 3),
+    ],
+    "several at once": [*BOTH, granted(9, "b", 6, until=12, key="lock:c")],
+    "calls at the same time may get tokens either way": [
+        granted(1, "a", 7, until=2),
+        granted(3, "b", 6, until=4, invoked=0.9),
+    ],
+    "keys have nothing to do with each other": [
+        granted(1, "a", 7, until=9),
+        granted(2, "b", 6, until=9, key="lock:b"),
+    ],
+    "tokens of writes rise and repeat": [wrote(1, 5), wrote(2, 5), wrote(3, 6)],
+    "slots are written each for itself": [wrote(1, 6, (0,)), wrote(2, 5, (1,))],
+}
+
+BROKEN = {
+    "overlap": (["overlap"], [A, granted(4.9, "b", 2, until=9)]),
+    "overlap by a renewal alone": (
+        ["overlap"],
+        [A, renewed(4, "a", 7), granted(6, "b", 2, until=9)],
+    ),
+    "overlap by belief alone": (["overlap"], [A, granted(6, "b", 2, until=9), believed(7, "a")]),
+    "one more than the capacity": (["overlap"], [*THREE, granted(4, "d", 4, until=9, capacity=3)]),
+    "more units than there are": (
+        ["overlap"],
+        [TWO, granted(2, "b", 2, until=9, capacity=3, units=2)],
+    ),
+    "a slot twice": (["slot"], [SLOTS, granted(2, "b", 2, until=9, capacity=3, slots=(2,))]),
+    "fewer slots than units": (["slot"], [SLOTS._replace(slots=(2,))]),
+    "the same slot twice in a lease": (["slot"], [SLOTS._replace(slots=(2, 2))]),
+    "more slots than units": (["slot"], [SLOTS._replace(slots=(0, 1, 2))]),
+    "a writer beside a reader": (["overlap"], [of_many(1, "r", 1), of_many(2, "w", 2, MANY)]),
+    "two writers": (["overlap"], [of_many(1, "v", 1, MANY), of_many(2, "w", 2, MANY)]),
+    "an upgrade beside a reader": (
+        ["overlap"],
+        [of_many(1, "r", 1), of_many(2, "s", 2), resized(5, "r", 3, MANY, invoked=3)],
+    ),
+    "a reader before a downgrade": (
+        ["overlap"],
+        [of_many(1, "w", 1, MANY), of_many(2, "s", 2), resized(5, "w", 1, 1, invoked=3)],
+    ),
+    "an upgrade with the same token": (
+        ["token"],
+        [of_many(1, "r", 5), resized(5, "r", 5, MANY, invoked=3)],
+    ),
+    "an upgrade with a lower token": (
+        ["token"],
+        [of_many(1, "r", 5), resized(5, "r", 4, MANY, invoked=3)],
+    ),
+    "a reader before a writer shrinks": (
+        ["overlap"],
+        [of_many(1, "w", 1, MANY), SHRINKS, of_many(2.9, "r", 2)],
+    ),
+    "a writer beside one that shrank, and reads still": (
+        ["overlap"],
+        [of_many(1, "w", 1, MANY), SHRINKS, of_many(4, "v", 2, MANY)],
+    ),
+    "two leaders": (["overlap"], [*LEADER, renewed(4.5, "a", 5.1)._replace(key="leader:main")]),
+    "a task starts too soon": (
+        ["too soon"],
+        [started(1, "a", 1), releasing(1.5, "a"), started(3.46, "b", 2)],
+    ),
+    "a task starts too soon, and again": (
+        ["too soon", "too soon"],
+        [
+            *(started(1, "a", 1), releasing(1.5, "a"), started(2.5, "b", 2)),
+            *(releasing(2.6, "b"), started(3.1, "c", 3)),
+        ],
+    ),
+    "the longest min_hold counts": (
+        ["too soon", "too soon"],
+        [
+            started(1, "a", 1, min_hold=30),
+            started(5, "b", 2, min_hold=1),
+            started(20, "c", 3, min_hold=0),
+        ],
+    ),
+    "a task is started twice at once": (
+        ["overlap", "too soon"],
+        [started(1, "a", 1), started(1.5, "b", 2)],
+    ),
+    "one of several at once": (["overlap"], [*BOTH, granted(2, "b", 6, until=9, key="lock:c")]),
+    "a repeated token": (["token"], [granted(1, "a", 7, until=2), granted(3, "b", 7, until=4)]),
+    "a stale write": (["stale write"], [wrote(1, 5), wrote(2, 6), wrote(3, 5)]),
+    "a stale write to one of two slots": (
+        ["stale write"],
+        [wrote(1, 6, (0, 1)), wrote(2, 5, (1,))],
+    ),
+}
+
+
+@pytest.mark.parametrize("events", CLEAN.values(), ids=CLEAN)
+def test_a_clean_history_has_no_violations(events: list[HistoryEvent]) -> None:
+    assert rules(*events) == []
+
+
+@pytest.mark.parametrize(("expected", "events"), BROKEN.values(), ids=BROKEN)
+def test_a_violation_is_found(expected: list[str], events: list[HistoryEvent]) -> None:
+    assert sorted(rules(*events)) == expected
 
 
 def test_the_report_names_all_holders() -> None:
@@ -81,168 +230,11 @@ def test_the_report_names_all_holders() -> None:
     assert "lease='b'" in str(violation)
 
 
-def test_capacity() -> None:
-    three = [
-        granted(n, f"{n}", int(n), until=9, capacity=3, slots=(n,), units=1)
-        for n in (1.0, 2.0, 3.0)
-    ]
-    assert not rules(*three)
-    assert rules(*three, granted(4, "d", 4, until=9, capacity=3)) == ["overlap"]
-
-
-def test_units_are_weights() -> None:
-    two = granted(1, "a", 1, until=9, capacity=3, units=2)
-    assert not rules(two, granted(2, "b", 2, until=9, capacity=3, units=1))
-    assert rules(two, granted(2, "b", 2, until=9, capacity=3, units=2)) == ["overlap"]
-
-
-def test_a_slot_twice() -> None:
-    first = granted(1, "a", 1, until=9, capacity=3, slots=(0, 2), units=2)
-    assert not rules(first, granted(2, "b", 2, until=9, capacity=3, slots=(1,)))
-    assert rules(first, granted(2, "b", 2, until=9, capacity=3, slots=(2,))) == ["slot"]
-
-
-def test_holds_under_a_greater_capacity_run_on() -> None:
-    four = [granted(n, f"{n}", int(n), until=9, capacity=4) for n in (1.0, 2.0, 3.0)]
-    assert not rules(*four, granted(9, "d", 9, until=12, capacity=1))
-
-
-def test_a_writer_beside_a_reader() -> None:
-    many = MANY
-    reader = granted(1, "r", 1, until=9, capacity=many)
-    assert not rules(reader, granted(2, "s", 2, until=9, capacity=many))
-    assert rules(reader, granted(2, "w", 2, until=9, capacity=many, units=many)) == ["overlap"]
-
-
-def test_an_upgrade_counts_from_its_answer() -> None:
-    many = MANY
-    reader = granted(1, "r", 1, until=9, capacity=many)
-    other = granted(2, "s", 2, until=9, capacity=many)
-    grown = HistoryEvent(5, "resized", KEY, "r", 3, invoked=3, units=many, capacity=many)
-    assert not rules(reader, other, releasing(4, "s"), grown)
-    assert rules(reader, other, grown) == ["overlap"]
-
-
-def test_a_downgrade_counts_from_its_question() -> None:
-    many = MANY
-    writer = granted(1, "w", 1, until=9, capacity=many, units=many)
-    shrunk = HistoryEvent(5, "resized", KEY, "w", 1, invoked=3, units=1, capacity=many)
-    assert not rules(writer, granted(4, "s", 2, until=9, capacity=many), shrunk)
-    assert rules(writer, granted(2, "s", 2, until=9, capacity=many), shrunk) == ["overlap"]
-
-
-def test_a_writer_is_told_as_such() -> None:
-    many = MANY
-    reader = granted(1, "r", 1, until=9, capacity=many)
-    writer = granted(2, "w", 2, until=9, capacity=many, units=many)
-    (violation,) = check([reader, writer])
-    assert violation.message.startswith("a writer was not alone: ")
-    later = [releasing(1.9, "r"), writer]
-    assert not check([reader, *later])
-    two = [writer._replace(at=1.0, lease="v", token=1), writer]
-    assert [violation.rule for violation in check(two)] == ["overlap"]
-
-
-def test_an_upgrade_has_a_token_of_its_own() -> None:
-    many = MANY
-    reader = granted(1, "r", 5, until=9, capacity=many)
-    grown = HistoryEvent(5, "resized", KEY, "r", 6, invoked=3, units=many, capacity=many)
-    assert not rules(reader, grown)
-    assert rules(reader, grown._replace(token=5)) == ["token"]
-    assert rules(reader, grown._replace(token=4)) == ["token"]
-
-
-def test_terms_do_not_overlap() -> None:
-    """Who could not renew leads until its own deadline, however long the store would keep it."""
-    first = granted(1, "a", 1, until=5, key="leader:main")
-    second = granted(5, "b", 2, until=9, key="leader:main")
-    assert not rules(first, second)
-    assert not rules(first, second._replace(at=3.1), releasing(3, "a"))
-    (violation,) = check(merge([first, second, renewed(4.5, "a", 5.1)]))
-    assert violation.message.startswith("two led: ")
-
-
-def test_a_slot_for_each_unit() -> None:
-    two = granted(1, "a", 1, until=9, capacity=3, slots=(0, 2), units=2)
-    assert not rules(two)
-    assert rules(two._replace(slots=(2,))) == ["slot"]
-    assert rules(two._replace(slots=(2, 2))) == ["slot"]
-    assert rules(two._replace(slots=(0, 1, 2))) == ["slot"]
-
-
-def started(at: float, lease: str, token: int, **more: Any) -> HistoryEvent:
-    return granted(at, lease, token, until=at + 1, min_hold=3, **more)
-
-
-def test_a_task_starts_once_in_its_min_hold() -> None:
-    """It was asked for half a second before, and may have begun then, on a clock that ran fast."""
-    first, over = started(1, "a", 1), releasing(1.5, "a")
-    assert not rules(first, over, started(3.48, "b", 2))
-    assert rules(first, over, started(3.46, "b", 2)) == ["too soon"]
-    assert rules(first, over, started(2.5, "b", 2), releasing(2.6, "b"), started(3.1, "c", 3)) == [
-        "too soon",
-        "too soon",
-    ]
-
-
-def test_the_longest_min_hold_counts() -> None:
-    long = granted(1, "a", 1, until=2, min_hold=30)
-    short = granted(40, "b", 2, until=41, min_hold=1)
-    assert not rules(long, short, granted(42, "c", 3, until=43, min_hold=1))
-    assert rules(long, short._replace(at=5, until=6, invoked=4.5)) == ["too soon"]
-    early = short._replace(at=5, until=6, invoked=4.5)
-    assert rules(long, early, granted(20, "c", 3, until=21)) == ["too soon", "too soon"]
-
-
-def test_a_task_that_is_started_twice_at_once() -> None:
-    assert set(rules(started(1, "a", 1), started(1.5, "b", 2))) == {"overlap", "too soon"}
-
-
-def test_all_of_several_are_checked_each_for_itself() -> None:
-    both = [granted(1, f"a{key}", 5, until=9, key=f"lock:{key}") for key in "bc"]
-    one = granted(2, "b", 6, until=9, key="lock:c")
-    assert not rules(*both, one._replace(at=9.0, until=12))
-    assert rules(*both, one) == ["overlap"]
-
-
-def test_who_wants_less_relies_on_no_more_from_then_on() -> None:
-    """Also if it dies before the answer."""
-    many = MANY
-    writer = granted(1, "w", 1, until=9, capacity=many, units=many)
-    shrinks = HistoryEvent(3, "shrinking", KEY, "w", 1, units=1, capacity=many)
-    reader = granted(3.1, "r", 2, until=9, capacity=many)
-    assert not rules(writer, shrinks, reader)
-    assert rules(writer, shrinks, reader._replace(at=2.9)) == ["overlap"]
-    other = granted(4, "v", 2, until=9, capacity=many, units=many)
-    assert rules(writer, shrinks, other) == ["overlap"], "it reads still"
-    assert not rules(writer, shrinks, releasing(3.5, "w"), other)
-
-
-def test_a_repeated_token() -> None:
-    assert rules(granted(1, "a", 7, until=2), granted(3, "b", 7, until=4)) == ["token"]
-
-
-def test_calls_at_the_same_time_may_get_tokens_either_way() -> None:
-    late = granted(3, "b", 6, until=4, invoked=0.9)
-    assert not rules(granted(1, "a", 7, until=2), late)
-
-
-def test_keys_have_nothing_to_do_with_each_other() -> None:
-    assert not rules(granted(1, "a", 7, until=9), granted(2, "b", 6, until=9, key="lock:b"))
-
-
-def wrote(at: float, token: int, slots: tuple[int, ...] = ()) -> HistoryEvent:
-    return HistoryEvent(at, "wrote", KEY, "x", token, resource="file", slots=slots)
-
-
-def test_a_stale_write() -> None:
-    assert not rules(wrote(1, 5), wrote(2, 5), wrote(3, 6))
-    assert rules(wrote(1, 5), wrote(2, 6), wrote(3, 5)) == ["stale write"]
-
-
-def test_slots_are_compared_each_for_itself() -> None:
-    assert not rules(wrote(1, 6, (0,)), wrote(2, 5, (1,)))
-    assert rules(wrote(1, 6, (0, 1)), wrote(2, 5, (1,))) == ["stale write"]
+def test_writers_and_leaders_are_named_as_such() -> None:
+    (beside,) = check([of_many(1, "r", 1), of_many(2, "w", 2, MANY)])
+    assert beside.message.startswith("a writer was not alone: ")
+    (led,) = check(merge([*LEADER, renewed(4.5, "a", 5.1)._replace(key="leader:main")]))
+    assert led.message.startswith("two led: ")
 
 
 def long_history(cycles: int, keys: int) -> Iterator[HistoryEvent]:

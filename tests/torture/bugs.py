@@ -40,7 +40,7 @@ type Twist = Callable[[Command, Apply], Reply]
 
 @dataclass
 class Bug:
-    """What to change, by which broken promises (any of them) it must show, and in which deeds."""
+    """What to change, by which broken promises (any of them) it must show, and in which actions."""
 
     shows: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = ()

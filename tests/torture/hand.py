@@ -1,4 +1,4 @@
-"""One task of a simulated process: what all of its deeds have in common."""
+"""One task of a simulated process: what all of its actions have in common."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.torture.life import Life
 
 EXPECTED = (AcquireTimeout, BackendUnavailable, Deadlock, LeaseLost)
-"""What may become of any deed in bad weather."""
+"""What may become of any action in bad weather."""
 
 CIRCULAR = ("crossed", "rwlock")
 """Only there somebody may wait for somebody who waits for them."""
@@ -22,7 +22,7 @@ type Body = Callable[[Any], Awaitable[object]]
 
 
 class Hand:
-    """One task of a process, which does one deed after the other."""
+    """One task of a process, which does one action after the other."""
 
     def __init__(self, life: "Life", number: int) -> None:
         self.life = life
@@ -34,7 +34,7 @@ class Hand:
         self.number = number
         self.keys: list[str] = []
         """Those that it is about at this moment."""
-        self.deed = ""
+        self.action = ""
         self.tries = 0
         self.task: Task | None = None
 
@@ -44,10 +44,10 @@ class Hand:
             await self.sleep(self.draw.expovariate(1 / 0.1))
             if self.world.closing:
                 break
-            name, deed = self.life.draw_deed()
-            self.deed = name
+            name, action = self.life.draw_action()
+            self.action = name
             try:
-                await deed(self)
+                await action(self)
             except EXPECTED as error:
                 if isinstance(error, Deadlock) and name not in CIRCULAR:
                     self.world.record("error", self.about, resource=f"{name}: {error!r}")
@@ -58,7 +58,7 @@ class Hand:
                     )
             except Exception as error:
                 self.world.record("error", self.about, resource=f"{name}: {error!r}")
-            self.deed = ""
+            self.action = ""
             self.keys.clear()
 
     @property
@@ -100,7 +100,7 @@ class Hand:
         self.tell(
             "trusts", lease, until=self.allowed(lease), invoked=self.process.real(lease._deadline)
         )
-        self.world.tally[self.deed] += 1
+        self.world.tally[self.action] += 1
 
     # -- holding --------------------------------------------------------------------------------------
 

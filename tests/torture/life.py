@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tests.torture.deeds import DEEDS, Deed
+from tests.torture.actions import ACTIONS, Action
 from tests.torture.engine import Process
 from tests.torture.hand import Hand
 from tests.torture.kinds import Here
@@ -24,15 +24,15 @@ class Life:
         self.primitives: dict[Any, Any] = {}
         """Those that its hands share."""
         self._kinds = kinds
-        self._weights = [DEEDS[kind].weight for kind in kinds]
+        self._weights = [ACTIONS[kind].weight for kind in kinds]
         self.hands = [Hand(self, number) for number in range(HANDS)]
         for hand in self.hands:
             process.spawn(hand.live())
 
-    def draw_deed(self) -> tuple[str, Deed]:
+    def draw_action(self) -> tuple[str, Action]:
         """What a hand does next."""
         name = self.world.engine.random.choices(self._kinds, self._weights)[0]
-        return name, DEEDS[name].do
+        return name, ACTIONS[name].do
 
     def shared(self, make: Any, *about: Any, **options: Any) -> Any:
         """A primitive that its hands share."""
@@ -59,9 +59,9 @@ class Life:
     def cancel(self) -> str:
         """Interrupt one hand in what it does; tell what that was."""
         hand = self.world.engine.random.choice(self.hands)
-        if hand.task is not None and hand.deed:
+        if hand.task is not None and hand.action:
             hand.task.cancel()
-        return hand.deed
+        return hand.action
 
     def _disturbed(self, _: object) -> None:
         keys = dict.fromkeys(key for hand in self.hands for key in hand.keys)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dibs.testing import HistoryEvent, Violation
-from tests.torture.deeds import DELAY, TASKS
+from tests.torture.actions import DELAY, TASKS
 
 STEP = 0.03
 """The store's clock may be set forward by so much: what it granted ends so much earlier."""

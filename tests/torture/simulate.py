@@ -16,8 +16,8 @@ from unittest.mock import patch
 from dibs.errors import CapacityWarning
 from dibs.testing import HistoryEvent, Violation, check, check_liveness
 from dibs.testing.checker import check_writes
+from tests.torture.actions import ACTIONS
 from tests.torture.bugs import BUGS, Bug
-from tests.torture.deeds import DEEDS
 from tests.torture.engine import Process
 from tests.torture.life import Life
 from tests.torture.network import CALM
@@ -69,7 +69,7 @@ class Simulation:
     """One world and all its clients."""
 
     def __init__(
-        self, seed: int, bug: Bug | None = None, kinds: Sequence[str] = tuple(DEEDS)
+        self, seed: int, bug: Bug | None = None, kinds: Sequence[str] = tuple(ACTIONS)
     ) -> None:
         self.world = World(seed)
         self.engine = self.world.engine
@@ -146,7 +146,9 @@ class Simulation:
         for life in self.lives:
             for hand in life.hands:
                 if hand.task is not None and not hand.task.done:
-                    self.world.record("stuck", hand.about, resource=f"in {hand.deed or 'nothing'}")
+                    self.world.record(
+                        "stuck", hand.about, resource=f"in {hand.action or 'nothing'}"
+                    )
         for status in self.world.network.held():
             told = "; ".join(map(str, (*status.holders, *status.waiters)))
             self.world.record("left", status.key.decode(), resource=f"after all: {told}")
@@ -224,7 +226,7 @@ def simulate(
     seed: int,
     cycles: int = RUN,
     bug: str | None = None,
-    kinds: Sequence[str] = tuple(DEEDS),
+    kinds: Sequence[str] = tuple(ACTIONS),
 ) -> Result:
     """One history; the same seed is the same history. `bug` names one of `BUGS`."""
     planted = BUGS[bug] if bug is not None else Bug()

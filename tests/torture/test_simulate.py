@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
+from tests.torture.actions import ACTIONS
 from tests.torture.bugs import BUGS
-from tests.torture.deeds import DEEDS
 from tests.torture.simulate import Result, simulate
 
 KINDS = {
@@ -41,7 +41,9 @@ def test_cycles_in_bad_weather(seed: int, cycles: int) -> None:
     assert result.stale > cycles / 2_000, "the faults did not bite"
     kinds = ("kill", "stop", "away", "step", "cancel")
     assert min(result.faults[kind] for kind in kinds) > cycles / 3_000
-    assert min(result.cycles[deed] for deed in DEEDS) > cycles / 200, "something was hardly done"
+    assert min(result.cycles[action] for action in ACTIONS) > cycles / 200, (
+        "something was hardly done"
+    )
 
 
 @pytest.mark.slow
@@ -69,10 +71,10 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("primitive", KINDS)
 def test_bugs_are_planted_in_every_primitive(primitive: str) -> None:
-    deeds = KINDS[primitive]
-    planted = [name for name, bug in BUGS.items() if deeds & set(bug.kinds)]
+    actions = KINDS[primitive]
+    planted = [name for name, bug in BUGS.items() if actions & set(bug.kinds)]
     assert len(planted) >= 3
-    assert deeds <= set(DEEDS)
+    assert actions <= set(ACTIONS)
 
 
 # ---- the same seed ----------------------------------------------------------------------------------

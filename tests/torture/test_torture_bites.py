@@ -123,13 +123,13 @@ def test_many_tasks_in_each_process_until_so_many_cycles_are_done(tmp_path: Path
     ("bug", "primitive", "rule", "words"),
     [
         ("two-at-once", "lock", "overlap", "more held it at once than may"),
-        ("too-soon", "tasklock", "too soon", "started again before its min_hold was over"),
+        ("slots-repeat", "semaphore", "slot", "two held the same slot at once"),
         *(
             pytest.param(*more, marks=pytest.mark.long)
             for more in (
                 ("forgets-early", "lock", "overlap", "more held it at once than may"),
                 ("tokens-fall", "lock", "token", "fencing tokens did not rise"),
-                ("slots-repeat", "semaphore", "slot", "two held the same slot at once"),
+                ("too-soon", "tasklock", "too soon", "started again before its min_hold was over"),
                 ("a-downgrade-gives-all-up", "rwlock", "overlap", "a writer was not alone"),
                 ("two-lead", "leader", "overlap", "two led"),
                 ("not-all", "allof", "overlap", "2 units held of 1"),

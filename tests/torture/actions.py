@@ -439,17 +439,17 @@ async def guarded(candidate: Candidate, standing: SimCampaign) -> None:
 
 # ---- how often each of them is done ------------------------------------------------------------
 
-type Deed = Callable[[Any], Awaitable[None]]
+type Action = Callable[[Any], Awaitable[None]]
 
 
 class Kind(NamedTuple):
     """One of the things to do."""
 
-    do: Deed
+    do: Action
     weight: float
 
 
-DEEDS = {
+ACTIONS = {
     "lock": Kind(lock, 5),
     "nested": Kind(nested, 1),
     "crossed": Kind(crossed, 0.5),
