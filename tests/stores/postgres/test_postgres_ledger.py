@@ -34,7 +34,7 @@ from dibs.model import (
 )
 from dibs.stores.postgres import ledger
 from tests.stores.differential import OTHER, Time
-from tests.stores.postgres.database import OTHER, Database, database, take
+from tests.stores.postgres.database import Database, database, take
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
