@@ -79,7 +79,7 @@ def keeps_leases(url: str, fault: Fault, times: int, every: float, seconds: floa
     with striking(fault, times, every) as struck:
         verdict = Torture(url, plan).run()
     assert verdict.violations == [], str(verdict)
-    assert verdict.cycles > 50, str(verdict)
+    assert verdict.cycles > 20, str(verdict)
     assert verdict.struck > 0, str(verdict)
     assert len(struck) == times, "not every fault has happened"
 

@@ -146,7 +146,8 @@ def _on[**P](case: Callable[P, Coroutine[Any, Any, None]], *modes: Mode) -> Call
         side: Any = fixtures["side"]
         side.run(lambda: case(*args, **fixtures))
 
-    return pytest.mark.parametrize("side", modes, indirect=True)(run)
+    on_sides: Callable[P, None] = pytest.mark.parametrize("side", modes, indirect=True)(run)
+    return on_sides
 
 
 def acquire(name: str = "a", key: bytes = KEY, ttl: float = 30.0, **more: Any) -> Acquire:

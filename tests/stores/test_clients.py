@@ -160,13 +160,12 @@ async def test_a_lease_is_kept_through_a_short_outage(
     async with dibs.connect(url) as client:
         async with client.lock(name, ttl=3) as lease:
             getattr(proxy, fault)()
-            while lease.remaining > 1.8:  # a renewal has failed
+            while lease.remaining > (2.2 if fault == "cut" else 1.8):  # then a renewal has failed
                 await asyncio.sleep(0.02)
-                if fault == "cut":
-                    break
+            in_outage = lease.remaining
             proxy.heal()
             async with asyncio.timeout(LONG):
-                while lease.remaining < 2.5:
+                while lease.remaining <= in_outage:
                     lease.ensure()
                     await asyncio.sleep(0.02)
         async with asyncio.timeout(LONG), client.lock(name):
@@ -196,7 +195,7 @@ def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str) -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("store", "least"), [("nats", 10), ("s3", 2), ("http", 10), ("redis", 20)])
+@pytest.mark.parametrize(("store", "least"), [("nats", 5), ("s3", 2), ("http", 5), ("redis", 10)])
 def test_processes_take_turns(
     store: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -92,7 +92,7 @@ async def test_a_call_that_hangs_ends_in_time(
     began = time.monotonic()
     with pytest.raises((BackendUnavailable, TimeoutError)):
         await side.within(0.2, connection, Inspect(key))
-    assert 0.15 < time.monotonic() - began < 1.5
+    assert 0.15 < time.monotonic() - began < 3
     proxy.heal()
     (status,) = await side.again(connection, OTHER)
     assert isinstance(status, Status)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -84,82 +85,10 @@ def test_options(url: str) -> None:
 # ---- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("sqlite:///x?timeout=0", "timeout= must be more than 0 seconds"),
-        ("sqlite:///x?timeout=-1", f"timeout= {DURATION}"),
-        ("sqlite:///x?timeout=nan", f"timeout= {DURATION}"),
-        ("sqlite://", "three slashes"),
-        ("sqlite:x.db", "three slashes"),
-        ("sqlite://host/x.db", "three slashes"),
-        ("sqlite:///", "names no file; for leases in this process use memory://"),
-        ("sqlite:///:memory:", "memory://"),
-        ("sqlite:////tmp/", "names no file"),
-        ("sqlite:////a%00b", "names no file"),
-        ("redis://h?socket_timeout=24h", f"socket_timeout= {DURATION}"),
-        ("redis://h?db=-1", "db= must be a number"),
-        ("redis://h?db=x", "db= must be a number"),
-        (f"redis://h?retry=1&password={SECRET}", "there is no option"),
-        ("redis://h/x", "is no number of a database"),
-        ("redis://h/1?db=2", "given twice"),
-        ("redis://h:port", "is no host:port"),
-        ("redis://h:70000", "is no host:port"),
-        ("redis://a,b", "several hosts need cluster=true, or sentinel=SERVICE"),
-        ("redis://a?cluster=true&sentinel=x", "exclude each other"),
-        ("redis://a/1?cluster=true", "a Cluster has no database 1"),
-        ("redis://a?cluster=true&restart_holdoff=60s", "can't be kept on a Cluster"),
-        ("redis:///run/x.sock?cluster=true", "a socket's path names one server"),
-        ("rediss:///run/x.sock", "a socket on this machine is not encrypted"),
-        ("redis://h?ssl_ca_certs=ca.pem", "write rediss://"),
-        ("valkey://h?ssl_check_hostname=false", "write valkeys://"),
-        ("rediss://h?ssl_keyfile=k", "needs ssl_certfile="),
-        (f"redis://h?sentinel_password={SECRET}", "no sentinel=SERVICE"),
-        ("redis:h", "a Redis URL looks like"),
-        ("unix:///run/x.sock?db=1", "write redis:///run/redis/redis.sock"),
-        ("postgresql://db/x?pooler=maybe", "pooler= must be auto, yes or no"),
-        ("postgresql://db/x?nosuchoption=1", "nosuchoption"),
-        ("postgresql://[::1/x", "no URL of a PostgreSQL database"),
-        (f"postgresql://u:{SECRET}@word@db/x", "as %40, and / as %2F"),
-        ("https://h?cafile=", "cafile= is empty"),
-        ("http://locks.example", "in clear: write https://"),
-        ("http://localhost.example", "in clear"),
-        ("http://127.0.0.1.example", "in clear"),
-        ("https://h?insecure=true", "cafile=FILE"),
-        ("http://localhost?cafile=x", "cafile= is for https"),
-        ("https://", "looks like"),
-        ("https://h:99999", "can't be read"),
-        ("https://h:port", "can't be read"),
-        ("https://h/v1", "leave out /v1"),
-        ("https://h/v1/", "leave out /v1"),
-        ("https://h/ü", "%XX"),
-        ("https://h#a", "looks like"),
-        ("https://h/a b", "blank"),
-        ("https://h/a\r\nx: y", "control character"),
-        (f"https://{SECRET}@h?key_file=x", "given twice"),
-        ("temporal://h/x?task_queue=%20", "task_queue= is empty"),
-        ("temporal:/x", "looks like temporal://host:7233/namespace"),
-        ("temporal://host:0/x", "'host:0' is no host:port"),
-        ("temporal://host:port/x", "'host:port' is no host:port"),
-        ("temporal://:7233/x", "':7233' is no host:port"),
-        ("temporal://host/a/b", "'a/b' is no namespace"),
-        (f"temporal://me:{SECRET}@host/x", "has no user and no password; for an API key set"),
-        ("etcd://", "looks like etcd://"),
-        ("etcd://host:99999", "no host:port"),
-        ("etcd://user@host", "without a password"),
-        ("etcd://host?cafile=ca.pem", "write etcds://"),
-        ("etcds://host?keyfile=a.pem", "needs certfile="),
-        ("kubernetes://Team_A", "looks like kubernetes://namespace"),
-        ("kubernetes://a/b", "looks like kubernetes://namespace"),
-        ("nats://", "looks like"),
-        ("nats://h/path", "looks like"),
-        ("nats://h?bucket=a.b", "letters, digits"),
-        ("nats://h?keyfile=k", "needs certfile"),
-        ("nats://h?tls=off", "tls= must be on"),
-        ("s3://", "looks like"),
-        ("s3://user@bucket", "looks like"),
-    ],
-)
+REFUSED = tomllib.loads(Path(__file__).with_name("refused_urls.toml").read_text())
+
+
+@pytest.mark.parametrize(("url", "reason"), REFUSED.items())
 def test_what_is_refused(url: str, reason: str) -> None:
     found = refusal(url)
     assert reason in found

@@ -1,9 +1,6 @@
-"""The way to a real service: keys and scopes, TLS, large batches, and several servers."""
+"""The way to a real service: keys and scopes, TLS, large batches."""
 
-import asyncio
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +11,6 @@ from dibs.model import Failed, Granted, Refused, Revoke
 from dibs.server.auth.policy import Scope
 from dibs.stores.registry import store_for
 from tests.server.inside import keys_of
-from tests.servers.ports import HOST
-from tests.stores.http.processes import Balancer, DibsServer
 from tests.stores.http.serving import Served
 from tests.stores.sides import Side, acquire, both_sides, release
 
@@ -108,50 +103,3 @@ async def test_a_revoked_key_ends_its_stream(served: Served, side: Side) -> None
     await side.broken(backend)
     with pytest.raises(Forbidden, match="revoked"):
         await backend.apply([acquire("a" * 22)])
-
-
-LONG = 20.0
-"""Seconds within which what must happen happens, on a busy machine too."""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[DibsServer]:
-    with DibsServer(tmp_path, f"sqlite:///{tmp_path}/leases.db") as server:
-        yield server
-
-
-async def until_queued(lock: dibs.Lock) -> None:
-    """Somebody waits for it."""
-    async with asyncio.timeout(LONG):
-        while True:
-            try:
-                if (await lock.status()).waiting:
-                    return
-            except dibs.BackendUnavailable:
-                pass
-            await asyncio.sleep(0.02)
-
-
-@pytest.mark.once
-async def test_one_of_two_servers_dies(server: DibsServer, tmp_path: Path) -> None:
-    """Who holds and who waits goes on at the other one."""
-    with DibsServer(tmp_path, server.store, server.key) as other:
-        with Balancer([server.port, other.port]) as balancer:
-            url = f"http://{server.key}@{HOST}:{balancer.port}"
-            async with dibs.connect(url) as one, dibs.connect(url) as two:
-                held = await one.lock("a", ttl=12).acquire()
-                waiter = asyncio.create_task(two.lock("a").acquire(wait=60))
-                await until_queued(one.lock("a"))
-                await asyncio.to_thread(server.kill)
-                async with asyncio.timeout(LONG):
-                    while True:
-                        try:
-                            await held.renew()
-                            break
-                        except dibs.BackendUnavailable:
-                            await asyncio.sleep(0.02)
-                    assert not waiter.done()
-                    await held.release()
-                    lease = await waiter
-                assert lease.token > held.token
-                await lease.release()

@@ -10,12 +10,9 @@ import pytest
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Notification, Released
 from dibs.stores.http import wire
-from dibs.stores.http.calls import ServerAffinity
-from dibs.stores.http.stream import MOST_SPREAD, SPREAD, ReconnectDelay
 from dibs.stores.registry import store_for
-from dibs.stores.web.reading import Response
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
-from tests.stores.sides import Side, acquire, both_sides, in_threads, release
+from tests.stores.sides import Side, acquire, both_sides, in_threads
 
 PUSH = Notification(b"lock:a", "print", "", "granted", 7, (0,), 1.5, 5.0)
 RELEASED = batch(Released())
@@ -129,18 +126,6 @@ async def test_without_a_stream_all_else_goes_on(
         assert backend.inbox == "s1.x"
 
 
-def test_pauses_grow_and_differ() -> None:
-    pauses = []
-    for _ in range(50):
-        spread = ReconnectDelay()
-        for _ in range(20):
-            spread.failed()
-        pauses.append(spread.left)
-    assert max(pauses) <= MOST_SPREAD
-    assert max(pauses) > 2 * SPREAD
-    assert len(set(pauses)) > 40
-
-
 @in_threads
 async def test_threads_that_wait_for_nothing_have_no_stream(side: Side) -> None:
     with Peer(service()) as peer:
@@ -165,21 +150,3 @@ async def test_commands_follow_the_stream(side: Side) -> None:
         peer.say = service(batch=RELEASED)
         await backend.apply([command])
         assert len(peer.links) == links + 1
-
-
-def test_tries_to_follow_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, tried = 1000.0, list[float]()
-    monkeypatch.setattr("dibs.stores.http.calls.time.monotonic", lambda: now)
-    elsewhere = Response(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
-    here = Response(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
-    follows, waits = ServerAffinity(), (release(), acquire(inbox="s1.x"))
-    assert not follows.is_elsewhere([acquire(), release()], elsewhere)  # these want no pushes
-    for now in range(1000, 1200):
-        if follows.is_elsewhere(waits, elsewhere):
-            tried.append(now - 1000)
-    assert tried == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-    assert not follows.is_elsewhere(waits, here)
-    now = 2000.0
-    assert follows.is_elsewhere(waits, elsewhere)
-    now = 2001.0
-    assert follows.is_elsewhere(waits, elsewhere)

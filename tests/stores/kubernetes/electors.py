@@ -59,8 +59,8 @@ class Term(NamedTuple):
 
 
 class Candidate:
-    """One process that stands for a Lease: of client-go (`go`), of the official Python client (`python`, and
-    `python-aio`), or ours (`dibs`).
+    """One process that stands for a Lease: of client-go (`go`), of the official Python client (`python`), or
+    ours (`dibs`).
     """
 
     def __init__(self, kind: str, command: Sequence[str], told: Callable[[], None]) -> None:
@@ -165,9 +165,9 @@ class Contest:
         url = self._cluster.url
         if kind == "dibs":
             command = [sys.executable, "-c", OURS, url, self._name, identity, str(ttl)]
-        elif kind.startswith("python"):
-            side, duration = kind.partition("-")[2], str(math.ceil(ttl))
-            command = [sys.executable, str(PYTHON), side, url.partition("=")[2]]
+        elif kind == "python":
+            duration = str(math.ceil(ttl))
+            command = [sys.executable, str(PYTHON), url.partition("=")[2]]
             command += [self._cluster.namespace, self._name, identity, duration]
         else:
             command = [str(server.program.path), "elect", "-url", server.url, "-lease", self._name]

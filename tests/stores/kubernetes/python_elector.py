@@ -1,10 +1,9 @@
 """A candidate of the official Python client's leader election, as a program.
 
-It prints what happens, as the other candidates do: one line of JSON for each event. `aio` as the first
-argument takes the client's asyncio side. SIGTERM ends it: this client never gives a Lease up by itself.
+It prints what happens, as the other candidates do: one line of JSON for each event. SIGTERM ends it: this
+client never gives a Lease up by itself.
 """
 
-import asyncio
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-side, kubeconfig, namespace, name, identity, duration = sys.argv[1:]
+kubeconfig, namespace, name, identity, duration = sys.argv[1:]
 DEADLINES = {"lease_duration": int(duration), "renew_deadline": 1.5, "retry_period": 1}
 """Seconds. The client takes no shorter ones, and a `lease_duration` of whole seconds only."""
 
@@ -49,7 +48,7 @@ def official(module: str) -> Any:
     return import_module(f"kubernetes.{module}")
 
 
-def run_in_threads() -> None:
+def run_for_ever() -> None:
     has_begun = threading.Event()
 
     def begin() -> None:
@@ -81,36 +80,5 @@ def run_in_threads() -> None:
         official("leaderelection.leaderelection").LeaderElection(config).run()
 
 
-async def run_in_tasks() -> None:
-    async def begin() -> None:
-        started()
-
-    async def lost() -> None:
-        stopped()
-
-    await official("aio.config").load_kube_config(config_file=kubeconfig)
-    async with official("aio.client").ApiClient() as api:
-        while True:
-            lock = official("aio.leaderelection.resourcelock.leaselock").LeaseLock(
-                name, namespace, identity, api
-            )
-            get = lock.get
-
-            async def read(*where: str) -> Any:
-                found = await get(*where)  # noqa: B023  # it is called within this round
-                if found[0]:
-                    tell("standing")
-                return found
-
-            lock.get = read
-            config = official("aio.leaderelection.electionconfig").Config(
-                lock, **DEADLINES, onstarted_leading=begin, onstopped_leading=lost
-            )
-            await official("aio.leaderelection.leaderelection").LeaderElection(config).run()
-
-
 signal.signal(signal.SIGTERM, end)
-if side == "aio":
-    asyncio.run(run_in_tasks())
-else:
-    run_in_threads()
+run_for_ever()

@@ -85,7 +85,7 @@ def test_so_does_one_of_the_official_python_client(cluster: Cluster, kills: list
         (["go", "go", "dibs", "dibs"], 2.5, 105),
         (["go", "go", "dibs", "dibs"], 0.9, 105),
         (["python", "python", "dibs"], 4.0, 65),
-        (["python-aio", "python", "dibs", "dibs"], 3.5, 65),
+        (["python", "python", "dibs", "dibs"], 3.5, 65),
         (["python", "go", "dibs"], 4.0, 65),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,

@@ -33,8 +33,8 @@ from dibs.model import (
     Unknown,
 )
 from dibs.stores.postgres import ledger
-from tests.stores.differential import Time
-from tests.stores.postgres.database import OTHER, Database, database, take
+from tests.stores.differential import OTHER, Time
+from tests.stores.postgres.database import Database, database, take
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 

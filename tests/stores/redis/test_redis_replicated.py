@@ -402,21 +402,6 @@ async def test_nodes_that_hang_cost_no_more_than_one(side: Side, hanging: RedisC
 
 
 @in_threads
-async def test_threads_wait_for_no_node_beyond_their_time(
-    side: Side, hanging: RedisCluster
-) -> None:
-    *hung, healthy = one_for_each(hanging)
-    backend = await side.open(cluster_url(hanging), listen=False)
-    await backend.apply([Inspect(healthy)])
-    with paused(hanging.nodes[0]), paused(hanging.nodes[1]):
-        began = time.monotonic()
-        batch = [Inspect(key) for key in (*hung, healthy)]
-        replies = backend.connection.apply(batch, 0.4)
-        assert [type(reply) for reply in replies] == [Failed, Failed, Status]
-        assert time.monotonic() - began < 0.7
-
-
-@in_threads
 async def test_a_node_that_has_hung_up_is_not_taken_for_one_that_hangs(
     side: Side, hanging: RedisCluster
 ) -> None:
