@@ -93,7 +93,7 @@ def test_a_server_that_is_ready_without(
             redis.pause()
             try:
                 if away == "the records":
-                    wait_until(lambda: cache.stale_for > 3, "the records are away")
+                    wait_until(lambda: cache.stale_for > 1.5, "the records are away")
                     acquired(client, "x")
                 assert client.get("/readyz").status_code == 200
             finally:
