@@ -130,7 +130,7 @@ def test_events_of_a_lease(world: World) -> None:
             "waited": 0.0,
         }
         assert at == round(at, 3)
-        force = {"force": True, "now": True, "reason": "a test"}
+        force: dict[str, Any] = {"force": True, "now": True, "reason": "a test"}
         client.delete(lock("jobs/1"), params=force)
         assert happened(news, 1) == ["renewed me"]
         freed = next(news)[2]

@@ -242,7 +242,7 @@ def test_metrics_may_be_off() -> None:
 def test_requests_are_logged_without_secrets(
     capfd: pytest.CaptureFixture[str], log_format: str
 ) -> None:
-    settings = {"log_format": log_format} if log_format else {}
+    settings: dict[str, Any] = {"log_format": log_format} if log_format else {}
     with World.over(**settings) as world:
         client = world.client()
         held = acquired(client, SECRET_NAME)
