@@ -236,7 +236,13 @@ def test_an_answer_about_many_crowds_is_bounded(stored: World) -> None:
 
 def test_a_look_after_a_change_is_another_look(stored: World) -> None:
     k, other = key("a/l"), key("a/1")
-    looks = [Inspect(k), Inspect(k), Acquire(k, ID, "me", 60.0), Inspect(k), Inspect(other)]
+    looks: list[Command] = [
+        Inspect(k),
+        Inspect(k),
+        Acquire(k, ID, "me", 60.0),
+        Inspect(k),
+        Inspect(other),
+    ]
     free, again, _, held, another = send(stored.client(), *looks)
     assert free == again
     assert (free.holding, held.holding, another.key) == (0, 1, other)

@@ -127,6 +127,7 @@ def test_events_of_another_store(cli: Cli, tmp_path: Path) -> None:
     with dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
         while told["what"] != "granted":  # until it looks, first perhaps at the lock before
             with client.lock(next(names)):
+                assert tail.stdout is not None
                 if select([tail.stdout], [], [], 0.3)[0]:
                     told = parsed(tail)
     assert told["found"]

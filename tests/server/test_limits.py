@@ -160,7 +160,7 @@ def test_so_many_leases(world: World, own: bool, by_batch: bool) -> None:
         if not by_batch:
             return acquire(client, name, id=mine).status_code == 200
         wish = {"op": "acquire", "key": f"lock:{name}", "id": mine, "owner": "x", "ttl": 60}
-        return batch(client, wish)[0]["is"] == "granted"
+        return bool(batch(client, wish)[0]["is"] == "granted")
 
     assert [is_granted(number) for number in range(5)] == [True] * 3 + [False] * 2
     first = {"id": ID if own else f"{ID}0"}
@@ -295,7 +295,7 @@ def test_a_large_page_is_split_by_bytes_and_nothing_is_left_out() -> None:
             ("/v1/scan", "items", "cursor"),
             ("/v1/locks", "locks", "next"),
         ):
-            pages, query = [], {"limit": "1000"}
+            pages, query = list[dict[str, Any]](), {"limit": "1000"}
             while not pages or pages[-1][following]:
                 answer = client.get(path, params=query)
                 assert len(answer.content) < 1 << 21

@@ -226,7 +226,7 @@ def listed(
 
 def test_pages(world: World, client: httpx2.Client) -> None:
     names = sorted(f"pages/{i:02}".encode() for i in range(7))
-    for each in (*names, "pages", "pagesize"):
+    for each in (*names, b"pages", b"pagesize"):
         acquired(client, each)
     locks = [("lock", each) for each in names]
     assert listed(client, "pages", limit=3) == locks
@@ -236,11 +236,15 @@ def test_pages(world: World, client: httpx2.Client) -> None:
     own = world.client("read", prefixes=[b"pages/", b"tests/none/"])
     assert listed(own, None, limit=2) == locks
     assert listed(own, "elsewhere", limit=2) == []
-    others = (("semaphore", {"capacity": 2}), ("rwlock", {"mode": "read"}), ("leader", {}))
-    for kind, query in others:
+    others: dict[str, dict[str, Any]] = {
+        "semaphore": {"capacity": 2},
+        "rwlock": {"mode": "read"},
+        "leader": {},
+    }
+    for kind, query in others.items():
         acquired(client, "pages/00", **query | {"kind": kind})
     every = listed(client, "pages", kind="all", limit=1)
-    assert sorted(every) == sorted([*locks, *((kind, b"pages/00") for kind, _ in others)])
+    assert sorted(every) == sorted([*locks, *((kind, b"pages/00") for kind in others)])
 
 
 def test_an_etag_is_of_one_kind_and_changes_with_the_holder(

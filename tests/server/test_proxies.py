@@ -230,7 +230,7 @@ def test_requests_through_a_proxy(site: Site) -> None:
     assert "secret-" not in log
 
 
-@pytest.mark.parametrize("ttl", [3, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ttl", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_a_request_may_wait_long(site: Site, ttl: int) -> None:
     """No limit of a proxy ends a request that waits in a queue, nor a stream."""
     with site.client("acquire") as client:

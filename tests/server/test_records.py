@@ -297,16 +297,6 @@ async def test_the_oldest_lines_are_forgotten(opened: Callable[[], Records]) -> 
     assert await one.append(b"later") > numbers[-1]
 
 
-async def test_records_may_be_opened_twice_and_used_after_they_were_closed(
-    records: Records,
-) -> None:
-    await records.open()
-    await records.put("key", "a", b"", 0)
-    await records.close()
-    await records.close()
-    assert await records.revision() in (0, 1)  # in memory, they end with the last that uses them
-
-
 async def test_a_call_that_is_cancelled_disturbs_no_other(records: Records) -> None:
     kept = await records.put("key", "a", b"kept", 0)
     calls = [asyncio.create_task(records.get("key", "a")) for _ in range(8)]

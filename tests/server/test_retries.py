@@ -82,7 +82,7 @@ def test_two_servers_of_one_service(
     url = f"sqlite:///{tmp_path / 'leases.db'}"
     if store != "sqlite":
         url = request.getfixturevalue(f"{store}_url")
-    settings = {"leases": url, "records": url, "secret": ("s" * 32,)}
+    settings: dict[str, Any] = {"leases": url, "records": url, "secret": ("s" * 32,)}
     with World.over(**settings) as one, World.over(**settings) as two:
         assert one.server.first_key
         assert two.server.first_key is None
@@ -105,7 +105,8 @@ def test_a_retry_elsewhere_owns_the_lease(
     """Whatever becomes of the first request."""
     with World.over(tmp_path) as one, World.over(tmp_path) as two:
         here, there = one.client(), two.client(key=one.admin_key)
-        query, held = {"id": ID, "ttl": 30}, acquired(here, "x")
+        query: dict[str, Any] = {"id": ID, "ttl": 30}
+        held = acquired(here, "x")
         first = Abandoned(one, "x", **query, wait=1 if how == "waits in vain" else 30)
         again = in_line(pool, there, two, "x", **query)
         released(here, "x", held)

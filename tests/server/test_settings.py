@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,11 @@ PASSWORD = "hunter2"
 
 
 def refusal(
-    file: str | None = None, options: dict[str, Any] | None = None, **variables: str
+    file: str | None = None, options: Mapping[str, Any] | None = None, variable: str = "="
 ) -> str:
+    name, _, value = variable.partition("=")
     with pytest.raises(NotConfigured) as caught:
-        read_config(
-            file, options or {}, {VARIABLE + name: value for name, value in variables.items()}
-        )
+        read_config(file, dict(options or {}), {VARIABLE + name: value} if name else {})
     assert PASSWORD not in str(caught.value)
     return str(caught.value)
 
@@ -110,7 +109,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, why: str) -> None:
 )
 def test_a_variable_that_is_unknown(name: str, meant: str | None) -> None:
     more = f". Did you mean {VARIABLE}{meant}?" if meant else ""
-    assert refusal(**{name: PASSWORD}) == f"unknown setting {VARIABLE}{name}{more}"
+    assert refusal(variable=f"{name}={PASSWORD}") == f"unknown setting {VARIABLE}{name}{more}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_a_variable_that_is_unknown(name: str, meant: str | None) -> None:
     ],
 )
 def test_a_variable_that_is_wrong(name: str, value: str, why: str) -> None:
-    assert why in refusal(**{name: value})
+    assert why in refusal(variable=f"{name}={value}")
 
 
 @pytest.mark.parametrize(

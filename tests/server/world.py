@@ -47,7 +47,8 @@ def lock(name: str | bytes) -> str:
 
 def acquire(client: httpx2.Client, name: str | bytes, **query: Any) -> httpx2.Response:
     """Acquire a lock by HTTP for 30 s, as `web-3`."""
-    return client.post(lock(name), params={"client-id": "web-3", "ttl": 30} | query)
+    params: dict[str, Any] = {"client-id": "web-3", "ttl": 30} | query
+    return client.post(lock(name), params=params)
 
 
 def acquired(client: httpx2.Client, name: str | bytes, **query: Any) -> dict[str, Any]:
