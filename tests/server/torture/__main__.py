@@ -21,7 +21,7 @@ from tests.server.torture.bugs import BUGS
 from tests.server.torture.storm import ALL_FAULTS
 from tests.server.torture.trial import KINDS, ServiceTorture, tortured
 
-TOLD_EVERY = 15.0
+REPORT_EVERY = 15.0
 
 
 def main() -> int:
@@ -46,16 +46,9 @@ def main() -> int:
     parser.add_argument("--bug", choices=sorted(BUGS), default="")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
-    plan = TorturePlan(
-        seconds=chosen.seconds,
-        cycles=chosen.cycles,
-        processes=chosen.processes,
-        tasks=chosen.tasks,
-        locks=chosen.locks,
-        ttl=chosen.ttl,
-        seed=chosen.seed,
-        primitives=chosen.primitives.split(","),
-    )
+    sizes = ("seconds", "cycles", "processes", "tasks", "locks", "ttl", "seed")
+    chosen_sizes = {name: getattr(chosen, name) for name in sizes}
+    plan = TorturePlan(**chosen_sizes, primitives=chosen.primitives.split(","))
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = chosen.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,12 +61,12 @@ def main() -> int:
             kinds=_kinds(parser, chosen.strike),
             tls=chosen.tls,
             bug=chosen.bug,
-            progress=Teller(),
+            progress=Reporter(),
         )
         with trial as torture:
             verdict = torture.run()
     print(verdict)
-    print(told(torture))
+    print(summary(torture))
     broken = verdict.violations or verdict.trouble or torture.storm.trouble
     # where clients are spared no holder was struck, and no late write can show that faults bite
     return 0 if not broken and (chosen.spare_clients or verdict.outcome == "clean") else 1
@@ -86,8 +79,7 @@ def _kinds(parser: argparse.ArgumentParser, said: str | None) -> list[str]:
     return kinds
 
 
-def told(torture: ServiceTorture) -> str:
-    """What befell the servers and the ways to them."""
+def summary(torture: ServiceTorture) -> str:
     counts = torture.storm.counts
     faults = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
     lines = [f"Servers and the ways to them: {counts.total():,} faults: {faults}"]
@@ -99,15 +91,15 @@ def told(torture: ServiceTorture) -> str:
     return "\n".join(lines)
 
 
-class Teller:
-    """Tells now and then how far it is."""
+class Reporter:
+    """Prints progress now and then."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + TOLD_EVERY
+        self._next = time.monotonic() + REPORT_EVERY
 
     def __call__(self, progress: TortureProgress) -> None:
         if time.monotonic() >= self._next:
-            self._next += TOLD_EVERY
+            self._next += REPORT_EVERY
             at = f"{progress.seconds:.0f} s: {progress.doing}, {progress.cycles:,} cycles"
             print(f"{at}, {progress.kills} kills, {progress.pauses} pauses", file=sys.stderr)
 

@@ -1,8 +1,10 @@
 """Bugs to be planted in clients or in servers: the torture has to find each of them.
 
-`python -m tests.server.torture --bug NAME` looks for one.
+`python -m tests.server.torture --bug NAME` looks for one. As a script, `bugs.py NAME serve ...`, this is
+`dibs serve` with a bug: so it imports nothing of the tests.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,14 +13,13 @@ type Where = Literal["client", "server"]
 
 
 def put(owner: Any, name: str, by: Any) -> None:
-    """In the stead of what is there. A bug in what has another name by now would never be found."""
+    """Replace it. A bug in what has another name by now would never be found."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner!r} has no {name}: plant the bug where that is now")
     setattr(owner, name, by)
 
 
 def goes_on_after_loss() -> None:
-    """A client never learns that its lease is over."""
     from dibs.locks.lease import LeaseBase
 
     put(LeaseBase, "ensure", lambda self: None)
@@ -72,8 +73,8 @@ def gives_up_for_the_caller() -> None:
 
     A paused server shows it: its callers time out, and acquire under the same ids at the other one. When it
     goes on, it sees that they hung up, and releases what they hold. Few pauses end while such a hold lasts,
-    so short runs of the torture miss it. `pytest tests/server/torture/test_own_ids.py` takes these steps and
-    finds it each time.
+    so short runs of the torture miss it. `test_a_paused_server_keeps_the_ids_of_its_callers`
+    takes these steps and finds it each time.
     """
     from dibs.locks.acquire import AcquireAttempt
 
@@ -123,6 +124,12 @@ BUGS = {
 
 
 def plant(name: str) -> None:
-    """Break this process."""
     if name:
         BUGS[name].plant()
+
+
+if __name__ == "__main__":
+    from dibs.cli import main
+
+    plant(sys.argv[1])
+    sys.exit(main(sys.argv[2:]))

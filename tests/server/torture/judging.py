@@ -11,8 +11,14 @@ from dibs.testing.history import read
 from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.verdict import Verdict
-from tests.server.torture.marks import STILL_HELD
 from tests.torture.in_line import IN_LINE
+
+STILL_HELD = "still held"
+"""An event's `resource`: a release was acknowledged, and a later look found the hold that it was for."""
+
+
+def still_held(at: float, key: bytes, token: int, process: int) -> Event:
+    return Event(at, "asked", key.decode(), token=token, process=process, resource=STILL_HELD)
 
 
 class ServiceJudge(Judge):

@@ -11,14 +11,15 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from secrets import token_urlsafe
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from dibs.core.timing import trusted as believable
 from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.testing.recorder import Recorder
-from tests.server.torture.marks import still_held
+from tests.server.torture.judging import still_held
 from tests.server.world import b64
 
 WAITS = (0.1, 2.0)
@@ -39,20 +40,6 @@ MANY_TRIES = 4
 type Answer = tuple[int, dict[str, Any]]
 
 
-def trusted(certificate: str | None) -> ssl.SSLContext | None:
-    """What a client has to believe in; None where nothing is encrypted."""
-    return None if certificate is None else ssl.create_default_context(cafile=certificate)
-
-
-def connection(
-    host: str, port: int, timeout: float, tls: ssl.SSLContext | None
-) -> http.client.HTTPConnection:
-    """One to a server, by the standard library."""
-    if tls is None:
-        return http.client.HTTPConnection(host, port, timeout=timeout)
-    return http.client.HTTPSConnection(host, port, timeout=timeout, context=tls)
-
-
 class RawClient:
     """One program's; its threads share a name and a key, each has a connection of its own."""
 
@@ -62,7 +49,7 @@ class RawClient:
         assert parts.port is not None
         cafile = parse_qs(parts.query).get("cafile", [None])[0]
         self._where = parts.hostname, parts.port
-        self._tls = trusted(cafile)
+        self._tls = cafile and ssl.create_default_context(cafile=cafile)
         self._headers = {"Authorization": f"Bearer {parts.username}"}
         self._own = threading.local()
         self.recorder = recorder
@@ -71,7 +58,6 @@ class RawClient:
 
     @property
     def draw(self) -> random.Random:
-        """Of this thread."""
         if not hasattr(self._own, "draw"):
             self._own.draw = random.Random(token_urlsafe())
         found: random.Random = self._own.draw
@@ -81,8 +67,10 @@ class RawClient:
         """Raises `BackendUnavailable` when nobody knows what became of it."""
         line: http.client.HTTPConnection | None = getattr(self._own, "line", None)
         self._own.line = None
-        if line is None:
-            line = connection(*self._where, patience, self._tls)
+        if line is None and self._tls:
+            line = http.client.HTTPSConnection(*self._where, context=self._tls)
+        elif line is None:
+            line = http.client.HTTPConnection(*self._where)
         try:
             line.timeout = patience
             if line.sock is not None:
@@ -90,10 +78,8 @@ class RawClient:
             line.request(method, f"{path}?{urlencode(query)}", headers=self._headers)
             response = line.getresponse()
             body = response.read()
-            if "content-length" not in response.headers:
-                raise http.client.IncompleteRead(
-                    body
-                )  # cut in its head, which goes unnoticed there
+            if "content-length" not in response.headers:  # cut in its head, which goes unnoticed
+                raise http.client.IncompleteRead(body)
         except (OSError, http.client.HTTPException) as error:
             line.close()
             raise BackendUnavailable(str(error)) from error
@@ -110,26 +96,17 @@ class RawClient:
     def semaphore(self, name: str, capacity: int, **how: Any) -> "RawResource":
         return RawResource(self, "semaphore", name, {"capacity": capacity}, how)
 
-    def rwlock(self, name: str, **how: Any) -> "RawBothWays":
-        return RawBothWays(self, name, how)
+    def rwlock(self, name: str, **how: Any) -> "RawRWLock":
+        return RawRWLock(self, name, how)
 
 
-class RawBothWays:
-    """A readers-writer lock."""
-
+class RawRWLock:
     def __init__(self, client: RawClient, name: str, how: dict[str, Any]) -> None:
         self.key = b"rwlock:" + name.encode()
-        self._of = client, name, how
-
-    def read(self) -> "RawResource":
-        return self._side("read")
-
-    def write(self) -> "RawResource":
-        return self._side("write")
-
-    def _side(self, mode: Literal["read", "write"]) -> "RawResource":
-        client, name, how = self._of
-        return RawResource(client, "rwlock", name, {"mode": mode}, how)
+        self.read, self.write = (
+            partial(RawResource, client, "rwlock", name, {"mode": mode}, how)
+            for mode in ("read", "write")
+        )
 
 
 class RawResource:

@@ -1,33 +1,43 @@
-"""What strikes servers and the ways to them, while clients are struck by somebody else."""
+"""What strikes servers and the ways to them, and what moves directories, while clients work."""
 
+import itertools
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import httpx2
+
 from dibs.testing import FaultProxy
 from dibs.testing.recorder import Recorder
-from tests.server.torture.balancer import FAULTS
-from tests.server.torture.servers import Site
+from tests.server.torture.site import FAULTS, PLACES, Site
 
 NOTICED = 0.3
 """Seconds after which a balancer sees that a server is dead, and that it is back."""
+
 DOWN = (0.0, 2.0)
 """Seconds for which a dead server stays dead, before it takes its time to start."""
+
 PAUSES = (0.5, 1.0, 3.0)
 """How long a server is stopped, in ttls."""
+
 AILING = (0.02, 1.0)
 """How long a way fails, in ttls."""
+
 SERVER_GAPS = (0.3, 5.0)
+
 WAY_GAPS = (0.0, 0.5)
+
 BALANCER_GAPS = (1.0, 5.0)
 """Seconds between two faults."""
 
 SERVER_FAULTS = {"server killed": 5, "server paused": 4, "server restarted": 2, "both killed": 1}
 """And how often each of them strikes."""
+
 ALL_FAULTS = (*SERVER_FAULTS, *FAULTS)
 
 
@@ -54,12 +64,6 @@ class Storm:
         for way in site.ways:
             self._aims.append(_Aim(way, WAY_GAPS, random.Random(seed + 1 + len(self._aims))))
         self._over = threading.Event()
-        self._strikes: dict[str, Callable[[int], None]] = {
-            "server killed": self._kill,
-            "server paused": self._pause,
-            "server restarted": self._restart,
-            "both killed": self._kill_both,
-        }
 
     @contextmanager
     def raging(self, recorder: Recorder) -> Generator[None]:
@@ -80,7 +84,7 @@ class Storm:
             self._over.set()
             for thread in threads:
                 thread.join()
-            self._disturb()
+            self._recorder.disturbed(0)
 
     def _repeat(self, strike: Callable[[], None]) -> None:
         try:
@@ -89,12 +93,9 @@ class Storm:
         except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
 
-    def _disturb(self) -> None:
-        self._recorder.disturbed(0)
-
     def _count(self, kind: str) -> None:
         self.counts[kind] += 1
-        self._disturb()
+        self._recorder.disturbed(0)
 
     # -- servers ------------------------------------------------------------------------------------
 
@@ -105,17 +106,19 @@ class Storm:
         chosen = [kind for kind in SERVER_FAULTS if kind in self._kinds]
         kind = draw.choices(chosen, [SERVER_FAULTS[each] for each in chosen])[0]
         self._count(kind)
-        self._strikes[kind](draw.randrange(len(self._site.servers)))
-        self._disturb()
+        number = draw.randrange(len(self._site.servers))
+        if kind == "server paused":
+            self._pause(number)
+        else:
+            self._end(
+                *(range(len(self._site.servers)) if kind == "both killed" else [number]), kind=kind
+            )
+        self._recorder.disturbed(0)
 
-    def _kill(self, number: int) -> None:
-        self._site.servers[number].kill()
-        self._stay_down(number)
-
-    def _kill_both(self, _: int) -> None:
-        for server in self._site.servers:
-            server.kill()
-        for number in range(len(self._site.servers)):
+    def _end(self, *numbers: int, kind: str) -> None:
+        for server in (self._site.servers[number] for number in numbers):
+            server.stop() if kind == "server restarted" else server.kill()
+        for number in numbers:
             self._stay_down(number)
 
     def _stay_down(self, number: int) -> None:
@@ -133,10 +136,6 @@ class Storm:
         self._over.wait(self._of_servers.choice(PAUSES) * self._ttl)
         server.resume()
 
-    def _restart(self, number: int) -> None:
-        self._site.servers[number].stop()
-        self._stay_down(number)
-
     # -- ways ---------------------------------------------------------------------------------------
 
     def _strike_way(self, aim: _Aim) -> None:
@@ -148,4 +147,65 @@ class Storm:
         self._count(kind)
         self._over.wait(draw.uniform(*AILING) * self._ttl)
         way.heal()
-        self._disturb()
+        self._recorder.disturbed(0)
+
+
+MOVES_EVERY = 5.0
+"""Seconds between two orders, at least: each waits until the move before it is finished."""
+
+DEADLINE = 2.0
+"""Seconds for which everything drains before holders are revoked."""
+
+LOOK_EVERY = 0.2
+
+
+class Moves:
+    """A thread that orders moves. `finished` counts them."""
+
+    def __init__(self, site: Site) -> None:
+        self.finished = 0
+        self._site = site
+        self._over = threading.Event()
+
+    @contextmanager
+    def going_on(self, recorder: Recorder) -> Generator[None]:
+        """Move until the block ends. All of it counts as a disturbance: acquires are kept waiting."""
+        self._over.clear()
+        thread = threading.Thread(target=self._run, args=(recorder,))
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _run(self, recorder: Recorder) -> None:
+        for to in itertools.cycle(reversed(PLACES)):
+            begun, is_ordered = time.monotonic(), False
+            while not self._over.wait(LOOK_EVERY):
+                recorder.disturbed(0)
+                if not is_ordered:
+                    is_ordered = bool(self._ask("PUT", {"to": to, "deadline": DEADLINE}))
+                    continue
+                seen = self._ask("GET")
+                if seen and (seen["place"], seen["to"]) == (to, ""):
+                    self.finished += 1
+                    break
+                # an order that a paused server took may come after those that followed it
+                is_ordered = not seen or seen["to"] == to
+            if self._over.wait(max(0.0, begun + MOVES_EVERY - time.monotonic())):
+                return
+
+    def _ask(self, method: str, body: dict[str, object] | None = None) -> dict[str, object]:
+        """An answer of any server that is there; empty if none is, as each is struck now and then."""
+        for server in self._site.servers:
+            headers = {"authorization": f"Bearer {server.key}"}
+            url = f"http://127.0.0.1:{server.port}/v1/move"
+            try:
+                answer = httpx2.request(method, url, json=body, headers=headers, timeout=2.0)
+            except httpx2.HTTPError:
+                continue
+            if answer.status_code == 200:
+                found: dict[str, object] = answer.json()
+                return found
+        return {}

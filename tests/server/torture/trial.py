@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, nullcontext
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from dibs.testing import Torture, TorturePlan, TortureProgress
 from dibs.testing.torture.crew import Crew
@@ -11,9 +12,8 @@ from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.rounds import Round, Wait
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.judging import ServiceJudge
-from tests.server.torture.moves import Moves
-from tests.server.torture.servers import Site, StoreName, running
-from tests.server.torture.storm import Storm
+from tests.server.torture.site import Site, StoreName, running
+from tests.server.torture.storm import Moves, Storm
 
 WORKER = "tests.server.torture.worker"
 KINDS = ("lock", "semaphore", "rwlock")
@@ -97,22 +97,10 @@ def tortured(
     store: StoreName,
     plan: TorturePlan,
     *,
-    raw: int = 2,
-    spared: bool = False,
-    kinds: Collection[str] = (),
     tls: bool = False,
     bug: str = "",
-    progress: Callable[[TortureProgress], object] = lambda progress: None,
+    **how: Any,
 ) -> Generator[ServiceTorture]:
-    """A site to torture, and what will do it."""
     of_server = bug if bug and BUGS[bug].where == "server" else ""
     with running(folder, store, plan.seed, tls=tls, bug=of_server) as site:
-        yield ServiceTorture(
-            *(site, plan),
-            raw=raw,
-            spared=spared,
-            kinds=kinds,
-            bug=bug,
-            moves=store == "two redis",
-            progress=progress,
-        )
+        yield ServiceTorture(site, plan, bug=bug, moves=store == "two redis", **how)

@@ -1,60 +1,27 @@
-"""`python -m tests.server.torture.truth --seconds 600`: do the servers' events tell the truth?
+"""Whether the servers' events tell the truth, while two servers are tortured.
 
-The torture of two servers, with a reader of each server's `/v1/events`. What a stream says must hold for
-itself: a hold ends before the next one of its slot is granted, the ends carry how long it was held, and
-tokens rise. A server that starts anew remembers nothing, so its stream is judged from then on.
+A reader follows each server's `/v1/events`. What a stream says must hold for itself: a hold ends before the
+next one of its slot is granted, the ends carry how long it was held, and tokens rise. A server that starts
+anew remembers nothing, so its stream is judged from then on.
 """
 
-import argparse
-import signal
-import sys
-import tempfile
 import threading
-from collections import Counter, deque
-from collections.abc import Collection, Generator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dibs.cli.service import Tail
 from dibs.errors import DibsError
-from dibs.testing import TorturePlan
-from dibs.testing.torture.verdict import Verdict
-from tests.server.torture.servers import Site, StoreName, running
-from tests.server.torture.storm import SERVER_FAULTS
-from tests.server.torture.trial import KINDS, ServiceTorture
+from tests.server.torture.site import Site
 
 CLOSE = 0.005
 """Seconds by which times of two events may disagree."""
 
-REMEMBERED = 8
-"""Events of a key that are shown with a lie."""
-
 ENDS = ("released", "expired", "freed")
 
-
-@dataclass(slots=True)
-class Held:
-    """A hold that a stream has told, and not its end."""
-
-    lease: str
-    token: int
-    units: int | None
-    slots: tuple[int, ...]
-    since: float
-
-
-@dataclass(slots=True)
-class Told:
-    """What a stream has told of one key."""
-
-    held: dict[str, Held] = field(default_factory=dict[str, Held])
-    """By the fingerprints of lease ids."""
-    ended: dict[int, tuple[float, int]] = field(default_factory=dict[int, tuple[float, int]])
-    """When the last hold of each slot ended, and its token."""
-    latest: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    """Its latest events, for whoever looks into a lie."""
+type Event = Mapping[str, Any]
+type Key = tuple[str, str]
 
 
 class StreamJudge:
@@ -65,92 +32,62 @@ class StreamJudge:
         self.counts: Counter[str] = Counter()
         self._name = name
         self._server = ""
-        self._keys: dict[tuple[str, str], Told] = {}
+        self._held: dict[Key, dict[str, Event]] = defaultdict(dict)
+        """The grant, or the latest size, of each lease that has not ended."""
+        self._ended: dict[tuple[Key, int], Event] = {}
+        """The end of the last hold of each slot."""
 
-    def take(self, kind: str, data: Mapping[str, Any]) -> None:
+    def take(self, kind: str, data: Event) -> None:
         """One more event of the stream, or its head."""
-        if kind == "hello" and data["server"] != self._server:
-            self._server = data["server"]
-            self._begin_anew()
-        elif kind == "reset":
-            self._begin_anew()
+        if kind == "reset" or (kind == "hello" and data["server"] != self._server):
+            self._server = data.get("server", self._server)
+            self.counts["begun"] += 1
+            self._held.clear()
+            self._ended.clear()
         elif kind == "message":
-            self._happened(data)
+            self.counts[data["what"]] += 1
+            key = data["kind"], data["name"]
+            for lie in self._lies(key, self._held[key], data):
+                self.lies.append(f"{self._name} {self._server}: {lie}: {data}")
 
-    def _begin_anew(self) -> None:
-        self.counts["begun"] += 1
-        self._keys.clear()
-
-    def _lie(self, told: Told, what: str) -> None:
-        self.lies.append(
-            "\n    ".join([f"{self._name} {self._server}: {what}", *map(str, told.latest)])
-        )
-
-    def _happened(self, event: Mapping[str, Any]) -> None:
-        what = event["what"]
-        self.counts[what] += 1
-        self.counts["found"] += event["found"]
-        told = self._keys.setdefault((event["kind"], event["name"]), Told())
-        told.latest.append(event)
+    def _lies(self, key: Key, held: dict[str, Event], event: Event) -> Generator[str]:
+        what, lease, token = event["what"], event["lease"], event["token"]
+        known = held.get(lease)
         if what == "granted":
-            self._granted(told, event)
-        elif what == "resized":
-            self._resized(told, event)
+            if known is not None:
+                yield f"it has token {known['token']} already"
+            for other in held.values():
+                if other is not known and _exclude(other, event):
+                    yield f"granted before the end of token {other['token']} was reported"
+            for slot in event["slots"]:
+                last = self._ended.get((key, slot), {"at": 0.0, "token": 0})
+                if event["at"] < last["at"] - CLOSE:
+                    early = last["at"] - event["at"]
+                    yield f"granted {early:.3f} s before the end of token {last['token']}"
+                if token <= last["token"]:
+                    yield f"its token is not above {last['token']}"
+            held[lease] = event
+        elif what == "resized" and known is not None:
+            held[lease] = {**event, "at": known["at"]}
         elif what in ENDS:
-            self._ended(told, event)
-
-    def _granted(self, told: Told, event: Mapping[str, Any]) -> None:
-        hold = _hold_of(event)
-        known = told.held.get(hold.lease)
-        if known is not None:
-            self._lie(told, f"it has token {known.token} already")
-        for other in told.held.values():
-            if other.lease != hold.lease and _exclude(event["kind"], other, hold):
-                self._lie(told, f"granted before the end of token {other.token} was told")
-        for slot in hold.slots:
-            ended, token = told.ended.get(slot, (0.0, 0))
-            if hold.since < ended - CLOSE:
-                self._lie(
-                    told, f"granted {ended - hold.since:.3f} s before the end of token {token}"
-                )
-            if hold.token <= token:
-                self._lie(told, f"its token is not above {token}")
-        told.held[hold.lease] = hold
-
-    def _resized(self, told: Told, event: Mapping[str, Any]) -> None:
-        known = told.held.get(event["lease"])
-        if known is not None:
-            hold = _hold_of(event)
-            hold.since = known.since
-            told.held[hold.lease] = hold
-
-    def _ended(self, told: Told, event: Mapping[str, Any]) -> None:
-        known = told.held.pop(event["lease"], None)
-        at = event["at"]
-        for slot in event["slots"]:
-            told.ended[slot] = (at, event["token"])
-        if known is None:
-            return  # it was granted before the stream began
-        self.counts["judged"] += 1
-        if known.token != event["token"]:
-            self._lie(told, f"it had token {known.token}")
-        held = at - known.since
-        if held < -CLOSE:
-            self._lie(told, f"it ended {-held:.3f} s before it was granted")
-        if abs(held - event["held_for"]) > CLOSE:
-            self._lie(told, f"it was held for {held:.3f} s")
+            self._ended |= {(key, slot): event for slot in event["slots"]}
+            if known is None:
+                return  # it was granted before the stream began
+            del held[lease]
+            self.counts["judged"] += 1
+            if known["token"] != token:
+                yield f"it had token {known['token']}"
+            length = event["at"] - known["at"]
+            if length < -CLOSE:
+                yield f"it ended {-length:.3f} s before it was granted"
+            if abs(length - event["held_for"]) > CLOSE:
+                yield f"it was held for {length:.3f} s"
 
 
-def _hold_of(event: Mapping[str, Any]) -> Held:
-    slots = tuple(event["slots"])
-    return Held(event["lease"], event["token"], event["units"], slots, event["at"])
-
-
-def _exclude(kind: str, one: Held, other: Held) -> bool:
+def _exclude(one: Event, other: Event) -> bool:
     """Whether both at once are too many: they share a slot, or one of them is a writer's."""
-    if set(one.slots) & set(other.slots):
-        return True
-    return kind == "rwlock" and None in (one.units, other.units)
+    writes = one["kind"] == "rwlock" and None in (one["units"], other["units"])
+    return writes or bool(set(one["slots"]) & set(other["slots"]))
 
 
 class StreamReader:
@@ -168,96 +105,24 @@ class StreamReader:
         try:
             with closing(Tail(self._url, "/events")) as tail:
                 while not self._over.is_set():
-                    if (told := tail.take(0.2)) is not None:
-                        data = told.data if isinstance(told.data, Mapping) else {}
-                        self.judge.take(told.kind, data)
+                    if (found := tail.take(0.2)) is not None:
+                        data = found.data if isinstance(found.data, Mapping) else {}
+                        self.judge.take(found.kind, data)
         except DibsError as error:
-            self.trouble = f"{self.judge._name}: {error}"
+            self.trouble = str(error)
 
     def close(self) -> None:
-        """Read no more."""
         self._over.set()
         self._thread.join()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of a run."""
-
-    verdict: Verdict
-    faults: Counter[str]
-    trouble: list[str]
-    lies: list[str]
-    counts: list[Counter[str]]
-    """Of each stream."""
 
 
 @contextmanager
 def followed(site: Site) -> Generator[list[StreamReader]]:
     """Follow the events of each server, past the ways that fail."""
-    readers = [
-        StreamReader(server.url, f"server {number}")
-        for number, server in enumerate(site.servers, 1)
-    ]
+    servers = enumerate(site.servers, 1)
+    readers = [StreamReader(server.url, f"server {number}") for number, server in servers]
     try:
         yield readers
     finally:
         for reader in readers:
             reader.close()
-
-
-def told_under_torture(
-    folder: Path,
-    store: StoreName,
-    plan: TorturePlan,
-    *,
-    raw: int = 1,
-    kinds: Collection[str] = SERVER_FAULTS,
-) -> Outcome:
-    """Torture two servers, and judge what their events say."""
-    with running(folder, store, plan.seed) as site, followed(site) as readers:
-        torture = ServiceTorture(site, plan, raw=raw, kinds=kinds)
-        verdict = torture.run()
-    trouble = [each for each in (torture.storm.trouble, *(one.trouble for one in readers)) if each]
-    return Outcome(
-        verdict,
-        torture.storm.counts,
-        trouble,
-        [lie for reader in readers for lie in reader.judge.lies],
-        [reader.judge.counts for reader in readers],
-    )
-
-
-def main() -> int:
-    """The exit code: 0 if both streams told the truth."""
-    parser = argparse.ArgumentParser(prog="python -m tests.server.torture.truth")
-    parser.add_argument("--store", choices=("redis", "postgres"), default="redis")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--tasks", type=int, default=3)
-    parser.add_argument("--ttl", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path)
-    chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
-    plan = TorturePlan(
-        seconds=chosen.seconds,
-        processes=chosen.processes,
-        tasks=chosen.tasks,
-        ttl=chosen.ttl,
-        seed=chosen.seed,
-        primitives=KINDS,
-    )
-    with tempfile.TemporaryDirectory(prefix="truth-") as temporary:
-        outcome = told_under_torture(chosen.folder or Path(temporary), chosen.store, plan)
-    print(outcome.verdict)
-    print("Servers:", dict(outcome.faults))
-    for counts in outcome.counts:
-        print("Events:", dict(counts))
-    for line in (*outcome.trouble, *outcome.lies):
-        print("  !", line)
-    return 1 if outcome.trouble or outcome.lies else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

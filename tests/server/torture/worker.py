@@ -27,40 +27,34 @@ from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient
 from tests.torture.in_line import LineContender
 
-TOLD = 0.5
-"""The part of calls that want to know how their wait goes."""
+REPORTING = 0.5
+"""The part of calls with `on_wait`."""
 LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
 """How long steps of work take without a library, and how often: in seconds, and in ttls."""
 
 
-def told(turns: Turns, contender: Contender, demand: Demand) -> Demand:
-    """The same, by somebody who may want to know how the wait goes."""
-    assert isinstance(contender, LineContender)
-    if contender.draw.random() >= TOLD:
-        return demand
-    acquire: Any = demand.acquire
-    note = partial(contender.note_in_line, turns.key)
-    return demand._replace(acquire=partial(acquire, on_wait=note))
+def reporting[T: Turns](turns: type[T]) -> type[T]:
+    """The same turns, some of which note when they are in line."""
+
+    def wanted(self: T, contender: Contender) -> Demand:
+        demand = turns.wanted(self, contender)
+        assert isinstance(contender, LineContender)
+        if contender.draw.random() >= REPORTING:
+            return demand
+        acquire: Any = demand.acquire
+        note = partial(contender.note_in_line, self.key)
+        return demand._replace(acquire=partial(acquire, on_wait=note))
+
+    return type(f"Reporting{turns.__name__}", (turns,), {"wanted": wanted})
 
 
-class TellingLockTurns(LockTurns):
-    """Those that say when they are in line."""
-
-    def wanted(self, contender: Contender) -> Demand:
-        return told(self, contender, super().wanted(contender))
-
-
-class TellingSemaphoreTurns(SemaphoreTurns):
-    """Likewise."""
-
-    def wanted(self, contender: Contender) -> Demand:
-        return told(self, contender, super().wanted(contender))
+WITH_LIBRARY = TURNS | {
+    "lock": reporting(LockTurns),
+    "semaphore": reporting(SemaphoreTurns),
+}
 
 
-WITH_LIBRARY = TURNS | {"lock": TellingLockTurns, "semaphore": TellingSemaphoreTurns}
-
-
-class TellingWorker(Worker):
+class LibraryWorker(Worker):
     """One that uses the library."""
 
     def __init__(self, orders: Orders) -> None:
@@ -72,30 +66,20 @@ class TellingWorker(Worker):
         return [WITH_LIBRARY[primitive_of(each)](client, each, self.orders) for each in names]
 
 
-class RawTurns(Turns):
+def raw(turns: type[Turns]) -> type[Turns]:
     """Without a library holds take longer, and there is no way from one side to the other."""
 
-    async def use(self, contender: Contender, *leases: Any) -> None:
+    async def use(self: Turns, contender: Contender, *leases: Any) -> None:
         (lease,) = leases
         await contender.work(lease, writes=lease.mode != "read", lengths=LENGTHS)
 
-
-class RawLockTurns(RawTurns, LockTurns):
-    """Those of a lock."""
+    return type(f"Raw{turns.__name__}", (turns,), {"use": use})
 
 
-class RawSemaphoreTurns(RawTurns, SemaphoreTurns):
-    """Those of a semaphore."""
-
-
-class RawRWLockTurns(RawTurns, RWLockTurns):
-    """Those of a readers-writer lock."""
-
-
-WITHOUT_LIBRARY: dict[str, type[Turns]] = {
-    "lock": RawLockTurns,
-    "semaphore": RawSemaphoreTurns,
-    "rwlock": RawRWLockTurns,
+WITHOUT_LIBRARY = {
+    "lock": raw(LockTurns),
+    "semaphore": raw(SemaphoreTurns),
+    "rwlock": raw(RWLockTurns),
 }
 
 
@@ -103,16 +87,15 @@ class RawWorker(Worker):
     """One that speaks HTTP."""
 
     def resources(self, client: Any) -> list[Turns]:
-        raw = RawClient(self.orders.url, self.recorder, lambda: self.stopping)
+        http = RawClient(self.orders.url, self.recorder, lambda: self.stopping)
         return [
-            WITHOUT_LIBRARY[primitive_of(each)](raw, each, self.orders)
+            WITHOUT_LIBRARY[primitive_of(each)](http, each, self.orders)
             for each in self.orders.names
             if primitive_of(each) in WITHOUT_LIBRARY
         ]
 
 
 def main() -> None:
-    """Do as ordered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--raw", action="store_true")
     parser.add_argument("--bug", default="")
@@ -120,9 +103,9 @@ def main() -> None:
     orders = read_orders()
     if chosen.raw:
         orders = replace(orders, side="threads")
-    faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
+    faulthandler.register(signal.SIGUSR1)
     bugs.plant(chosen.bug)
-    work(RawWorker(orders) if chosen.raw else TellingWorker(orders))
+    work(RawWorker(orders) if chosen.raw else LibraryWorker(orders))
 
 
 if __name__ == "__main__":

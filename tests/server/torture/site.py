@@ -1,12 +1,14 @@
-"""Two servers of one service over one store, each behind a way of its own, and a balancer before both."""
+"""Two servers of one service, a way to each that can be made to fail, and a balancer before both."""
 
-from collections.abc import Generator
+import random
+from asyncio import Protocol
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from dibs.testing import FaultProxy
-from tests.server.torture.balancer import Balancer
+from tests.server.torture import bugs
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.ports import HOST, free_port
@@ -14,18 +16,65 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores.http.processes import DibsServer
 
+IN_VAIN = 200
+"""Bytes of an answer after which a connection is reset: its head, at most."""
+
+DRIBBLE = 500.0
+"""Bytes a second of a way that dribbles: a few at a time."""
+
+
+class Balancer(FaultProxy):
+    """Spreads connections, each by lot, over those ways that it believes to lead to a server."""
+
+    def __init__(self, ways: Sequence[FaultProxy], seed: int) -> None:
+        self.ways = tuple(ways)
+        self._believed = list(ways)
+        self._draw = random.Random(seed)
+        super().__init__(HOST, ways[0].port, listen=free_port())
+
+    def avoid(self, way: FaultProxy) -> None:
+        """A look has shown that nobody answers there; the last way is never given up."""
+        if self._believed != [way]:
+            self._believed = [each for each in self._believed if each is not way]
+
+    def believe(self, way: FaultProxy) -> None:
+        self._believed = [each for each in self.ways if each is way or each in self._believed]
+
+    def _accept(self) -> Protocol:
+        way = self._draw.choice(self._believed)
+        self._upstream = (way.host, way.port)
+        return super()._accept()
+
+
+LATE = (0.0, 0.4)
+"""Seconds by which pieces are late."""
+
+FAULTS: dict[str, Callable[[FaultProxy, random.Random], None]] = {
+    "connections cut": lambda way, draw: way.cut(),
+    "cut in answers": lambda way, draw: way.reset_after(draw.randint(1, IN_VAIN), times=8),
+    "cut in requests": lambda way, draw: way.reset_after(
+        draw.randint(1, IN_VAIN), "to_server", times=8
+    ),
+    "black hole": lambda way, draw: way.hang(),
+    "answers lost": lambda way, draw: way.drop_replies(),
+    "answers late": lambda way, draw: way.delay(draw.uniform(*LATE), draw.uniform(*LATE)),
+    "requests late": lambda way, draw: way.delay(
+        draw.uniform(*LATE), draw.uniform(*LATE), "to_server"
+    ),
+    "dribble": lambda way, draw: way.throttle(DRIBBLE),
+    "refused": lambda way, draw: way.refuse(),
+}
+"""Faults of a way, which last until it is healed."""
+
 type StoreName = Literal["redis", "postgres", "two redis"]
 """With two of them, everything moves to and fro between them: see `moves`."""
 
 PLACES = ("one", "two")
 """The placements of a service with two stores."""
 
-BROKEN = Path(__file__).with_name("broken.py")
-"""Starts a server with a bug."""
-
 
 class Site:
-    """All of it, while it runs."""
+    """Servers, ways and balancer, while they run."""
 
     def __init__(
         self, servers: list[DibsServer], balancer: Balancer, certificate: Path | None
@@ -37,7 +86,6 @@ class Site:
 
     @property
     def ways(self) -> tuple[FaultProxy, ...]:
-        """That to each server, in their order."""
         return self.balancer.ways
 
 
@@ -45,7 +93,6 @@ class Site:
 def running(
     folder: Path, store: StoreName, seed: int, *, tls: bool = False, bug: str = ""
 ) -> Generator[Site]:
-    """Start all of it, and end all of it."""
     with ExitStack() as stack:
         placements: tuple[str | Path, ...] = ()
         if store == "two redis":
@@ -53,8 +100,10 @@ def running(
         else:
             url = _begun(stack, folder, store)
         certificate = self_signed(folder / "tls" / "server.pem") if tls else None
-        options = (*placements, *(() if certificate is None else _encrypted(certificate)))
-        program = (BROKEN, bug) if bug else ("-m", "dibs")
+        options: list[str | Path] = [*placements]
+        if certificate is not None:
+            options += ["--tls-cert", certificate, "--tls-key", key_of(certificate)]
+        program = (bugs.__file__, bug) if bug else ("-m", "dibs")
         servers: list[DibsServer] = []
         for _ in range(2):
             key = servers[0].key if servers else ""
@@ -64,10 +113,6 @@ def running(
         ways = [stack.enter_context(FaultProxy(HOST, at, listen=new)) for at, new in ports]
         balancer = stack.enter_context(Balancer(ways, seed))
         yield Site(servers, balancer, certificate)
-
-
-def _encrypted(certificate: Path) -> tuple[str | Path, ...]:
-    return "--tls-cert", certificate, "--tls-key", key_of(certificate)
 
 
 def _placements(stack: ExitStack, folder: Path) -> Path:
@@ -82,7 +127,6 @@ def _placements(stack: ExitStack, folder: Path) -> Path:
 
 
 def _begun(stack: ExitStack, folder: Path, store: StoreName) -> str:
-    """The URL of a store."""
     if store == "redis":
         redis = RedisServer(folder / "redis")
         stack.enter_context(redis)
