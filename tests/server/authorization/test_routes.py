@@ -174,7 +174,7 @@ def test_force_needs_its_own_scope(matrix: Matrix, route: Operation) -> None:
 def test_without_a_good_key_no_route_answers(matrix: Matrix, route: Operation) -> None:
     with client_of(matrix.world) as client:
         for what, header in matrix.nobody.items():
-            methods = [route.method]
+            methods: list[str] = [route.method]
             client.headers.pop("authorization", None)
             if header is not None:
                 client.headers["authorization"] = header
