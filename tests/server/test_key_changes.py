@@ -215,7 +215,7 @@ def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> N
     seen.now += 0.5
     seen.here(release("a"))
     seen.keys.observe(held, asked)
-    assert seen.take() == ["released a"]
+    assert (seen.take(), seen.keys.all()) == (["released a"], [])
     seen.now += 0.5
     seen.elsewhere(acquire("b"))
     seen.keys.observe(seen.status(), seen.now)

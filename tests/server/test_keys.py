@@ -18,12 +18,13 @@ from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.server.api.problems import ApiProblem
 from dibs.server.auth import credentials, key_cache
 from dibs.server.auth import keys as keys_module
+from dibs.server.auth import sessions as auth_sessions
 from dibs.server.auth.credentials import SHORTEST, ServiceSecret, Signatures
 from dibs.server.auth.credentials import TOKEN_LEEWAY as LEEWAY
 from dibs.server.auth.credentials import TOKEN_LIFETIME as LIFETIME
 from dibs.server.auth.keys import KEPT, KeyService, Unauthenticated, UnknownKey
 from dibs.server.auth.policy import Principal, Scope
-from dibs.server.auth.sessions import LINK_LIFETIME, MOST_ENDED, Sessions
+from dibs.server.auth.sessions import LINK_LIFETIME, Sessions
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
@@ -333,13 +334,14 @@ async def test_a_token_that_is_wrong(
 
 
 async def test_a_link_works_once_and_not_for_long(
-    ring: KeyService, records: Records, clock: ManualClock
+    ring: KeyService, records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who, _ = await ring.create("me", {Scope.ADMIN}, [])
     sessions = Sessions(ring, records)
     used, late = sessions.link_for(who.key_id), sessions.link_for(who.key_id)
     await sessions.use_up((await sessions.by_link(used))[1])
-    for _ in range(MOST_ENDED + 1):  # more sign-outs than are remembered
+    monkeypatch.setattr(auth_sessions, "MOST_ENDED", 10)
+    for _ in range(11):  # more sign-outs than are remembered
         await sessions.end(sessions._begin(who).session)
     clock.advance(LINK_LIFETIME - 1)
     await ring.cache.refresh()

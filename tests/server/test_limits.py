@@ -119,7 +119,10 @@ def _is_served(world: World) -> bool:
         return False
 
 
-def test_many_acquires_at_once_delay_no_renewal(world: World) -> None:
+def test_many_acquires_at_once_delay_no_renewal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
     client = world.client()
     held, acquiring = acquired(client, "precious"), quotas_of(world).acquiring
     acquiring.busy += LIMITS.acquires_at_once

@@ -159,17 +159,20 @@ def test_the_time_that_remains_is_counted_from_the_request(
 
 
 def test_a_lease_that_is_over_when_its_answer_comes_is_not_shown_as_held(
-    client: httpx2.Client, name: str, late: list[float]
+    client: httpx2.Client, name: str, late: list[float], pool: ThreadPoolExecutor
 ) -> None:
-    again = acquired(client, name, ttl=1, id="e" * 22)
+    again = acquired(client, name, ttl=1)
     late.append(1.1)
+    renewal = pool.submit(client.patch, lock(name), params={"id": again["id"], "ttl": 1})
     queries: list[dict[str, Any]] = [{}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}]
-    for number, query in enumerate(queries):
-        answer = acquire(client, f"{name}/{number}", ttl=1, **query)
-        assert problem(answer) == (503, "unavailable")
-        assert "the same id, if you brought one" in answer.json()["detail"]
-    answer = client.patch(lock(name), params={"id": again["id"], "ttl": 1})
-    assert answer.status_code in (503, 410)  # 410: it was over before it was asked for
+    asked = [
+        pool.submit(acquire, client, f"{name}/{number}", ttl=1, **query)
+        for number, query in enumerate(queries)
+    ]
+    for each in asked:
+        assert problem(each.result(LONG)) == (503, "unavailable")
+        assert "the same id, if you brought one" in each.result().json()["detail"]
+    assert renewal.result(LONG).status_code in (503, 410)  # 410: it was over before
 
 
 # -- who holds it -----------------------------------------------------------------------------------

