@@ -27,12 +27,10 @@ class Done(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The lines of stdout, divided at tabs."""
         return [line.split("\t") for line in self.out.splitlines()]
 
     @property
     def objects(self) -> list[Any]:
-        """The JSON objects on stdout."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -63,7 +61,6 @@ class Cli:
         return clean | {"DIBS_URL": self.url}
 
     def __call__(self, *args: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
         options.setdefault("stdin", subprocess.DEVNULL)
         if "input" in options:
             del options["stdin"]
@@ -77,7 +74,6 @@ class Cli:
         )
 
     def start(self, *args: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start it, with pipes."""
         process = subprocess.Popen(
             [*DIBS, *args],
             env=options.pop("env", self.environment),
@@ -121,7 +117,6 @@ class Cli:
 
 
 def line(process: "subprocess.Popen[str]") -> str:
-    """The next line of its stdout."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -132,10 +127,18 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def state(pid: int) -> str:
+    """The letter of a process's state in /proc; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; one that ended and waits to be buried doesn't."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    return state(pid) not in ("", "Z", "X")
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -19,7 +19,7 @@ from dibs.cli.demo.worker import TTL, TURNS
 from dibs.cli.exits import UNAVAILABLE, USAGE
 from dibs.server.config import ServerConfig
 from dibs.server.lock_events import LockEvent
-from tests.cli.processes import Cli, Main, alive
+from tests.cli.processes import Cli, Main, alive, children
 from tests.servers.waiting import wait_until
 
 HASTY = """
@@ -47,7 +47,6 @@ class Demo:
         self.opened = self.next_event("listening")
 
     def next_event(self, event: str, part: str = "") -> dict[str, Any]:
-        """Its next event of this sort whose message contains this."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             said: dict[str, Any] = json.loads(line)
@@ -57,8 +56,7 @@ class Demo:
 
     @property
     def children(self) -> list[int]:
-        pid = self.process.pid
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children(self.process.pid)
 
     def ended(self) -> tuple[int, str]:
         _, err = self.process.communicate(timeout=30)

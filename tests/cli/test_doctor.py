@@ -70,7 +70,7 @@ def test_how_a_redis_survives_a_restart(
 
 
 def test_a_redis_without_room(findings: Findings, tmp_path: Path) -> None:
-    """Nearly full it is told; full it is a problem, and can still be looked at."""
+    """Nearly full is a warning; full is a problem, and the store can still be examined."""
     lines = ("maxmemory 256mb", "maxmemory-policy noeviction")
     with RedisServer(tmp_path, persistence="always", extra=lines) as server:
         assert findings(server.url)[1]["memory"]["level"] == "ok"

@@ -48,7 +48,6 @@ def last_beat(diary: Path) -> float:
 
 
 def next_turn(cli: Cli) -> float:
-    """When the next holder began."""
     clock = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"
     done = cli("run", "x", "--", *PYTHON, clock)
     assert done.returncode == 0, done.stderr

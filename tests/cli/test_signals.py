@@ -13,11 +13,11 @@ from tests.servers.waiting import wait_until
 
 TRAPS = """
 import signal, sys, time
-def told(number, frame):
+def handle(number, frame):
     print(signal.Signals(number).name, flush=True)
     sys.exit(7)
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-    signal.signal(getattr(signal, name), told)
+    signal.signal(getattr(signal, name), handle)
 print("ready", flush=True)
 while True:
     time.sleep(60)
@@ -145,7 +145,7 @@ def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
 
 def test_a_signal_that_got_lost_is_raised_again() -> None:
     """The interpreter drops what a handler raises within a finalizer."""
-    told = run_script(
+    found = run_script(
         """
         import os, signal, sys
         from dibs.cli.signals import Interrupted, Signals
@@ -166,7 +166,7 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
             print("again", again.signum)
         """
     )
-    assert told == ["lost 15", "again 15"]
+    assert found == ["lost 15", "again 15"]
 
 
 def leaving(code: str) -> "subprocess.CompletedProcess[str]":

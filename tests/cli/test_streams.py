@@ -18,7 +18,6 @@ GOOD = ("keys", "create", "--name", "ci", "--scope", "read")
 
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run it with a stream that the shell redirects."""
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS, *words],
         env=cli.environment,

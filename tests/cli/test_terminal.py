@@ -42,7 +42,6 @@ class Session:
         os.write(self._screen, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Until the screen has shown it."""
         give_up = time.monotonic() + LONG
         while text not in self.shown:
             left = give_up - time.monotonic()
@@ -89,10 +88,10 @@ def test_the_command_has_the_terminal(cli: Cli) -> None:
 def test_ctrl_c_reaches_the_command_once(cli: Cli) -> None:
     script = """
 import signal, time
-told = []
-signal.signal(signal.SIGINT, lambda *about: (told.append(1), print("interrupted", flush=True)))
+seen = []
+signal.signal(signal.SIGINT, lambda *about: (seen.append(1), print("interrupted", flush=True)))
 print("ready", flush=True)
-while not told:
+while not seen:
     time.sleep(0.01)  # input() would miss one that comes right before it begins to read
 print("read", input())
 """

@@ -44,7 +44,6 @@ STATUS = {
 
 @pytest.fixture
 def held(client: Client) -> Iterator[None]:
-    """Three locks, one with an odd name, and a semaphore."""
     with ExitStack() as stack:
         for name in (b"jobs/a", ODD, b"other"):
             stack.enter_context(client.lock(name, label="me", note="why not"))
@@ -184,9 +183,9 @@ def test_the_columns_of_lock_services(verb: Main, held: None) -> None:
     assert [row[0] for row in below] == ["jobs/a", "jobs/\\xff\\t"]
     assert verb("list", "--locks", "jobs/", "--no-header", "--no-decode").rows == rows[:2]
     assert verb("list", "--locks", "jobs", "--no-header").rows == [], "a name, and no prefix"
-    (told,) = verb("list", "--locks", "other", "--json").objects
-    assert set(told) == {"name", "id", "info"}
-    assert set(told["info"]) == {"ttl", "client-id", "ip"}
+    (found,) = verb("list", "--locks", "other", "--json").objects
+    assert set(found) == {"name", "id", "info"}
+    assert set(found["info"]) == {"ttl", "client-id", "ip"}
     assert verb("list", "--locks", "-D", "--json").code == USAGE
     assert verb("list", "--locks", "--kind", "semaphore").code == USAGE
 
@@ -342,10 +341,10 @@ def test_units_and_names_of_any_bytes(verb: Main) -> None:
 def test_revoke(verb: Main, client: Client) -> None:
     assert verb("revoke", "x", "--reason", "none").code == FREE
     first, second = client.lock("x", ttl=20).acquire(), client.lock("y").acquire()
-    (told,) = verb("revoke", "x", "--reason", "room", "--json").objects
-    assert set(told) == {"kind", "name", "revoked", "ends_in"}
-    assert told["revoked"] == 1
-    assert 0 < told["ends_in"] <= 20
+    (found,) = verb("revoke", "x", "--reason", "room", "--json").objects
+    assert set(found) == {"kind", "name", "revoked", "ends_in"}
+    assert found["revoked"] == 1
+    assert 0 < found["ends_in"] <= 20
     assert "--now frees it at once" in verb("revoke", "y", "--reason", "room").out
     now = verb("revoke", "y", "--reason", "it hangs", "--now")
     assert (now.code, "may still be running" in now.err) == (0, True)
@@ -358,7 +357,6 @@ def test_revoke(verb: Main, client: Client) -> None:
 
 
 def verbs(command: click.Command = app, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Each verb with its words, groups included."""
     yield " ".join(("dibs", *path)), command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -417,8 +415,8 @@ def test_help_and_version(verb: Main) -> None:
     for words in (["--help"], ["-h"], ["--version"], ["list", "--help"], ["version"]):
         done = verb(*words)
         assert (done.code, "dibs" in done.out) == (0, True)
-    (told,) = verb("version", "--json").objects
-    assert verb("version").out == f"dibs {told['version']}\n"
+    (found,) = verb("version", "--json").objects
+    assert verb("version").out == f"dibs {found['version']}\n"
     assert verb().code == USAGE
 
 

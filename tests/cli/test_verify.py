@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dibs.testing.torture.plan import PRIMITIVES
-from tests.cli.processes import Cli, Main, alive, end
+from tests.cli.processes import Cli, Main, alive, children, end, state
 from tests.cli.test_terminal import session
 from tests.servers.waiting import wait_until
 from tests.torture.planted import PASSWORD, announce
@@ -27,20 +27,7 @@ pytestmark = [
 ]
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except FileNotFoundError:
-        return False  # it has been killed meanwhile
-
-
 def progress(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What it says of itself next."""
     assert process.stderr is not None
     said: dict[str, Any] = json.loads(process.stderr.readline())
     assert said["event"] == "progress", said
@@ -89,8 +76,8 @@ def test_a_verdict_on_a_server_of_which_nothing_is_left(cli: Cli, redis_url: str
     assert sum(verdict["faults"].values()) >= sum(verdict["holders_hit"].values())
     assert verdict["violations_per_cycle_below"] == pytest.approx(3 / verdict["cycles"])
     assert set(verdict["primitives"]) == set(PRIMITIVES)
-    told = sum(each["cycles"] for each in verdict["primitives"].values())
-    assert told <= verdict["cycles"] + sum(verdict["faults"].values()), "killed between two counts"
+    found = sum(each["cycles"] for each in verdict["primitives"].values())
+    assert found <= verdict["cycles"] + sum(verdict["faults"].values()), "killed between two counts"
     assert all(each["violations"] == 0 for each in verdict["primitives"].values())
     assert verdict["left"] is None
     assert cli("list", verdict["prefix"], "--json").stdout == ""
@@ -131,7 +118,7 @@ def test_killed_it_takes_its_processes_along(cli: Cli, tmp_path: Path) -> None:
     environment = cli.environment | {"TMPDIR": str(tmp_path)}  # its folder stays behind
     process = cli.start("verify", "--json", "--seconds", "600", "--ttl", "4s", env=environment)
     progress(process)
-    wait_until(lambda: any(map(stopped, children(process.pid))), "a pause")
+    wait_until(lambda: "T" in map(state, children(process.pid)), "a pause")
     started = children(process.pid)
     process.kill()
     process.wait()

@@ -40,8 +40,6 @@ def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() ->
 
 
 class Recorded(Messages):
-    """Remembers events."""
-
     def __init__(self) -> None:
         super().__init__(as_json=True)
         self.events: SimpleQueue[str] = SimpleQueue()
@@ -63,7 +61,6 @@ class Store:
             raise self.trouble
 
     def wait_for_questions(self, count: int) -> None:
-        """Until it was asked so often, from now on."""
         while not self._asked.empty():
             self._asked.get()
         for _ in range(count):

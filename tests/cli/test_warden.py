@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import LONG, alive, line
+from tests.cli.processes import LONG, alive, line, state
 from tests.servers.waiting import wait_until
 
 PARENT = """
@@ -80,7 +80,7 @@ def test_a_warden_that_was_stopped_acts_on_the_newest_times_only(words: int) -> 
     with parent("60", "61", *STUBBORN) as process:
         warden, child = int(line(process)), int(line(process))
         os.kill(warden, signal.SIGSTOP)
-        wait_until(lambda: is_stopped(warden), "the warden's stop")
+        wait_until(lambda: state(warden) == "T", "the warden's stop")
         order(process, f"outdated {words}")
         assert line(process) == "done"
         order(process, "tell 60 61")
@@ -143,13 +143,7 @@ def test_it_holds_none_of_the_streams_open() -> None:
         os.killpg(warden, signal.SIGKILL)  # not kill(1): some take -123 for -1, which is everybody
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def has_output(process: "subprocess.Popen[str]") -> bool:
-    """Whether it has written to its stdout."""
     assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 0)[0])
 

@@ -1,6 +1,6 @@
 """An application of Celery's as users write them; a worker of it is started by `test_celery_worker`.
 
-The file that `NOTES` names is told what the tasks do.
+Tasks write what they do to the file that `NOTES` names.
 """
 
 import os

@@ -29,7 +29,6 @@ class Worker:
         self.client = dibs.sync.connect(f"sqlite:///{folder / 'leases.db'}")
 
     def lines(self, *words: object) -> list[list[str]]:
-        """What was written down that begins so."""
         text = self.notes.read_text() if self.notes.exists() else ""
         start = list(map(str, words))
         return [x for line in text.splitlines() if (x := line.split())[: len(start)] == start]
@@ -64,8 +63,8 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
     other = worker.tasks.sync.delay(8, 0)
     retries = [task.get(timeout=LONG) for task in tasks]
     other.get(timeout=LONG)
-    told = worker.lines("begin", 7) + worker.lines("end", 7)
-    order = [line for line in worker.lines() if line in told]
+    lines = worker.lines("begin", 7) + worker.lines("end", 7)
+    order = [line for line in worker.lines() if line in lines]
     assert len(order) == 8
     for begin, end in zip(order[::2], order[1::2], strict=True):
         assert (begin[0], end[0], begin[2]) == ("begin", "end", end[2])

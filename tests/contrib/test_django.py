@@ -78,11 +78,9 @@ class Project:
         return process
 
     def run(self, *command: str) -> tuple[int, str, str]:
-        """Its exit code and what it printed."""
         return end(self.start(*command))
 
     def begun(self, count: int = 1) -> list[int]:
-        """Wait until the migration has begun so often; the processes that ran it."""
 
         def enough() -> list[int]:
             notes = self.folder / "notes"
@@ -92,11 +90,9 @@ class Project:
         return wait_until(enough, f"the migration has begun {count} times")
 
     def may_go_on(self) -> None:
-        """Let the migration end."""
         (self.folder / "go").touch()
 
     def close(self) -> None:
-        """Kill what still runs."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()

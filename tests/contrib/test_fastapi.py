@@ -214,18 +214,18 @@ def test_a_plain_handler_in_the_thread_pool(site: Site) -> None:
 
 
 def test_a_stream_is_covered_unless_the_scope_is_the_handler(site: Site) -> None:
-    async def told() -> AsyncIterator[str]:
+    async def pieces() -> AsyncIterator[str]:
         yield ",".join(await site.held_now())
 
     @site.app.get("/whole")
     async def whole(lease: Annotated[Lease, Depends(Held("a"))]) -> StreamingResponse:
-        return StreamingResponse(told())
+        return StreamingResponse(pieces())
 
     @site.app.get("/handler")
     async def handler(
         lease: Annotated[Lease, Depends(Held("a"), scope="function")],
     ) -> StreamingResponse:
-        return StreamingResponse(told())
+        return StreamingResponse(pieces())
 
     @site.app.get("/later")
     async def later(later: BackgroundTasks, lease: Annotated[Lease, Depends(Held("a"))]) -> None:
@@ -242,7 +242,7 @@ def test_a_stream_is_covered_unless_the_scope_is_the_handler(site: Site) -> None
 
 
 def test_a_lease_that_is_lost_amid_a_stream_breaks_it_off(site: Site) -> None:
-    async def told() -> AsyncIterator[str]:
+    async def pieces() -> AsyncIterator[str]:
         yield "a"
         site.started.set()
         try:
@@ -253,7 +253,7 @@ def test_a_lease_that_is_lost_amid_a_stream_breaks_it_off(site: Site) -> None:
 
     @site.app.get("/")
     async def stream(lease: Annotated[Lease, Depends(Held("a"))]) -> StreamingResponse:
-        return StreamingResponse(told())
+        return StreamingResponse(pieces())
 
     site.lose()
     with (

@@ -178,8 +178,8 @@ async def test_without_tracing_nothing_of_it_is_called(w: World) -> None:
     finally:
         sys.setprofile(None)
     assert [file for file in called if "locks/lease" in file]
-    told = ("opentelemetry", "contrib/otel", "observing", "core/marks")
-    assert not [file for file in called if any(each in file for each in told)]
+    traced = ("opentelemetry", "contrib/otel", "observing", "core/marks")
+    assert not [file for file in called if any(each in file for each in traced)]
 
 
 def test_it_can_be_ended(traces: Traces) -> None:

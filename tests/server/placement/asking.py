@@ -19,12 +19,11 @@ FRESH = 0.5
 
 
 def memory(name: str, **more: str) -> PlacementSettings:
-    """A placement of a new store in memory."""
     return PlacementSettings(name=name, url=f"memory://{uuid4()}", **more)
 
 
 class Fleet:
-    """Servers over the same records, with whatever stores each is told of."""
+    """Servers over the same records, with whatever stores each has."""
 
     def __init__(self) -> None:
         self.a, self.b = memory("a"), memory("b")
@@ -77,7 +76,6 @@ def lock(name: str) -> str:
 
 
 def acquired(client: httpx2.Client, name: str, **query: Any) -> dict[str, Any]:
-    """A lease."""
     answer = _asked(client, name, query)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()

@@ -53,7 +53,6 @@ class Pair(Fleet):
         self.clients = [self.client(self.start(*places)) for _ in range(2)]
 
     def waiting(self, key: bytes) -> int:
-        """How many wait for a key in the old store."""
         one = self.store(0, "one")
         status = self.servers[0].do(lambda: one.call(Inspect(key))).reply
         assert isinstance(status, Status)
@@ -84,7 +83,6 @@ def pair() -> Iterator[Pair]:
 
 
 def audited(client: httpx2.Client) -> list[str]:
-    """What the audit log says about moves, the latest first."""
     lines = client.get("/v1/audit").json()["entries"]
     return [each["what"] for each in lines if each["what"].startswith("move ")]
 
@@ -185,13 +183,13 @@ def test_at_the_deadline_leases_are_revoked_and_their_units_stay_taken(pair: Pai
 def test_a_client_waits_through_a_move(pair: Pair, is_new: bool, wait: float | None) -> None:
     here, _ = pair.clients
     held = acquired(here, "d/x")
-    told: list[str] = []
+    reports: list[str] = []
     tokens: list[int] = []
     is_reported = threading.Event()
 
     def report(waiting: Waiting) -> None:
         if waiting.is_moving and waiting.waited > 0.5:  # longer than through an outage
-            told.append(str(waiting))
+            reports.append(str(waiting))
             is_reported.set()
 
     def work() -> None:
@@ -214,7 +212,7 @@ def test_a_client_waits_through_a_move(pair: Pair, is_new: bool, wait: float | N
         assert is_reported.wait(LONG)
         released(here, "d/x", held)
         waiter.join(LONG)
-    assert "its directory is moving to another store" in told[0]
+    assert "its directory is moving to another store" in reports[0]
     assert tokens[0] > held["sequencer"]
     assert moved(here, "d", "two")
 

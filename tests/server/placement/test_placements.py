@@ -47,7 +47,6 @@ def _fresh_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(name: str, store: PlacementSettings) -> PlacementSettings:
-    """The same store by another name."""
     return PlacementSettings(name=name, url=store.url)
 
 
@@ -230,7 +229,6 @@ KEY = b"lock:d/x"
 
 
 def replies(of: World, *commands: Any) -> list[Any]:
-    """The replies to commands of one batch."""
     answers = of.do(lambda: runtime_of(of).call_all(commands))
     return [getattr(each, "reply", each) for each in answers]
 

@@ -33,9 +33,7 @@ def test_nothing_is_held_twice_while_servers_and_ways_are_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)  # the store ends anyway
-    plan = TorturePlan(
-        seconds=17, cycles=250, processes=3, tasks=4, ttl=1, seed=3, primitives=KINDS
-    )
+    plan = TorturePlan(seconds=8, processes=3, tasks=4, ttl=1, seed=3, primitives=KINDS)
     with tortured(tmp_path, "redis", plan, raw=1) as torture:
         verdict = torture.run()
     assert verdict.violations == [], str(verdict)

@@ -22,7 +22,6 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., World]]:
-    """Starts servers that end with the test."""
     with ExitStack() as stack:
 
         def start(folder: Path | None = None, **settings: Any) -> World:

@@ -56,14 +56,12 @@ class Profile:
         return self.client.cookies["dibs_session"]
 
     def with_cookie(self, sealed: str, name: str = "dibs_session") -> int:
-        """The status of a request with that cookie."""
         headers = {"cookie": f"{name}={sealed}"}
         self.client.cookies.clear()
         return self.client.get("/v1/about", headers=headers).status_code
 
 
 def type_of(answer: httpx2.Response) -> str:
-    """Which problem it is."""
     assert answer.headers["content-type"] == "application/problem+json"
     return str(answer.json()["type"]).removeprefix("/problems/")
 
@@ -85,7 +83,6 @@ class Held:
         return lease
 
     def wait(self, key: str | bytes, owner: str, **fields: Any) -> str:
-        """A place in line."""
         return self.take(key, owner, queue=True, **fields)
 
     def renew(self, key: str | bytes, lease: str) -> None:

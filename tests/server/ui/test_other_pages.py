@@ -127,8 +127,8 @@ def test_pages_of_other_sites_change_nothing(
     outcome = other.evaluate("window.outcome")
     meters_of(world).remove(meter)
     assert len(outcome) > 25
-    told = {status for what, status in seen if what.startswith(("POST /v1", "GET /v1"))}
-    assert told == {refused}, seen
+    found = {status for what, status in seen if what.startswith(("POST /v1", "GET /v1"))}
+    assert found == {refused}, seen
     assert {status for what, status in seen if what == "POST /ui/session"} <= {403, 415}
     assert ("POST /v1/locks/{name}", refused) in seen
     assert ("POST /v1/batch", refused) in seen

@@ -63,8 +63,8 @@ PAGED = """async ({ seed }) => {
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_list_that_changes_while_it_is_paged_has_everything_once(page: Page, seed: int) -> None:
-    told = page.evaluate(PAGED, {"seed": seed})
-    assert told == {"wrong": [], "same": True, "count": True}
+    result = page.evaluate(PAGED, {"seed": seed})
+    assert result == {"wrong": [], "same": True, "count": True}
 
 
 LANES = """async ([statuses, events]) => {
@@ -80,7 +80,7 @@ def event(what: str, at: float, **more: Any) -> dict[str, Any]:
 
 
 def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
-    told = [
+    events = [
         event("released", 7, lease="l0", token=0, held_for=4),  # nobody saw it begin
         event("granted", 10),
         event("renewed", 11),
@@ -90,7 +90,7 @@ def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
     ]
     held = {"lease": "l3", "since": 16.5, "token": 9, "owner": "now", "slots": [0]}
     status = {"kind": "lock", "encodedName": "YQ", "holders": [held]}
-    found = dict(page.evaluate(LANES, [[status], told]))
+    found = dict(page.evaluate(LANES, [[status], events]))
     blocks = [(b["start"], b["end"], b["token"], b["how"]) for b in found["lock:YQ:"]]
     assert blocks == [(3, 7, 0, "released"), (10, 15, 1, "expired"), (16.5, None, 9, "")]
     assert {lane for lane in found if lane.startswith("semaphore")} == {
@@ -161,9 +161,9 @@ SESSIONS = """async () => {
     start();
     await live;
     stop();
-    const told = next('event');
+    const result = next('event');
     start();
-    await told;
+    await result;
     const found = latest();
     stop();
     return found;
@@ -201,10 +201,10 @@ def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
         "\U000e0041\U0001f512".encode(),
         bytes(range(256)),
     ]
-    told = page.evaluate(SHOWN, [encoded(name) for name in names])
-    assert [each[0] for each in told] == [shown(b"lock:" + name) for name in names]
-    assert all(each[1] for each in told)
-    assert told[1][2] == "\u2026th space"
+    result = page.evaluate(SHOWN, [encoded(name) for name in names])
+    assert [each[0] for each in result] == [shown(b"lock:" + name) for name in names]
+    assert all(each[1] for each in result)
+    assert result[1][2] == "\u2026th space"
 
 
 # ---- what the files say ---------------------------------------------------------------------------
