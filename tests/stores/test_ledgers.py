@@ -212,7 +212,7 @@ def test_a_batch_ends_no_more_than_it_may(subject: Subject, request: pytest.Fixt
         follow(plan, subject)
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(plan=DRAWN)
 def test_any_plan_is_answered_alike(subject: Subject, plan: list[Any]) -> None:
     follow(plan, subject)
