@@ -83,7 +83,8 @@ async def test_a_blocking_primitive_or_client_in_a_running_loop(blocking: Any) -
     for made in (blocking.lock("a"), blocking.semaphore("a", 2)):
         kind = type(made).__name__
         calls: list[Callable[[], Any]] = [made.acquire, made.try_acquire, made.status, made.locked]
-        for call in [*calls, lambda made=made: made.revoke(reason="a test")]:
+        calls.append(partial(made.revoke, reason="a test"))
+        for call in calls:
             with pytest.raises(RuntimeError, match=f"`from dibs import {kind}` and write `async"):
                 call()
     for call in (
