@@ -3,14 +3,14 @@
 import gc
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from dibs import AcquireTimeout, BackendUnavailable, CapacityWarning, LeaseLost, NotHeld, Reentrant
 from dibs.locks.lease import LeaseBase
-from dibs.model import Acquire, Gone, Inspect
+from dibs.model import Acquire, Command, Gone, Inspect, Renew
 from tests.locks.waits import Beside, Holder, pause, ticking, until, until_queued
 from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
 from tests.runtime.stores import TappedStore
@@ -84,6 +84,30 @@ async def test_renew_takes_another_ttl_and_never_shortens(w: World) -> None:
     assert (lease.ttl, lease.remaining) == (60, pytest.approx(60 - 6.6))
     await w.get(lease.renew(1))
     assert lease.remaining > 50
+    await w.get(lease.release())
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@in_both_worlds
+async def test_an_answer_that_comes_after_the_deadline_revives_no_lease(
+    w: World, by_hand: bool
+) -> None:
+    """The process was paused, and no timer has seen the deadline yet."""
+    store, client = site(w)
+    lease = await w.get(client.lock("a", ttl=10, auto_renew=not by_hand).acquire())
+    end = w.clock.now() + 10
+
+    def pause(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Renew) for command in commands):
+            w.clock._move(end)
+
+    store.after = pause
+    w.clock.advance(4)
+    if by_hand:
+        with pytest.raises(LeaseLost):
+            await w.get(lease.renew())
+    client.session.keeper.flush(5)
+    assert lease.reason == "expired"
     await w.get(lease.release())
 
 

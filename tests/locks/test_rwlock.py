@@ -42,9 +42,9 @@ async def units(w: World) -> list[int]:
     return [holder.units for holder in status.holders]
 
 
-@in_both_worlds
-async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter(w: World) -> None:
-    store, client = site(w, listening=True)
+async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter() -> None:
+    w = World("async")
+    store, client = site(w)
     lock = client.rwlock("a", ttl=30)
     other = Holder(w, w.another().rwlock("a", ttl=30).read())
     await other.holds()

@@ -84,16 +84,10 @@ def in_both_worlds(body: Callable[..., Awaitable[None]]) -> Any:
     return test
 
 
-def site(w: World, *, listening: bool = False, **options: Any) -> tuple[TappedStore, Any]:
-    """A store that records what travels and can be made to fail, and a client of it.
-
-    With `listening`, threads get notifications from the start, as after their first wait.
-    """
+def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
+    """A store that records what travels and can be made to fail, and a client of it."""
     store = TappedStore(store=w.store)
-    client = w.another(store, **options)
-    if listening and not w.is_async:
-        client.session.keeper.listen(5)
-    return store, client
+    return store, w.another(store, **options)
 
 
 def away(_: Sequence[Command]) -> None:

@@ -172,10 +172,14 @@ def read(path: Path) -> list[Run]:
     return [Run(w, int(t), float(a), float(u), int(p), int(k)) for w, t, a, u, p, k in parts]
 
 
-def wait_for(path: Path, count: int, what: str = "start") -> list[Run]:
-    """Until so many runs have started (or ended); all that is written by then."""
+def starts(path: Path) -> int:
+    return sum(run.what == "start" for run in read(path))
+
+
+def wait_for(path: Path, count: int) -> list[Run]:
+    """Until so many runs have started; all that is written by then."""
     end = time.monotonic() + 60
-    while sum(run.what == what for run in read(path)) < count:
+    while starts(path) < count:
         assert time.monotonic() < end, "they never ran"
         time.sleep(0.02)
     return read(path)
@@ -211,14 +215,17 @@ def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> N
         last = max(run.tick for run in read(path))
         while time.time() < last + 2.1:  # two ticks at which nobody is there
             time.sleep(0.05)
+        again = start(0)
+        wait_for(path, starts(path) + 3)
+        end(again)
         by_pid = {process.pid: process for process in (start(0.3), start(0.3))}
-        running = wait_for(path, len(read(path)) // 2 + 3)[-1]
+        running = wait_for(path, starts(path) + 2)[-1]
         while running.what != "start":
             running = read(path)[-1]
         killed = by_pid.pop(running.pid)
         killed.kill()  # most likely in the middle of its run
         killed.wait()
-        wait_for(path, sum(run.what == "start" for run in read(path)) + 1)
+        wait_for(path, starts(path) + 1)
         end(*by_pid.values())
     runs = read(path)
     check(runs)
