@@ -1,4 +1,4 @@
-"""Brokers for tests: workers that serve them, and short ways to call them."""
+"""Brokers for tests: workers that serve them, workflows that speak to one, and short ways to call them."""
 
 import asyncio
 import json
@@ -8,32 +8,144 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
+from temporalio import workflow
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from dibs.core.codec import decode_reply, encode
-from dibs.model import Acquire, Command, Reply, Status
+from dibs.core.codec import decode_notification, decode_reply, encode
+from dibs.model import Acquire, Command, Notification, Release, Reply, Revoke, Status
 from dibs.stores.temporal import ids
 from dibs.stores.temporal.wire import (
     BrokerAnswer,
     BrokerCall,
     BrokerInput,
+    News,
     Waited,
     text_of,
-    unpack_command,
 )
-from dibs.temporal.broker.owners import inbox_of
 from dibs.temporal.broker.workflow import DibsBroker
-from tests.servers.temporal import TemporalServer
-from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, Waiter
-from tests.temporal.workers import connected, unique, worker
+from tests.temporal.workers import poll, unique
+
+QUICK = SandboxedWorkflowRunner(
+    restrictions=SandboxRestrictions.default.with_passthrough_modules("dibs", "tests")
+)
+"""The sandbox, without the half second in which it imports everything anew for each workflow."""
+
+ABOUT_TO_END = (
+    RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE,
+)  # fmt: skip
+"""The run had to do its last task again, and its updates have to be sent again."""
+
+
+@workflow.defn(name=ids.BROKER)
+class HastyBroker(DibsBroker):
+    """Continues as new often, and ends soon."""
+
+    EVENTS = 60
+    IDLE = 1.0
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+
+@workflow.defn(name=ids.BROKER)
+class BriskBroker(DibsBroker):
+    """Continues as new now and then."""
+
+    EVENTS = 300
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+
+class Caller:
+    """A workflow that sends calls to a broker by signals, and collects its answers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Reply] = {}
+        self.notifications: list[Notification] = []
+
+    @workflow.signal(name=ids.NEWS)
+    def news(self, news: News) -> None:
+        for answer in news.answers:
+            (packed,) = answer.replies
+            self.answers[answer.number] = decode_reply(packed, b"")
+        self.notifications += [decode_notification(each, b"", "") for each in news.notifications]
+
+    async def send(self, command: Command, number: int, *, fast: bool = False) -> None:
+        info = workflow.info()
+        broker = workflow.get_external_workflow_handle(ids.broker_id(command.key))
+        call = BrokerCall([encode(command)], number, info.workflow_id, info.run_id, fast)
+        await broker.signal(ids.APPLY, call)
+
+
+@workflow.defn
+class Waiter(Caller):
+    """Asks for a lease, and gives it back at once, or after signal `leave`. Returns its token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving = False
+
+    @workflow.signal
+    def leave(self) -> None:
+        self.leaving = True
+
+    @workflow.run
+    async def run(
+        self, key: str, entry_id: str, hold: float, ttl: float, more: dict[str, Any]
+    ) -> int:
+        fast = bool(more.pop("fast", False))
+        terms = {"waiter_ttl": 3e8, "queue": True, **more}
+        owner = workflow.info().workflow_id
+        await self.send(Acquire(key.encode(), entry_id, owner, ttl, **terms), 1, fast=fast)
+        await workflow.wait_condition(lambda: 1 in self.answers)
+
+        def tokens() -> list[int]:
+            pushed = [each.token for each in self.notifications if each.event == "granted"]
+            return [*filter(None, [getattr(self.answers[1], "token", 0)]), *pushed]
+
+        await workflow.wait_condition(lambda: bool(tokens()))
+        if hold:
+            await workflow.wait_condition(lambda: self.leaving)
+        await self.send(Release(key.encode(), entry_id), 2)
+        await workflow.wait_condition(lambda: 2 in self.answers)
+        return tokens()[0]
+
+
+@workflow.defn
+class Crowd(Caller):
+    """Asks for so many leases at once. Returns their positions in the queue, in the order of the calls."""
+
+    @workflow.run
+    async def run(self, key: str, many: int) -> list[int]:
+        await asyncio.gather(
+            *(
+                self.send(
+                    Acquire(key.encode(), f"c{n}", "crowd", 60.0, queue=True, waiter_ttl=3e8), n
+                )
+                for n in range(many)
+            )
+        )
+        await workflow.wait_condition(lambda: len(self.answers) == many)
+        return [getattr(self.answers[number], "position", -1) for number in range(many)]
 
 
 class Brokered:
-    """One test's task queue, and one key of it."""
+    """One key, the task queue of its broker, and calls to it."""
 
     def __init__(self, client: Client, queue: str, key: bytes = b"") -> None:
         self.client = client
@@ -45,45 +157,45 @@ class Brokered:
         return self.client.get_workflow_handle(ids.broker_id(self.key))
 
     async def call(self, *commands: Command, **about: Any) -> BrokerAnswer:
-        """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
-        started = BrokerInput(text_of(self.key), **about.pop("start", {}))
+        """A batch by update-with-start, as plain clients call; sent again if the run just ended."""
         call = BrokerCall([encode(command) for command in commands], **about)
         while True:
+            start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+                ids.BROKER,
+                BrokerInput(text_of(self.key)),
+                id=ids.broker_id(self.key),
+                task_queue=self.queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            )
             try:
-                return await self._call_once(started, call)
+                answer: BrokerAnswer = await self.client.execute_update_with_start_workflow(
+                    ids.APPLY, call, start_workflow_operation=start, result_type=BrokerAnswer
+                )
             except RPCError as error:
-                if error.status not in PASSING:
+                if error.status not in ABOUT_TO_END:
                     raise
-
-    async def _call_once(self, started: BrokerInput, call: BrokerCall) -> BrokerAnswer:
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            ids.BROKER,
-            started,
-            id=ids.broker_id(self.key),
-            task_queue=self.queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        )
-        answer: BrokerAnswer = await self.client.execute_update_with_start_workflow(
-            ids.APPLY, call, start_workflow_operation=start, result_type=BrokerAnswer
-        )
-        return answer
-
-    async def apply(self, *commands: Command, **about: Any) -> list[Reply]:
-        answer = await self.call(*commands, **about)
-        return [decode_reply(packed, self.key) for packed in answer.replies]
+            else:
+                return answer
 
     async def ask(self, command: Command, **about: Any) -> Reply:
-        return (await self.apply(command, **about))[0]
+        answer = await self.call(command, **about)
+        return decode_reply(answer.replies[0], self.key)
+
+    async def release(self, entry_id: str) -> None:
+        await self.ask(Release(self.key, entry_id))
+
+    async def revoke(self) -> None:
+        await self.ask(Revoke(self.key, None, "an operator wants it"))
 
     async def wait(self, inbox: str, after: int = 0) -> Waited:
-        """As plain clients wait; sent again where a run just ended."""
+        """As plain clients wait; sent again if the run just ended."""
         while True:
             try:
                 found: Waited = await self.handle.execute_update(
                     ids.WAIT, args=[inbox, after], result_type=Waited
                 )
             except RPCError as error:
-                if error.status not in (*PASSING, RPCStatusCode.NOT_FOUND):
+                if error.status not in (*ABOUT_TO_END, RPCStatusCode.NOT_FOUND):
                     raise
             else:
                 return found
@@ -93,22 +205,27 @@ class Brokered:
         assert isinstance(found, Status)
         return found
 
+    async def until_held(self) -> int:
+        """Wait for a holder; returns its token."""
+        status = await poll(self.status, lambda status: status.holders)
+        return status.holders[0].token
+
     async def until_waiting(self, many: int) -> None:
-        while (await self.status()).waiting < many:
-            await asyncio.sleep(0.02 if many < 50 else 0.5)
+        every = 0.02 if many < 50 else 0.5
+        await poll(self.status, lambda status: status.waiting >= many, every=every)
 
     def acquire(self, entry_id: str, **more: Any) -> Acquire:
         terms: dict[str, Any] = {"owner": f"owner of {entry_id[:4]}", "ttl": 30.0, "queue": True}
         return Acquire(self.key, entry_id, **{**terms, **more})
 
     async def waiter(
-        self, entry_id: str, *, hold: float = 0, ttl: float = 60, **more: Any
+        self, entry_id: str, *, stays: bool = False, ttl: float = 60, **more: Any
     ) -> WorkflowHandle[Any, int]:
         """A workflow that waits in line. The broker must be there already."""
         handle: WorkflowHandle[Any, int] = await self.client.start_workflow(
             Waiter.run,
-            args=[self.key.decode(), entry_id, hold, ttl, more],
-            id=f"waiter:{uuid4().hex}",
+            args=[self.key.decode(), entry_id, float(stays), ttl, more],
+            id=unique("waiter"),
             task_queue=self.queue,
         )
         return handle
@@ -117,6 +234,11 @@ class Brokered:
         """A history's events; of this broker's newest run."""
         history = await (handle or self.handle).fetch_history()
         return list(history.events)
+
+    async def events_of(self, kind: str) -> list[Any]:
+        """The attributes of events of one kind, of this broker's newest run."""
+        name = f"{kind}_event_attributes"
+        return [getattr(each, name) for each in await self.events() if each.HasField(name)]
 
     async def chain(self) -> list[list[Any]]:
         """The events of each of this broker's runs, oldest first."""
@@ -130,81 +252,21 @@ class Brokered:
             run_id = end.new_execution_run_id
         return found
 
-    async def commands(self) -> list[Command]:
-        """What this broker's newest run was asked by signals, in order."""
-        found: list[Command] = []
-        for event in await self.events():
-            for payload in event.workflow_execution_signaled_event_attributes.input.payloads:
-                call = json.loads(payload.data)
-                found += [unpack_command(packed, self.key) for packed in call["commands"]]
-        return found
-
-    async def asked(self) -> list[str]:
-        """The waiters that have asked by signal, in the order in which the broker heard of them."""
-        found = []
-        for event in chain.from_iterable(await self.chain()):
-            for payload in event.workflow_execution_signaled_event_attributes.input.payloads:
-                call = json.loads(payload.data)
-                if call["number"] == 1:
-                    found.append(call["workflow_id"])
-        return found
-
-
-QUICK = SandboxedWorkflowRunner(
-    restrictions=SandboxRestrictions.default.with_passthrough_modules("dibs", "tests")
-)
-"""The sandbox, without the half second in which it imports everything anew for each workflow."""
-
-PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
-"""A run that was about to end had to do its last task again, and its updates have to be sent again."""
-
-SERVED: Sequence[type] = (DibsBroker, Waiter)
+    async def calls(self) -> list[dict[str, Any]]:
+        """All calls by signals, in the order in which the server brought them to any run."""
+        return [
+            json.loads(payload.data)
+            for event in chain.from_iterable(await self.chain())
+            for payload in event.workflow_execution_signaled_event_attributes.input.payloads
+        ]
 
 
 @asynccontextmanager
-async def serving(
-    address: str, *workflows: type, queue: str = "", **more: Any
-) -> AsyncGenerator[Brokered]:
-    """A worker of its own for a test, on a queue of its own."""
+async def serving(address: str, *workflows: type, **more: Any) -> AsyncGenerator[Brokered]:
+    """A worker for the block, and a key on its queue."""
     client = await Client.connect(address, identity="a worker of the tests")
-    queue = queue or f"test-{uuid4().hex}"
+    queue = unique("queue")
     more.setdefault("workflow_runner", QUICK)
-    async with Worker(client, task_queue=queue, workflows=workflows or SERVED, **more):
+    served: Sequence[type] = workflows or (DibsBroker, Waiter)
+    async with Worker(client, task_queue=queue, workflows=served, **more):
         yield Brokered(client, queue)
-
-
-@asynccontextmanager
-async def unserved(server: TemporalServer) -> AsyncGenerator[Brokered]:
-    """A key whose broker nobody serves, though those who ask are."""
-    here = Brokered(await connected(server), unique("queue"))
-    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
-        yield here
-
-
-async def asked_at_once(here: Brokered, many: int) -> WorkflowHandle[Any, Any]:
-    """Somebody holds it, and so many calls are in its broker's history, of a workflow that is returned."""
-    await here.client.start_workflow(
-        ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
-    )
-    holds = BrokerCall([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
-    await here.handle.signal(ids.APPLY, holds)
-    crowd = await here.client.start_workflow(
-        Crowd.run,
-        args=[here.key.decode(), many],
-        id=unique("crowd"),
-        task_queue=f"{here.queue}-crowd",
-    )
-    while len(await here.events()) < many + 3:  # the start, its task, the holder's call, and these
-        await asyncio.sleep(0.05)
-    return crowd
-
-
-__all__ = [
-    "BriskBroker",
-    "Brokered",
-    "Crowd",
-    "HastyBroker",
-    "Waiter",
-    "inbox_of",
-    "serving",
-]

@@ -1,5 +1,3 @@
-"""What tests of slot mode and of activities' locks are given."""
-
 from collections.abc import AsyncIterator
 
 import pytest
@@ -7,13 +5,13 @@ import pytest_asyncio
 
 import dibs
 from tests.servers.temporal import TemporalServer
-from tests.temporal.slot_world import SlotWorld, slot_world
+from tests.temporal.permit_world import World, permit_world
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
-    """Workers for permits and their holders."""
-    async with slot_world(temporal_server) as found:
+async def world(temporal_server: TemporalServer) -> AsyncIterator[World]:
+    """Workers for permits, brokers and their holders."""
+    async with permit_world(temporal_server) as found:
         yield found
 
 

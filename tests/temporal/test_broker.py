@@ -1,78 +1,64 @@
-"""A broker on a real server: what it answers, whom it tells, and what it leaves behind."""
+"""A broker on a real server: its queue, clients that wait, its runs, and what it makes of strange calls."""
 
 import asyncio
-import json
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from temporalio.client import WorkflowHistory
+from temporalio import workflow
+from temporalio.client import WorkflowExecutionStatus, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from dibs.core.codec import decode_notification
+from dibs.core.codec import decode_notification, encode
 from dibs.core.timing import MAX_CLAIM_TIMEOUT
-from dibs.model import Granted, Queued, Refused, Release, Released, Revoke
-from dibs.stores.temporal.wire import BLOCKED, BrokerCall, Waited, read_call
+from dibs.errors import DibsError
+from dibs.model import (
+    Acquire,
+    Granted,
+    Inspect,
+    Notification,
+    Queued,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import BLOCKED, FORMAT, BrokerCall, BrokerInput, Waited, text_of
+from dibs.temporal.broker import owners
+from dibs.temporal.broker.book import BrokerBook
+from dibs.temporal.broker.owners import WAITS, OwnerWatch
 from dibs.temporal.broker.workflow import DibsBroker
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,
     BriskBroker,
     Brokered,
+    Caller,
+    Crowd,
     HastyBroker,
     Waiter,
-    asked_at_once,
     serving,
-    unserved,
 )
-from tests.temporal.workers import worker
+from tests.temporal.workers import connected, poll, unique, until_event, worker
 
 pytestmark = [pytest.mark.once]
 
 
-async def test_a_plain_client_is_answered_at_once(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        first = await here.ask(here.acquire("a"))
-        second = await here.ask(here.acquire("b", inbox="nobody"))
-        assert isinstance(first, Granted)
-        assert isinstance(second, Queued)
-        assert await here.ask(Release(here.key, "a")) == Released()
-        third = await here.ask(here.acquire("b"))
-        assert isinstance(third, Granted)
-        assert third.token > first.token
-        status = await here.status()
-        assert [holder.owner for holder in status.holders] == ["owner of b"]
+async def check_replay(kind: type, chain: Sequence[Sequence[Any]]) -> None:
+    """Today's code does it again, and has done it at the first try."""
+    replayer = Replayer(workflows=[kind], workflow_runner=QUICK)
+    for events in chain:
+        assert not any(e.HasField("workflow_task_failed_event_attributes") for e in events)
+        await replayer.replay_workflow(WorkflowHistory("a broker", events))
 
 
-async def test_the_capacity_is_one_for_all_callers(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        for name in ("a", "b"):
-            await here.ask(here.acquire(name, capacity=2))
-        await here.ask(Release(here.key, "a"))
-        narrower = await here.ask(here.acquire("c", capacity=1, queue=False))
-        assert isinstance(narrower, Refused)
-        assert [holder.slots for holder in narrower.holders] == [(1,)]
-
-
-async def test_more_may_wait_than_updates_may_be_in_flight(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        replies = await asyncio.gather(*(here.ask(here.acquire(f"w{n}")) for n in range(30)))
-        assert sorted(getattr(reply, "position", -1) for reply in replies) == list(range(30))
-
-
-async def test_workflows_are_served_in_order_of_arrival(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        first = await here.ask(here.acquire("a"))
-        waiters = []
-        for number in range(5):
-            waiters.append(await here.waiter(f"w{number}", hold=0))
-            await here.until_waiting(number + 1)
-        await here.ask(Release(here.key, "a"))
-        tokens = [await waiter.result() for waiter in waiters]
-        assert isinstance(first, Granted)
-        assert tokens == sorted({first.token, *tokens})[1:]
-        lengths = {len(await here.events(waiter)) for waiter in waiters}
-        assert max(lengths) - min(lengths) <= 6
+# -- the queue -------------------------------------------------------------------------------------
 
 
 async def test_nothing_is_lost_when_it_continues_as_new_under_load(
@@ -86,10 +72,8 @@ async def test_nothing_is_lost_when_it_continues_as_new_under_load(
         async def client(name: int) -> None:
             for turn in range(4):
                 entry_id = f"client {name} {turn}"
-                while True:
-                    reply = await here.ask(here.acquire(entry_id, capacity=3, inbox=f"c{name}"))
-                    if isinstance(reply, Granted):
-                        break
+                acquire = here.acquire(entry_id, capacity=3, inbox=f"c{name}")
+                while not isinstance(reply := await here.ask(acquire), Granted):
                     await asyncio.sleep(0.05)
                 (slot,) = reply.slots
                 assert slot not in held
@@ -99,7 +83,7 @@ async def test_nothing_is_lost_when_it_continues_as_new_under_load(
                 held.discard(slot)
                 assert await here.ask(Release(here.key, entry_id)) == Released()
 
-        waiters = [await here.waiter(f"w{number}", hold=0, capacity=3) for number in range(12)]
+        waiters = [await here.waiter(f"w{number}", capacity=3) for number in range(12)]
         await asyncio.gather(*(client(name) for name in range(4)))
         tokens += [await waiter.result() for waiter in waiters]
         assert len(set(tokens)) == len(tokens) == 28
@@ -108,53 +92,32 @@ async def test_nothing_is_lost_when_it_continues_as_new_under_load(
         assert isinstance(again, Granted)
         assert again.token == kept.token
         status = await here.status()
-        assert len(status.holders) == 1
-        assert not status.waiting
+        assert (len(status.holders), status.waiting) == (1, 0)
         assert len(await here.chain()) >= 4
 
 
-async def test_time_alone_passes_a_lease_on_to_a_workflow(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        dead = await here.ask(here.acquire("dead", ttl=0.5))
-        waiter = await here.waiter("w", hold=0)
-        assert isinstance(dead, Granted)
-        assert await waiter.result() > dead.token
-        fired = [
-            event for event in await here.events() if event.HasField("timer_fired_event_attributes")
-        ]
-        assert len(fired) == 1
-
-
-async def test_a_waiter_that_vanished_is_passed_over(temporal_server: TemporalServer) -> None:
+async def test_the_broker_claims_for_a_workflow_that_it_has_reached(
+    temporal_server: TemporalServer,
+) -> None:
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a"))
-        vanished = await here.waiter("w1")
+        waiter = await here.waiter("w", stays=True)
         await here.until_waiting(1)
-        after = await here.waiter("w2", hold=0)
-        await here.until_waiting(2)
-        await vanished.terminate()
-        await here.ask(Release(here.key, "a"))
-        assert await after.result()
-        assert not (await here.status()).holders
-
-
-async def test_the_broker_claims_what_a_workflow_was_told(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        waiter = await here.waiter("w", hold=-1, ttl=60)
-        await here.until_waiting(1)
-        await here.ask(Release(here.key, "a"))
-        while True:
-            (holder,) = (await here.status()).holders
-            if holder.state == "held":
-                break
-            await asyncio.sleep(0.05)
+        await here.release("a")
+        status = await poll(
+            here.status, lambda status: [each.state for each in status.holders] == ["held"]
+        )
+        (holder,) = status.holders
         assert holder.expires_in > MAX_CLAIM_TIMEOUT
         await waiter.signal("leave")
         assert await waiter.result() == holder.token
 
 
-async def test_two_hundred_wait_and_are_served_in_order(temporal_server: TemporalServer) -> None:
+@pytest.mark.parametrize("many", [40, pytest.param(200, marks=pytest.mark.long)])
+async def test_many_wait_and_are_served_in_order(
+    many: int, temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BriskBroker, "EVENTS", 3 * many // 2)
     plain = UnsandboxedWorkflowRunner()  # so many workflows start sooner
     served = (BriskBroker, Waiter)
     async with serving(temporal_server.address, *served, workflow_runner=plain) as here:
@@ -162,108 +125,98 @@ async def test_two_hundred_wait_and_are_served_in_order(temporal_server: Tempora
         for slot in range(slots):
             await here.ask(here.acquire(f"a{slot}", ttl=600.0, capacity=slots))
         waiters = await asyncio.gather(
-            *(here.waiter(f"w{number}", hold=0, capacity=slots) for number in range(200))
+            *(here.waiter(f"w{number}", capacity=slots) for number in range(many))
         )
-        await here.until_waiting(200)
+        await here.until_waiting(many)
         for slot in range(slots):
-            await here.ask(Release(here.key, f"a{slot}"))
+            await here.release(f"a{slot}")
         tokens = {waiter.id: await waiter.result() for waiter in waiters}
-        assert sorted(tokens, key=lambda name: tokens[name]) == await here.asked()
-        lengths = [len(await here.events(waiter)) for waiter in waiters[::20]]
+        asked = [call["workflow_id"] for call in await here.calls() if call["number"] == 1]
+        assert sorted(tokens, key=lambda name: tokens[name]) == asked
+        lengths = [len(await here.events(waiter)) for waiter in waiters[:: many // 10]]
         assert max(lengths) <= 30
         assert max(lengths) - min(lengths) <= 5
         assert len(await here.chain()) > 2
 
 
-async def numbers(here: Brokered) -> list[int]:
-    """Of the calls, in the order in which the server brought them."""
-    signals = [each.workflow_execution_signaled_event_attributes for each in await here.events()]
-    letters = [json.loads(each.input.payloads[0].data) for each in signals if each.signal_name]
-    return [each["number"] for each in letters[1:]]
+async def asked_at_once(here: Brokered, many: int) -> Any:
+    """A held key whose broker nobody serves, with so many calls in its history; the caller's handle."""
+    await here.client.start_workflow(
+        ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
+    )
+    holds = BrokerCall([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
+    await here.handle.signal(ids.APPLY, holds)
+    crowd = await here.client.start_workflow(
+        Crowd.run,
+        args=[here.key.decode(), many],
+        id=unique("crowd"),
+        task_queue=f"{here.queue}-crowd",
+    )
+    await until_event(here.handle, "WORKFLOW_EXECUTION_SIGNALED", many + 1)
+    return crowd
 
 
 async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HastyBroker, "PORTION", 10)
-    async with unserved(temporal_server) as here:
+    here = Brokered(await connected(temporal_server), unique("queue"))
+    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
         crowd = await asked_at_once(here, 45)
-        arrived = await numbers(here)
+        arrived = [call["number"] for call in (await here.calls())[1:]]
         async with worker(here.client, HastyBroker, queue=here.queue, workflow_runner=QUICK):
             positions = await crowd.result()
             assert [positions[number] for number in arrived] == list(range(45))
             assert (await here.status()).waiting == 45
             for number in arrived[:20]:
-                await here.ask(Release(here.key, f"c{number}"))
+                await here.release(f"c{number}")
             assert (await here.status()).waiting == 25
             chain = await here.chain()
     assert len(chain) > 2
-    await check_replay(here, HastyBroker, chain)
+    await check_replay(HastyBroker, chain)
 
 
-async def test_a_client_s_call_comes_after_what_was_there_before(
+async def test_a_client_s_call_comes_after_those_that_arrived_before(
     temporal_server: TemporalServer,
 ) -> None:
-    """With portions as they are."""
-    async with unserved(temporal_server) as here:
-        crowd = await asked_at_once(here, DibsBroker.PORTION + 30)
+    many = DibsBroker.PORTION + 30
+    here = Brokered(await connected(temporal_server), unique("queue"))
+    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
+        crowd = await asked_at_once(here, many)
         late = asyncio.create_task(here.ask(here.acquire("late")))
         async with worker(here.client, BriskBroker, queue=here.queue, workflow_runner=QUICK):
             found = await late
             assert isinstance(found, Queued)
-            assert found.position == DibsBroker.PORTION + 30
+            assert found.position == many
             await crowd.result()
             chain = await here.chain()
-    await check_replay(here, BriskBroker, chain)
+    await check_replay(BriskBroker, chain)
 
 
-async def check_replay(here: Brokered, kind: type, chain: list[list[Any]]) -> None:
-    """Today's code does it again, and has done it at the first try."""
-    replayer = Replayer(workflows=[kind], workflow_runner=QUICK)
-    for events in chain:
-        assert not any(e.HasField("workflow_task_failed_event_attributes") for e in events)
-        await replayer.replay_workflow(WorkflowHistory(here.handle.id, events))
-
-
-# -- plain clients that wait ------------------------------------------------------------------------
+# -- plain clients that wait -----------------------------------------------------------------------
 
 
 def events_of(found: Waited) -> list[str]:
     return [decode_notification(each, b"lock:x", "").event for each in found.notifications]
 
 
-async def test_a_client_that_waits_learns_of_its_grant_and_nothing_twice(
+async def test_a_client_that_waits_gets_what_came_before_and_after_once(
     temporal_server: TemporalServer,
 ) -> None:
     async with serving(temporal_server.address) as here:
         await here.ask(here.acquire("a"))
         await here.ask(here.acquire("b", inbox="me"))
-        waiting = asyncio.create_task(here.wait("me"))
-        assert await here.ask(Release(here.key, "a")) == Released()
-        found = await waiting
-        assert events_of(found) == ["granted"]
-        again = asyncio.create_task(here.wait("me", found.upto))
-        await here.ask(Release(here.key, "b"))
-        last = await again
+        await here.release("a")
+        granted = await here.wait("me")
+        assert events_of(granted) == ["granted"]
+        waiting = asyncio.create_task(here.wait("me", granted.upto))
+        await here.revoke()
+        revoked = await waiting
+        assert events_of(revoked) == ["revoked"]
+        waiting = asyncio.create_task(here.wait("me", revoked.upto))
+        await here.release("b")
+        last = await waiting
         assert (last.notifications, last.ahead) == ([], None)
-
-
-async def test_what_came_before_it_waits_is_kept_for_it(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        await here.ask(here.acquire("b", inbox="me"))
-        await here.ask(Release(here.key, "a"))
-        assert events_of(await here.wait("me")) == ["granted"]
-
-
-async def test_a_holder_that_waits_learns_of_its_revocation(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a", inbox="me"))
-        waiting = asyncio.create_task(here.wait("me"))
-        await here.ask(Revoke(here.key, None, "upgrade"))
-        assert "revoked" in events_of(await waiting)
 
 
 async def test_those_in_front_wait_and_the_others_are_sent_off(
@@ -279,15 +232,14 @@ async def test_those_in_front_wait_and_the_others_are_sent_off(
         assert [(await wait).ahead for wait in waits[BLOCKED:]] == [1, 2, 3, 4, 5]
         assert not any(wait.done() for wait in waits[:BLOCKED])
         async with asyncio.timeout(5):  # it would take many seconds with ten that block
-            await here.ask(Release(here.key, "w4"))
+            await here.release("w4")
             assert (await waits[4]).ahead is None
             next_one = asyncio.create_task(here.wait(f"i{BLOCKED}"))
-            await here.ask(Release(here.key, "a"))
+            await here.release("a")
         assert events_of(await waits[0]) == ["granted"]
-        await here.ask(Revoke(here.key, None, "the end", now=True))
         for number in range(many):
-            await here.ask(Release(here.key, f"w{number}"))
-        for wait in (*waits[:4], next_one):
+            await here.release(f"w{number}")
+        for wait in (*waits[1:4], next_one):
             await wait
 
 
@@ -297,18 +249,11 @@ async def test_of_one_inbox_only_the_last_wait_blocks(temporal_server: TemporalS
         await here.ask(here.acquire("a"))
         await here.ask(here.acquire("b", inbox="me"))
         left = asyncio.create_task(here.wait("me"))
-        await until_accepted(here, 3)
+        await until_event(here.handle, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED", 3)
         last = asyncio.create_task(here.wait("me"))
         assert (await left).ahead == 0
-        await here.ask(Release(here.key, "a"))
+        await here.release("a")
         assert events_of(await last) == ["granted"]
-
-
-async def until_accepted(here: Brokered, many: int) -> None:
-    """So many updates are in its history."""
-    kind = "workflow_execution_update_accepted_event_attributes"
-    while sum(each.HasField(kind) for each in await here.events()) < many:
-        await asyncio.sleep(0.02)
 
 
 async def test_those_who_wait_go_on_when_it_continues_as_new(
@@ -317,11 +262,11 @@ async def test_those_who_wait_go_on_when_it_continues_as_new(
     async with serving(temporal_server.address, HastyBroker, Waiter) as here:
         await here.ask(here.acquire("a", ttl=600.0))
 
-        async def beat() -> None:  # who does not is passed over
+        async def heartbeat() -> None:
             for number in range(5):
                 await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
 
-        await beat()
+        await heartbeat()
         granted: list[int] = []
 
         async def wait(number: int) -> None:
@@ -331,41 +276,239 @@ async def test_those_who_wait_go_on_when_it_continues_as_new(
                 after = found.upto
                 if "granted" in events_of(found):
                     granted.append(number)
-                    await here.ask(Release(here.key, f"w{number}"))
+                    await here.release(f"w{number}")
                     return
                 assert found.ahead is not None
 
         waits = [asyncio.create_task(wait(number)) for number in range(5)]
         while len(await here.chain()) < 3:
-            await beat()
+            await heartbeat()
         assert not granted
-        await here.ask(Release(here.key, "a"))
+        await here.release("a")
         await asyncio.gather(*waits)
         assert granted == [*range(5)]
         chain = await here.chain()
-    await check_replay(here, HastyBroker, chain)
+    await check_replay(HastyBroker, chain)
 
 
-# -- what can't be read -----------------------------------------------------------------------------
+# -- its end ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        [],
-        None,
-        {"commands": None},
-        {"commands": [], "number": "1"},
-        {"commands": [], "fast": 1},
-        {"commands": [], "run_id": None},
-    ],
-)
-def test_what_is_no_call_is_told(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="call"):
-        read_call(wrong)
+async def test_it_ends_by_itself_and_its_tokens_go_on(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address, HastyBroker) as here:
+        first = await here.ask(here.acquire("a"))
+        await here.release("a")
+        await here.ask(here.acquire("soon over", ttl=0.2))
+        await here.handle.result()
+        second = await here.ask(here.acquire("b"))
+        assert isinstance(first, Granted)
+        assert isinstance(second, Granted)
+        assert second.token > first.token
 
 
-def test_a_call_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
-    packed = {"commands": [], "number": 3, "colour": "blue", "format": 9}
-    assert read_call(packed) == BrokerCall([], 3, format=9)
+async def test_it_does_not_end_while_something_is_held(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HastyBroker, "IDLE", 0.1)
+    async with serving(temporal_server.address, HastyBroker) as here:
+        await here.ask(here.acquire("a", ttl=1e12))
+        await until_event(here.handle, "TIMER_FIRED", 2)
+        assert (await here.status()).holders
+        assert len(await here.events()) < 25
+
+
+async def test_cancelled_it_ends_when_nothing_is_held(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        await here.handle.cancel()
+        assert isinstance(await here.ask(here.acquire("b")), Queued)
+        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+        await here.release("b")
+        run = (await here.handle.describe()).run_id
+        await here.release("a")
+        await here.client.get_workflow_handle(here.handle.id, run_id=run).result()
+
+
+# -- runs that have closed -------------------------------------------------------------------------
+
+
+@workflow.defn
+class Quitter(Caller):
+    """Waits for two units, and continues as new to something else instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quitting = False
+
+    @workflow.signal
+    def quit(self) -> None:
+        self.quitting = True
+
+    @workflow.run
+    async def run(self, key: str) -> None:
+        if key:
+            ask = Acquire(key.encode(), "q", "quitter", 60.0, units=2, capacity=2, queue=True)
+            await self.send(ask, 1)
+        await workflow.wait_condition(lambda: self.quitting)
+        if key:
+            workflow.continue_as_new("")
+
+
+@pytest.mark.parametrize("how", ["terminated", "continued as new"])
+async def test_a_head_whose_run_is_over_waits_no_longer(
+    how: str, temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next run may hold what it held, but waits for nothing."""
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
+    served = (DibsBroker, Waiter, Quitter)
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(here.acquire("a", ttl=600.0, capacity=2))
+        head = await here.client.start_workflow(
+            Quitter.run, here.key.decode(), id=unique("quitter"), task_queue=here.queue
+        )
+        await here.until_waiting(1)
+        after = await here.waiter("after", capacity=2)
+        await here.until_waiting(2)
+        if how == "terminated":
+            await head.terminate()
+            assert await after.result()
+            return
+        await head.signal(Quitter.quit)
+        assert await after.result()
+        run = [head.id, head.first_execution_run_id or ""]
+        found = await ActivityEnvironment(client=here.client).run(
+            owner_closed, [run, [*run, WAITS]]
+        )
+        assert found == [False, True]
+        await here.client.get_workflow_handle(head.id).terminate()
+
+
+async def test_a_run_of_which_the_server_can_t_say_whether_it_is_closed_counts_as_open(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(Inspect(here.key))
+        runs = [[here.handle.id, "no run ID at all"], [unique("never"), str(uuid4())]]
+        runs.append([here.handle.id, ""])  # its newest
+        found = await ActivityEnvironment(client=here.client).run(owner_closed, runs)
+        assert found == [False, True, False]
+
+
+async def test_a_broker_goes_on_where_no_worker_has_the_activity(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.1)
+    monkeypatch.setattr(owners, "_PATIENCE", timedelta(seconds=0.2))
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", ttl=600.0))
+        waiter = await here.waiter("w")
+        await here.until_waiting(1)
+        await until_event(here.handle, "ACTIVITY_TASK_SCHEDULED", 2)
+        await here.release("a")
+        assert await waiter.result()
+
+
+async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is shorter than the time between two looks."""
+    monkeypatch.setattr(OwnerWatch, "EVERY", 2.0)
+    served = HastyBroker, Waiter
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(Inspect(here.key))
+        holder = await here.waiter("held", stays=True, ttl=600, fast=True)
+        await here.until_held()
+        again = here.acquire("next", ttl=600.0, waiter_ttl=600.0)
+        await here.ask(again)
+        while len(await here.chain()) < 2:
+            await here.ask(Inspect(here.key))
+        await holder.terminate()
+        async with asyncio.timeout(15):
+            await poll(lambda: here.ask(again), lambda reply: isinstance(reply, Granted))
+
+
+# -- other versions, strange calls, defects --------------------------------------------------------
+
+
+async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await here.call(here.acquire("b"), format=FORMAT + 1)
+        cause = refused.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "IncompatibleVersion"
+        assert str(FORMAT + 1) in str(cause)
+        newer = BrokerCall([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
+        await here.handle.signal(ids.APPLY, newer)
+        assert not (await here.status()).waiting
+
+
+async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
+    temporal_server: TemporalServer,
+) -> None:
+    given = BrokerInput(text_of(b"lock:a"), {"book": "?"}, format=FORMAT + 1)
+    async with serving(temporal_server.address) as here:
+        handle = await here.client.start_workflow(
+            ids.BROKER, given, id=here.handle.id, task_queue=here.queue
+        )
+        (failed, *_) = await poll(lambda: here.events_of("workflow_task_failed"))
+        assert f"is of format {given.format}" in failed.failure.message
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        await handle.terminate()
+
+
+async def test_calls_that_make_no_sense_do_no_harm(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", ttl=1e300, capacity=3))
+        huge = here.acquire("b", ttl=1e300, waiter_ttl=1e300, units=3, capacity=3, inbox="x")
+        assert isinstance(await here.ask(huge), Queued)
+        odd = [["acquire"], ["nothing"], [], {}, "x", encode(huge)[:3]]
+        run = str(uuid4())
+        for owner in (("nobody", "no-run"), ("", ""), ("x", run), ("\ud800", run)):
+            await here.handle.signal(ids.APPLY, BrokerCall(odd, 1, *owner, fast=True))
+        await here.handle.signal(ids.APPLY, "no call at all")
+        answer = await here.handle.execute_update(ids.APPLY, BrokerCall(odd))
+        assert [reply[0] for reply in answer["replies"]] == ["failed"] * 6
+        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+
+
+async def test_an_error_of_ours_fails_its_task_and_not_the_broker(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it ended it would lose all that is held; so its task is tried again, until it is mended."""
+    really, planted = BrokerBook.settle, [DibsError("a defect")]
+
+    def broken(book: BrokerBook, now: float, stamp: int) -> list[Notification]:
+        if planted:
+            raise planted.pop()
+        return really(book, now, stamp)
+
+    async with serving(temporal_server.address) as here:
+        held = await here.ask(here.acquire("a", ttl=600.0))
+        monkeypatch.setattr(BrokerBook, "settle", broken)
+        again = await here.ask(here.acquire("a", ttl=600.0))
+        assert not planted
+        assert isinstance(held, Granted)
+        assert isinstance(again, Granted)
+        assert again.token == held.token
+        assert (await here.handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        failures = [each.failure.message for each in await here.events_of("workflow_task_failed")]
+        assert [each for each in failures if each] == ["the broker can't go on: a defect"]
+
+
+async def test_no_lease_id_is_shown(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "an-id-that-nobody-may-see"
+    async with serving(temporal_server.address) as here:
+        caplog.set_level("DEBUG", logger="temporalio.workflow")
+        await here.ask(here.acquire(secret, note="the nightly run"))
+        await here.ask(here.acquire(f"{secret}-2", inbox="nobody"))
+        metadata = str(await here.handle.query("__temporal_workflow_metadata"))
+        assert "the nightly run" in metadata
+        assert "1 of 1 taken, 1 waiting" in metadata
+        assert secret not in metadata
+        assert secret not in caplog.text
+        for event in await here.events():
+            assert secret.encode() not in event.user_metadata.SerializeToString()

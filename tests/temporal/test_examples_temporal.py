@@ -1,43 +1,47 @@
-"""The examples for Temporal run on a server for development and print what their docstrings say.
+"""The examples for Temporal, in their folder and on the page, print what they promise.
 
-One starts its own, as anybody's first one would.
+They run on a server for development; one starts its own, as anybody's first one would.
 """
 
 import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_guarantees import defined_tests
 from tests.examples.test_examples import EXAMPLES, pattern_of, promised
+from tests.pages import DOCS, blocks
 from tests.servers.binaries import temporal_program
 from tests.servers.ports import HOST, free_port
+from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
 
 FOLDER = EXAMPLES / "temporal"
+NAMES = sorted(path.name for path in FOLDER.glob("*.py") if promised(path.read_text("utf-8")))
 STARTS_ITS_OWN = "throttled_gate.py"
 QUEUE = "permits-of-pages-and-examples"
-"""One for all: a broker stays on the queue on which it was started, and they speak of the same pools."""
+"""The same for all: a broker stays on the queue on which it was started, and they use the same pools."""
+PAGE = "temporal.md"
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
 
-def examples() -> list[str]:
-    return sorted(path.name for path in FOLDER.glob("*.py") if promised(path.read_text("utf-8")))
-
-
 def run(
-    name: str, folder: Path, *given: str, path: str = "", **settings: str
+    program: Path, folder: Path, *given: str, stdout: int = subprocess.PIPE, **settings: str
 ) -> "subprocess.CompletedProcess[str]":
     """Without anybody's own settings."""
-    settings |= {"HOME": str(folder), "PATH": f"{path}{os.pathsep}/usr/bin{os.pathsep}/bin"}
-    settings |= {"TEMPORAL_TASK_QUEUE": QUEUE}
+    env = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TEMPORAL_TASK_QUEUE": QUEUE, **settings}
     return subprocess.run(
-        [sys.executable, "-W", "error", FOLDER / name, *given],
+        [sys.executable, "-W", "error", program, *given],
         cwd=folder,
-        env=settings,
-        capture_output=True,
+        env=env,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=100,
         check=False,
@@ -47,50 +51,116 @@ def run(
 def check(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    told = promised((FOLDER / name).read_text("utf-8"))
-    assert pattern_of(told).search(done.stdout), done.stdout
+    output = promised((FOLDER / name).read_text("utf-8"))
+    assert pattern_of(output).search(done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("name", sorted({*examples()} - {STARTS_ITS_OWN}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {STARTS_ITS_OWN}))
 def test_it_prints_what_it_says(name: str, tmp_path: Path, temporal_server: TemporalServer) -> None:
-    check(name, run(name, tmp_path, TEMPORAL_ADDRESS=temporal_server.address))
+    check(name, run(FOLDER / name, tmp_path, TEMPORAL_ADDRESS=temporal_server.address))
 
 
 def test_one_starts_its_own_server_and_stops_it(tmp_path: Path) -> None:
-    path = temporal_program().path.parent
-    done = run(STARTS_ITS_OWN, tmp_path, "--dev", path=str(path))
-    check(STARTS_ITS_OWN, done)
+    path = f"{temporal_program().path.parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    check(STARTS_ITS_OWN, run(FOLDER / STARTS_ITS_OWN, tmp_path, "--dev", PATH=path))
 
 
 def test_without_a_server_they_say_how_to_start_one(tmp_path: Path) -> None:
     address = f"{HOST}:{free_port()}"
-    done = run(STARTS_ITS_OWN, tmp_path, TEMPORAL_ADDRESS=address)
+    done = run(FOLDER / STARTS_ITS_OWN, tmp_path, TEMPORAL_ADDRESS=address)
     assert done.returncode == 1
     assert f"no Temporal server answers at {address}" in done.stderr
     assert "server start-dev`, or give --dev" in done.stderr
 
 
-@pytest.mark.parametrize(("given", "code"), [("--help", 0), ("--dve", 2)])
-@pytest.mark.parametrize("name", examples())
-def test_help_runs_nothing(name: str, given: str, code: int, tmp_path: Path) -> None:
-    done = run(name, tmp_path, given, TEMPORAL_ADDRESS=f"{HOST}:{free_port()}")
-    assert (done.returncode, done.stderr) == (code, "")
-    assert "--dev" in done.stdout or "Prints:" in done.stdout
+@pytest.mark.parametrize("name", NAMES)
+def test_help_runs_nothing(name: str, tmp_path: Path) -> None:
+    for given, code in (("--help", 0), ("--dve", 2)):
+        done = run(FOLDER / name, tmp_path, given, TEMPORAL_ADDRESS=f"{HOST}:{free_port()}")
+        assert (done.returncode, done.stderr) == (code, "")
+        assert "--dev" in done.stdout or "Prints:" in done.stdout
 
 
 def test_it_ends_once_nobody_reads_it(tmp_path: Path, temporal_server: TemporalServer) -> None:
     """And Temporal does not retry an activity that could not print."""
     reader, writer = os.pipe()
     os.close(reader)
-    settings = {"HOME": str(tmp_path), "TEMPORAL_ADDRESS": temporal_server.address}
-    with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, FOLDER / STARTS_ITS_OWN],
-            env=settings | {"PATH": "/usr/bin:/bin", "TEMPORAL_TASK_QUEUE": QUEUE},
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=100,
-            check=False,
+    try:
+        done = run(
+            FOLDER / STARTS_ITS_OWN,
+            tmp_path,
+            stdout=writer,
+            TEMPORAL_ADDRESS=temporal_server.address,
         )
+    finally:
+        os.close(writer)
     assert done.returncode == 130, done.stderr
+
+
+# -- the page, beside a worker started as it says --------------------------------------------------
+
+RUNS_RELAY = """
+import asyncio
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.worker import Worker
+from dibs.temporal import DibsPlugin
+
+async def main():
+    settings = ClientConfig.load_client_connect_config()
+    client = await Client.connect(**settings, plugins=[DibsPlugin()])
+    async with Worker(client, task_queue="relays", workflows=[Relay]):
+        print(await client.execute_workflow(Relay.run, 2, id="relay", task_queue="relays"))
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def served(
+    temporal_server: TemporalServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """A worker for permits; the settings of its users."""
+    folder = tmp_path_factory.mktemp("page")
+    address = temporal_server.address
+    settings: dict[str, str] = {
+        "TEMPORAL_ADDRESS": address,
+        "DIBS_URL": f"sqlite:///{folder}/leases.db",
+    }
+    command: list[str | Path] = [sys.executable, "-m", "dibs", "temporal", "worker"]
+    log = folder / "worker.log"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**settings, "TEMPORAL_TASK_QUEUE": QUEUE}.items():
+            patch.setenv(name, value)
+        worker = ServerProcess([*command, "--address", address], log=log)
+    worker.wait_until(lambda: "ready" in log.read_text(), "was ready")
+    yield settings
+    worker.signal(signal.SIGTERM)
+    worker.end()
+
+
+@pytest.mark.parametrize(
+    ("block", "more", "output"),
+    [
+        (0, "", r"order 42 went through slot [0-3]$"),
+        (1, "", r"acme: 3 rows by slot 0, under token \d{16}$"),
+        (2, "", r"GPUs \(0, 1\) with token \d{16}$"),
+        (3, RUNS_RELAY, r"still slot 0, token \d{16}$"),
+    ],
+    ids=["gate", "activity", "plain Python", "relay"],
+)
+def test_the_page_s_programs(
+    block: int, more: str, output: str, served: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "page.py"  # a file, as the sandbox imports a workflow's module anew
+    program.write_text(blocks(PAGE)[block] + more)
+    done = run(program, tmp_path, **served)  # type: ignore[arg-type]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match(output, done.stdout)
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / PAGE).read_text("utf-8")))
+    assert len(named) > 15
+    assert named - defined_tests() == set()

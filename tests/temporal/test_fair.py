@@ -1,297 +1,295 @@
-"""Permits of a broker, in workflow code on a real server: order, units, bounds."""
+"""Fair mode on a real server: order, units, plain Python beside workflows, and brokers that end."""
 
 import asyncio
+import logging
+from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
 
 import dibs
-from dibs.model import Revoke
-from dibs.temporal.fair import acquire as brokered_place
+from dibs.stores.temporal import ids
+from dibs.stores.temporal.wire import bytes_of
+from dibs.temporal.broker.owners import OwnerWatch
+from dibs.temporal.fair import acquire as fair_acquiring
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
-from tests.temporal.fair_flows import (
-    Held,
-    Holding,
-    Patience,
-    Siblings,
-    Steady,
-    Trying,
-    TwoSemaphores,
-    TwoTasks,
+from tests.temporal.permit_flows import FLOWS, Held, Relay, Several, Units, Wish
+from tests.temporal.permit_world import SERVED, World, permit_world
+from tests.temporal.workers import (
+    count,
+    failure_of,
+    kinds,
+    poll,
+    replay,
+    reset_to,
+    status_of,
+    unique,
+    until_event,
+    worker,
 )
-from tests.temporal.fair_world import fair_world
-from tests.temporal.workers import count, kinds, status_of, unique, until
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
+
+ASKED = "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
 
 
 def in_turn(turns: list[Held]) -> bool:
-    """Nobody came before the last had left, and tokens grew."""
-    return all(a.until <= b.since and a.token < b.token for a, b in pairwise(turns))
+    """Each came after the one before had left, and tokens rose."""
+    return all(a.until <= b.since and (a.token or 0) < (b.token or 0) for a, b in pairwise(turns))
 
 
-async def test_all_are_served_in_order_and_each_has_the_same_short_history(
-    temporal_server: TemporalServer,
+async def test_all_are_served_in_order_and_each_has_the_same_short_history(world: World) -> None:
+    wish = world.wish()
+    holder = await world.holding(wish)
+    waiters = [await world.waiting(replace(wish, hold=0)) for _ in range(8)]
+    await holder.signal("leave")
+    assert in_turn([await waiter.result() for waiter in waiters])
+    histories = [await waiter.fetch_history() for waiter in waiters]
+    lengths = {len(history.events) for history in histories}
+    # four to start and one to end; an answer that came while a task ran has none of its own
+    assert max(lengths) <= 5 + 24
+    assert max(lengths) - min(lengths) <= 6
+    assert {count(history)["TIMER_STARTED"] for history in histories} == {1}
+    assert {count(history)["WORKFLOW_TASK_FAILED"] for history in histories} == {0}
+
+
+async def test_the_modes_do_not_exclude_each_other(world: World) -> None:
+    wish = world.wish()
+    fair, slotted = [await world.holding(replace(wish, mode=mode)) for mode in ("fair", "slot")]
+    assert [each.owner.split("/")[0] for each in (await world.status(wish)).holders] == [fair.id]
+    assert await status_of(world.client, world.permit(wish).id) == "RUNNING"
+    for each in (fair, slotted):
+        await each.signal("leave")
+    one, other = await fair.result(), await slotted.result()
+    assert one.slots == other.slots == ["0"]
+    assert max(one.since, other.since) < min(one.until, other.until)
+
+
+async def test_a_higher_priority_comes_first(world: World) -> None:
+    wish = world.wish()
+    holder = await world.holding(wish)
+    waiters = [
+        await world.waiting(replace(wish, hold=0, acquire={"priority": priority}))
+        for priority in (0, 0, 5)
+    ]
+    await holder.signal("leave")
+    first, second, urgent = [await waiter.result() for waiter in waiters]
+    assert in_turn([urgent, first, second])
+
+
+async def test_units_are_numbered_slots_and_a_large_request_is_not_overtaken(world: World) -> None:
+    wish = world.wish(capacity=3)
+    assert await world.run(Units, wish, 2) == ["0", "1"]
+    assert await world.run(Units, wish, 3) == ["0", "1", "2"]
+    one, two = [await world.holding(wish) for _ in range(2)]
+    large = await world.waiting(replace(wish, acquire={"units": 2, "note": "large"}))
+    small = await world.waiting(replace(wish, hold=0))  # one unit is free, and the large one's
+    status = await world.status(wish)
+    assert [waiter.note for waiter in status.waiters] == ["large", ""]
+    assert status.holders[0].owner.startswith(one.id)
+    await one.signal("leave")
+    await large.signal("leave")
+    await small.result()
+    await two.signal("leave")
+    slots = [(await each.result()).slots for each in (one, two, large)]
+    assert slots == [["0"], ["1"], ["0", "2"]]
+
+
+async def test_the_broker_of_a_long_name_can_be_listed(world: World) -> None:
+    """Its ID has only a hash of the name, so its memo has the key."""
+    wish = world.wish(resource=unique() + "n" * 400)
+    holder = await world.holding(wish)
+    broker = world.broker(wish)
+    described = await broker.handle.describe()
+    assert bytes_of(await described.memo_value(ids.MEMO, type_hint=str)) == broker.key
+    await holder.signal("leave")
+
+
+# -- plain Python beside workflows -----------------------------------------------------------------
+
+
+async def test_plain_python_and_workflows_take_turns(
+    world: World, temporal_server: TemporalServer
 ) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        waiters = [await world.waiting(hold=0) for _ in range(12)]
-        await holder.signal(Holding.leave)
-        turns = [await waiter.result() for waiter in waiters]
-        assert in_turn(turns)
-        histories = [await waiter.fetch_history() for waiter in waiters]
-        lengths = {len(history.events) for history in histories}
-        # four to start and one to end; an answer that came while a task ran has none of its own
-        assert max(lengths) <= 5 + 24
-        assert max(lengths) - min(lengths) <= 6
-        assert {count(history)["TIMER_STARTED"] for history in histories} == {1}
-        assert {count(history)["WORKFLOW_TASK_FAILED"] for history in histories} == {0}
+    wish = world.wish()
 
+    async def plain(semaphore: dibs.Semaphore) -> int:
+        async with semaphore.acquire(wait=30) as lease:
+            return lease.token
 
-async def test_the_modes_do_not_exclude_each_other(temporal_server: TemporalServer) -> None:
-    """A fair holder and one of slot mode have the only slot of one name at the same time."""
-    async with fair_world(temporal_server) as world:
-        fair = await world.holding()
-        slotted = await world.holding(semaphore={"fair": False})
-        assert [each.owner.split("/")[0] for each in (await world.status()).holders] == [fair.id]
-        assert await status_of(world.client, f"permit:{world.resource}:0") == "RUNNING"
-        for each in (fair, slotted):
-            await each.signal(Holding.leave)
-        one, other = await fair.result(), await slotted.result()
-        assert one.slots == other.slots == ["0"]
-        assert max(one.since, other.since) < min(one.until, other.until)
-
-
-async def test_a_higher_priority_comes_first(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        waiters = [
-            await world.waiting(hold=0, acquire={"priority": priority}) for priority in (0, 0, 5)
-        ]
-        await holder.signal(Holding.leave)
-        first, second, urgent = [await waiter.result() for waiter in waiters]
-        assert in_turn([urgent, first, second])
-
-
-async def test_units_are_numbered_slots_and_a_large_request_is_not_overtaken(
-    temporal_server: TemporalServer,
-) -> None:
-    async with fair_world(temporal_server) as world:
-        one = await world.holding(capacity=3)
-        two = await world.holding(capacity=3)
-        large = await world.waiting(capacity=3, acquire={"units": 2, "note": "large"})
-        small = await world.waiting(capacity=3, hold=0)  # one unit is free, and the large one's
-        status = await world.status()
-        assert [waiter.note for waiter in status.waiters] == ["large", ""]
-        assert status.holders[0].owner.startswith(one.id)
-        await one.signal(Holding.leave)
-        await large.signal(Holding.leave)
-        await small.result()
-        await two.signal(Holding.leave)
-        assert (await one.result()).slots == ["0"]
-        assert (await two.result()).slots == ["1"]
-        assert (await large.result()).slots == ["0", "2"]
-
-
-async def test_several_units_are_tried_for(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        assert await world.run(Trying.run, world.wish(capacity=3), 2) == ["0", "1"]
-        assert await world.run(Trying.run, world.wish(capacity=3), 3) == ["0", "1", "2"]
+    async with dibs.connect(f"{temporal_server.url}?task_queue={world.queue}") as client:
+        semaphore = client.semaphore(wish.resource, capacity=1)
+        async with semaphore.acquire() as lease:
+            flow = await world.waiting(wish)
+            between = asyncio.create_task(plain(semaphore))
+            await world.until_waiting(wish, 2)
+            last = await world.waiting(replace(wish, hold=0))
+        await world.until_holding(flow)
+        await flow.signal("leave")
+        tokens = [lease.token, (await flow.result()).token, await between]
+        tokens.append((await last.result()).token)
+        assert tokens == sorted(tokens, key=lambda token: token or 0)
+        await world.until_free(wish)
 
 
 async def test_a_revoked_holder_is_told_and_the_next_one_served(
-    temporal_server: TemporalServer,
+    world: World, temporal_server: TemporalServer
 ) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        waiter = await world.waiting(hold=0)
-        await world.broker.ask(Revoke(world.broker.key, None, "an operator wants it"))
-        with pytest.raises(WorkflowFailureError) as failed:
-            await holder.result()
-        assert isinstance(failed.value.cause, ApplicationError)
-        assert failed.value.cause.type == "LeaseLost"
-        assert failed.value.cause.non_retryable
-        await waiter.result()
+    wish = world.wish()
+    holder = await world.holding(wish)
+    waiter = await world.waiting(replace(wish, hold=0))
+    async with dibs.connect(f"{temporal_server.url}?task_queue={world.queue}") as client:
+        (held,) = (await client.semaphore(wish.resource, capacity=1).status()).holders
+        assert held.owner.startswith(f"{holder.id}/")
+        assert await client.revoke(wish.resource, kind="semaphore", reason="maintenance") == 1
+    failure = await failure_of(holder)
+    assert (failure.type, failure.non_retryable) == ("LeaseLost", True)
+    assert "maintenance" in failure.message
+    assert ((await waiter.result()).token or 0) > held.token
 
 
-async def test_who_waits_too_long_is_told_who_is_in_the_way(
-    temporal_server: TemporalServer,
+# -- holders and waiters that end, continue as new, or are reset -----------------------------------
+
+
+async def test_a_permit_is_handed_to_the_next_run_which_is_told_of_its_loss(world: World) -> None:
+    wish = world.wish(runs=3)
+    relay = await world.holding(wish, Relay)
+    token = (await world.status(wish)).holders[0].token
+    waiter = await world.waiting(replace(wish, hold=0))
+    run = relay.first_execution_run_id
+    for _ in range(2):
+        await world.client.get_workflow_handle(relay.id).signal("leave")
+        run = await world.until_next_run_holds(relay, run)
+    status = await world.status(wish)
+    assert [holder.token for holder in status.holders] == [token]
+    assert status.waiting == 1
+    await world.broker(wish).revoke()
+    assert (await failure_of(relay)).type == "LeaseLost"
+    assert ((await waiter.result()).token or 0) > token
+
+
+async def test_a_waiter_that_was_terminated_is_passed_over(world: World) -> None:
+    wish = world.wish()
+    holder, gone = await world.holding(wish), await world.waiting(wish)
+    waiter = await world.waiting(replace(wish, hold=0))
+    await gone.terminate()
+    await holder.signal("leave")
+    await waiter.result()
+    await world.until_free(wish)
+
+
+async def test_fast_frees_what_a_terminated_holder_had_but_not_what_was_handed_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding(acquire={"note": "nightly"})
-        await world.waiting()
-        impatient = await world.start(Patience.run, world.wish())
-        with pytest.raises(WorkflowFailureError) as failed:
-            await impatient.result()
-        cause = failed.value.cause
-        assert isinstance(cause, ApplicationError)
-        assert cause.type == "AcquireTimeout"
-        assert "(nightly)" in cause.message
-        found = await impatient.query(Patience.so_far)
-        assert found[0] == "none"
-        assert found[1] == "TimeoutError"
-        assert found[2].startswith(f"1: semaphore {world.resource} is held by {holder.id}/")
-        assert "1 is ahead of you" in found[2]
-        assert "this task holds 1 of 1 units" in found[3]
-        assert (await world.status()).waiting == 1
+    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
+    wish = world.wish(runs=2, semaphore={"on_holder_close": "fast"}, acquire={"ttl": 300.0})
+    relay = await world.holding(wish, Relay)
+    waiter = await world.waiting(replace(wish, hold=0))
+    await relay.signal("leave")
+    await world.until_next_run_holds(relay, relay.first_execution_run_id)
+    broker = world.broker(wish).handle
+    looks = count(await broker.fetch_history())["ACTIVITY_TASK_COMPLETED"]
+    await until_event(broker, "ACTIVITY_TASK_COMPLETED", looks + 3)  # one may have been under way
+    assert (await world.status(wish)).waiting == 1
+    await world.client.get_workflow_handle(relay.id).terminate()
+    await waiter.result()
 
 
-async def test_a_cancelled_waiter_gives_its_place_back_and_a_cancelled_holder_its_permit(
-    temporal_server: TemporalServer,
-) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        waiter = await world.waiting()
-        await waiter.cancel()
-        with pytest.raises(WorkflowFailureError):
-            await waiter.result()
-        await world.until_waiting(0)
-        await holder.cancel()
-        with pytest.raises(WorkflowFailureError):
-            await holder.result()
-        await world.until_free()
+async def test_a_waiter_that_is_reset_asks_anew(world: World) -> None:
+    wish = world.wish()
+    holder, waiter = await world.holding(wish), await world.waiting(replace(wish, hold=0))
+    again = await reset_to(world.client, waiter, 4, Held)
+    # The old run's place goes when the broker can't tell it something: now, or at its turn.
+    await poll(
+        lambda: world.status(wish),
+        lambda status: any(f"{waiter.id}/{again.run_id}/" in each.owner for each in status.waiters),
+    )
+    await holder.signal("leave")
+    await again.result()
+    await world.until_free(wish)
 
 
-async def test_a_sibling_that_fails_takes_no_permit_with_it(
-    temporal_server: TemporalServer,
-) -> None:
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        found = await world.run(Siblings.run, world.wish(), unique("mine"))
-        assert found == [
-            "waits: (ValueError('of a sibling'),)",
-            "holds: (ValueError('of a sibling'),)",
-            "free",
-        ]
-        assert (await world.status()).waiting == 0
-        await holder.signal(Holding.leave)
-
-
-async def test_two_tasks_of_one_workflow_take_turns(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        turns: list[Held] = await world.run(TwoTasks.run, world.wish(hold=0))
-        assert in_turn(sorted(turns, key=lambda turn: turn.token))
-
-
-async def test_one_workflow_may_hold_several_things(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        outer, *inner = await world.run(TwoSemaphores.run, world.wish(hold=0))
-        assert outer.slots == ["0"]
-        assert sorted(each.slots for each in inner) == [["0"], ["1"]]
-
-
-async def test_a_permit_is_renewed_while_it_is_held_and_else_lost_at_its_deadline(
-    temporal_server: TemporalServer,
-) -> None:
-    async with fair_world(temporal_server) as world:
-        lost, later, remaining, failure = await world.run(Steady.run, world.wish())
-        assert (lost, later, remaining) == (False, True, True)
-        assert failure.startswith("PermitLost: ")
-        assert "no renewal came in time" in failure
-
-
-async def test_who_is_granted_while_it_leaves_leaves_nothing_behind(
-    temporal_server: TemporalServer,
-) -> None:
-    async with fair_world(temporal_server) as world:
-        for _ in range(5):
-            holder = await world.holding()
-            waiter = await world.waiting(hold=0)
-            await asyncio.gather(holder.signal(Holding.leave), waiter.cancel())
-            await asyncio.wait([asyncio.ensure_future(waiter.result())])
-            await holder.result()
-        await world.until_free()
+# -- brokers and workers that go away --------------------------------------------------------------
 
 
 async def test_a_reminder_costs_a_waiter_fourteen_events(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between them its history does not grow. By itself they come after 60 s, 11 min, 71 min, then hourly."""
-    monkeypatch.setattr(brokered_place, "REMINDERS", (1.0,))
-    async with fair_world(temporal_server) as world:
-        holder = await world.holding()
-        waiter = await world.waiting(hold=0)
-        asked = "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
-
-        async def reminded() -> bool:
-            return count(await waiter.fetch_history())[asked] >= 4
-
-        await until(reminded)
-        found = kinds(await waiter.fetch_history())
-        at = [number for number, kind in enumerate(found) if kind == asked]
-        costs = [later - earlier for earlier, later in pairwise(at[1:])]
-        assert 0 < max(costs) <= 14
-        assert (await world.status()).waiting == 1
-        await holder.signal(Holding.leave)
-        await waiter.result()
+    """Its history does not grow in between. By default: after 60 s, 11 min, 71 min, then hourly."""
+    monkeypatch.setattr(fair_acquiring, "REMINDERS", (0.5,))
+    wish = world.wish()
+    holder, waiter = await world.holding(wish), await world.waiting(replace(wish, hold=0))
+    await until_event(waiter, ASKED, 4)
+    found = kinds(await waiter.fetch_history())
+    at = [number for number, kind in enumerate(found) if kind == ASKED]
+    costs = [later - earlier for earlier, later in pairwise(at[1:])]
+    assert 0 < max(costs) <= 14
+    assert (await world.status(wish)).waiting == 1
+    await holder.signal("leave")
+    await waiter.result()
 
 
-async def test_13_a_broker_s_is_one_for_all(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        first = await world.holding(capacity=2)
-        second = await world.holding(capacity=2)
-        await first.signal(Holding.leave)
-        assert (await first.result()).slots == ["0"]
-        narrow = await world.waiting(capacity=1, hold=0)
-        await second.signal(Holding.leave)
-        assert (await second.result()).until <= (await narrow.result()).since
+async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters_ask_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_acquiring, "REMINDERS", (1.5,))  # after the holder's renewal
+    wish = world.wish(acquire={"ttl": 3})
+    holder, waiter = await world.holding(wish), await world.waiting(wish)
+    await world.broker(wish).handle.terminate()
+    failure = await failure_of(holder)
+    assert failure.type == "LeaseLost"
+    assert "ended from outside (its broker is gone)" in failure.message
+    await world.until_holding(waiter)
+    await waiter.signal("leave")
+    await waiter.result()
 
 
-async def test_plain_python_and_workflows_take_turns(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        url = f"{temporal_server.url}?task_queue={world.queue}"
-        async with dibs.connect(url) as client:
-            semaphore = client.semaphore(world.resource, capacity=1)
-            async with semaphore.acquire() as lease:
-                flow = await world.waiting()
-                plain = asyncio.create_task(_token(semaphore.acquire(wait=30)))
-                await world.until_waiting(2)
-                last = await world.waiting(hold=0)
-            await world.until_holding(flow)
-            await flow.signal(Holding.leave)
-            tokens = [
-                lease.token,
-                (await flow.result()).token,
-                await plain,
-                (await last.result()).token,
-            ]
-            assert tokens == sorted(tokens)
-            await world.until_free()
+async def test_a_broker_that_no_worker_serves_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_acquiring, "ANSWERED", 0.5)
+    wish = world.wish(queue=unique("served-by-nobody"), acquire={"wait": 0.1})
+    for words in ("on which it has just been started", "it has been there before"):
+        failure = await failure_of(await world.hold(wish))
+        assert failure.type == "BackendUnavailable"
+        assert f"temporal worker --task-queue {wish.queue}" in failure.message
+        assert words in failure.message
+    await world.broker(wish).handle.terminate()
 
 
-async def _token(acquiring: object) -> int:
-    async with acquiring as lease:  # type: ignore[attr-defined]
-        found: int = lease.token
-        return found
+async def test_all_goes_on_when_the_worker_comes_back(temporal_server: TemporalServer) -> None:
+    away = timedelta(seconds=0.5)  # the server waits so long for the worker that knows the run
+    async with permit_world(temporal_server, sticky_queue_schedule_to_start_timeout=away) as world:
+        wish = world.wish()
+        holder = await world.holding(wish)
+        waiters = [await world.waiting(replace(wish, hold=0)) for _ in range(3)]
+        for each in (world.broker(wish).handle, holder, *waiters):
+            # a task that a leaving worker gets is another's only after ten seconds
+            await poll(
+                each.fetch_history, lambda found: kinds(found)[-1] == "WORKFLOW_TASK_COMPLETED"
+            )
+    await holder.signal("leave")
+    async with worker(
+        world.client, *SERVED, queue=world.queue, activities=[owner_closed], sandboxed=False
+    ):
+        assert in_turn([await waiter.result() for waiter in waiters])
 
 
-async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        url = f"{temporal_server.url}?task_queue={world.queue}"
-        holder = await world.holding()
-        async with dibs.connect(url) as client:
-            semaphore = client.semaphore(world.resource, capacity=1)
-            (held,) = (await semaphore.status()).holders
-            assert held.owner.startswith(f"{holder.id}/")
-            assert await client.revoke(world.resource, kind="semaphore", reason="maintenance") == 1
-            with pytest.raises(WorkflowFailureError) as failure:
-                await holder.result()
-            assert "maintenance" in str(failure.value.cause)
-            async with semaphore.acquire(wait=30) as lease:
-                assert lease.token > held.token
-
-
-async def test_20_a_lease_released_late_is_nobody_else_s(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        url = f"{temporal_server.url}?task_queue={world.queue}"
-        async with dibs.connect(url) as client:
-            lease = await client.semaphore(world.resource, 1, ttl="1s", auto_renew=False).acquire()
-            next_one = await world.holding()  # once its lease is over
-            assert lease.lost
-            await lease.release()
-            (holder,) = (await world.status()).holders
-            assert holder.owner.startswith(next_one.id)
-            await next_one.signal(Holding.leave)
-            await next_one.result()
+async def test_each_task_replays_the_whole_history_and_logs_nothing(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with permit_world(temporal_server, cached=False) as world:
+        wish: Wish = world.wish()
+        holder, waiter = await world.holding(wish), await world.waiting(wish)
+        tasks = await world.start(Several, replace(wish, hold=0), 2)
+        await world.until_waiting(wish, 3)
+        await waiter.cancel()
+        await holder.signal("leave")
+        await tasks.result()
+        await world.until_free(wish)
+    logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert logged == []
+    for flow in (holder, waiter, tasks):
+        await replay(await flow.fetch_history(), *FLOWS)

@@ -1,4 +1,4 @@
-"""What `@needs_lock` takes and refuses, where it is written."""
+"""What `@needs_lock` and the plugin accept and refuse, where they are written."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ async def plain(day: str = "monday") -> str:
     return day
 
 
-def need(**options: Any) -> LockNeed:
-    found = need_of(needs_lock(**options)(plain))
+def need(function: Any) -> LockNeed:
+    found = need_of(function)
     assert found is not None
     return found
 
@@ -36,9 +36,8 @@ def need(**options: Any) -> LockNeed:
     ],
 )
 def test_names_and_capacities(options: dict[str, Any], name: str, capacity: int) -> None:
-    found = need(**options)
-    assert found.name.of(()) == name
-    assert found.capacity == capacity
+    found = need(needs_lock(**options)(plain))
+    assert (found.name.of(()), found.capacity) == (name, capacity)
 
 
 @dataclass
@@ -47,21 +46,23 @@ class Order:
     number: int
 
 
+class Activities:
+    @activity.defn
+    @needs_lock("report:{day}")
+    async def report(self, day: str) -> None: ...
+
+
 def test_fields_of_arguments_make_the_name() -> None:
     @needs_lock("order/{order.tenant}/{region}")
     def ship(order: Order, region: str = "eu") -> None: ...
 
-    found = need_of(ship)
-    assert found is not None
-    assert found.name.of((Order("a/b", 7),)) == "order/a%2Fb/eu"
-    assert found.name.of(({"tenant": "x"}, "us")) == "order/x/us"
+    name = need(ship).name
+    assert name.of((Order("a/b", 7),)) == "order/a%2Fb/eu"
+    assert name.of(({"tenant": "x"}, "us")) == "order/x/us"
     with pytest.raises(TypeError, match="has no tenant"):
-        found.name.of((7,))
-
-
-def test_a_field_that_is_no_parameter_fails_at_decoration() -> None:
-    with pytest.raises(ValueError, match=r"names 'week'.*it has: day"):
-        needs_lock("report:{week}")(plain)
+        name.of((7,))
+    this = Activities()
+    assert need(this.report).name.of((this, "monday")) == "report:monday"
 
 
 async def test_the_bare_function_is_there_for_tests() -> None:
@@ -69,51 +70,24 @@ async def test_the_bare_function_is_there_for_tests() -> None:
     assert await wrapped.__wrapped__("tuesday") == "tuesday"
 
 
-def test_a_method_is_named_by_its_arguments() -> None:
-    class Activities:
-        @activity.defn
-        @needs_lock("report:{day}")
-        async def report(self, day: str) -> None: ...
-
-    this = Activities()
-    found = need_of(this.report)
-    assert found is not None
-    assert found.name.of((this, "monday")) == "report:monday"
-
-
-def above(function: Callable[..., Any]) -> Any:
-    return needs_lock("x")(activity.defn(function))
-
-
-def below(function: Callable[..., Any]) -> Any:
-    return activity.defn(needs_lock("x")(function))
-
-
-@pytest.mark.parametrize("order", [above, below])
-async def test_it_stays_the_activity_that_it_was(order: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "decorated",
+    [lambda it: needs_lock("x")(activity.defn(it)), lambda it: activity.defn(needs_lock("x")(it))],
+    ids=["above", "below"],
+)
+async def test_it_stays_the_activity_that_it_was_and_does_not_run_unlocked(
+    decorated: Callable[[Any], Any],
+) -> None:
     async def work(day: str) -> int:
-        return len(day)
+        raise AssertionError("it ran")
 
-    made = order(work)
+    made = decorated(work)
     found = activity._Definition.must_from_callable(made)
     assert (found.name, found.arg_types, found.ret_type) == ("work", [str], int)
     assert found.fn is made
-    assert found.is_async
-
-
-@pytest.mark.parametrize("order", [above, below])
-async def test_without_the_interceptor_it_does_not_run(order: Callable[..., Any]) -> None:
-    async def work() -> None:
-        raise AssertionError("it ran")
-
     with pytest.raises(ApplicationError, match="install DibsPlugin") as caught:
-        await order(work)()
+        await made("monday")
     assert caught.value.non_retryable
-
-
-def test_a_plain_function_does_not_run_either() -> None:
-    with pytest.raises(ApplicationError, match="LockInterceptor"):
-        above(lambda: None)()
 
 
 def test_current_lock_is_of_an_activity_only() -> None:
@@ -130,59 +104,39 @@ class Child:
     def stop(self) -> None: ...
 
 
-def test_a_workflow_is_refused_and_told_of_semaphore() -> None:
-    for wrong in (Child, Child.run, Child.stop):
-        with pytest.raises(TypeError, match=r"is a .*workflow.*dibs\.temporal\.Semaphore"):
-            needs_lock("x")(wrong)
-
-
 class Early:
-    """What `@workflow.defn` above `@needs_lock` hands over, and `@workflow.run` likewise."""
+    """What `@workflow.defn` above `@needs_lock` gets, and `@workflow.run` likewise."""
 
     @workflow.run
     @needs_lock("x")
     async def run(self) -> None: ...
 
 
-def test_a_workflow_decorated_too_early_is_refused_by_its_worker() -> None:
-    early = workflow.defn(Early)
-    with pytest.raises(TypeError, match=r"Early is a workflow.*dibs\.temporal\.Semaphore"):
-        refuse_locked_workflows([Child, early])
-
-
-async def test_in_a_workflow_it_says_that_it_is_for_activities(
+async def test_workflows_are_refused_with_a_hint_to_semaphore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for wrong in (Child, Child.run, Child.stop):
+        with pytest.raises(TypeError, match=r"is a .*workflow.*dibs\.temporal\.Semaphore"):
+            needs_lock("x")(wrong)
+    with pytest.raises(TypeError, match=r"Early is a workflow.*dibs\.temporal\.Semaphore"):
+        refuse_locked_workflows([Child, workflow.defn(Early)])
     monkeypatch.setattr(workflow, "in_workflow", lambda: True)
     with pytest.raises(ApplicationError, match=r"is for activities.*runs in a workflow"):
         await Early().run()
 
 
-def test_a_lock_that_is_kept_nowhere_is_refused_before_the_worker_starts(
+def test_a_lock_without_a_named_store_is_refused_before_the_worker_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file on this host would exclude no other one."""
     monkeypatch.setattr(needs_lock_decorator, "default_is_named", lambda: False)
-    bare, told = needs_lock("x")(plain), needs_lock("x", backend="memory://told")(plain)
-    LockInterceptor().check([told, plain])
+    bare, named = needs_lock("x")(plain), needs_lock("x", backend="memory://named")(plain)
+    LockInterceptor().check([named, plain])
     LockInterceptor(backend="memory://all").check([bare])
     with pytest.raises(NotConfigured, match=r"plain is kept.*set DIBS_URL"):
-        LockInterceptor().check([told, bare])
+        LockInterceptor().check([named, bare])
     monkeypatch.setattr(needs_lock_decorator, "default_is_named", lambda: True)
     LockInterceptor().check([bare])
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"application": 7}, "application is 7"),
-        ({"backend": 7}, "backend is 7"),
-        ({"serve": "yes"}, "serve is 'yes'"),
-    ],
-)
-def test_what_the_plugin_refuses(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(TypeError, match=words):
-        DibsPlugin(**options)
 
 
 def numbers() -> Generator[int]:
@@ -204,23 +158,19 @@ def numbers() -> Generator[int]:
         (lambda: needs_lock("x", wait=-1)(plain), ValueError, "wait"),
         (lambda: needs_lock("x", wait_in_slot=-1)(plain), ValueError, "wait_in_slot"),
         (lambda: needs_lock("x", backend=7)(plain), TypeError, "backend is 7"),  # type: ignore[arg-type]
+        (lambda: needs_lock("x", backend="")(plain), NotConfigured, "backend is empty"),
+        (lambda: needs_lock("x", backend="reddis://host")(plain), NotConfigured, "is not the URL"),
+        (lambda: needs_lock("x", auto_renew=1)(plain), TypeError, "auto_renew is 1"),  # type: ignore[arg-type]
         (lambda: needs_lock("x")(numbers), TypeError, "generator"),
         (lambda: needs_lock("x")(staticmethod(plain)), TypeError, "above"),
-        (lambda: needs_lock("x", backend="")(plain), NotConfigured, "backend is empty"),
-        (
-            lambda: needs_lock("x", backend="reddis://host")(plain),
-            NotConfigured,
-            "is not the URL of a store",
-        ),
-        (lambda: needs_lock("x", auto_renew=1)(plain), TypeError, "auto_renew is 1"),  # type: ignore[arg-type]
         (lambda: needs_lock("x/{")(plain), ValueError, "'x/{' is no name with fields"),
-        (
-            lambda: needs_lock("x")(Order),
-            TypeError,
-            "is a class: decorate its `__call__`.*Semaphore",
-        ),
+        (lambda: needs_lock("x:{week}")(plain), ValueError, r"names 'week'.*it has: day"),
+        (lambda: needs_lock("x")(Order), TypeError, "is a class: decorate its `__call__`"),
         (lambda: needs_lock("x")(7), TypeError, "decorates a function"),  # type: ignore[type-var]
         (lambda: needs_lock("x" * 600)(plain), ValueError, "512"),
+        (lambda: DibsPlugin(application=7), TypeError, "application is 7"),  # type: ignore[arg-type]
+        (lambda: DibsPlugin(backend=7), TypeError, "backend is 7"),  # type: ignore[arg-type]
+        (lambda: DibsPlugin(serve="yes"), TypeError, "serve is 'yes'"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_uses(what: Callable[[], Any], error: type[Exception], words: str) -> None:

@@ -1,10 +1,9 @@
-"""What becomes of an activity whose lock is lost, and of a lock whose activity or store is."""
+"""What happens to an activity whose lock is lost, and to a lock whose activity, worker or store is lost."""
 
 import asyncio
 import dataclasses
 import sys
 import threading
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,118 +19,101 @@ from dibs.temporal.activity.semaphore import longest_hold, semaphore_for, times_
 from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
-from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, until, waits_for, working
+from tests.temporal.needs_lock_world import (
+    RunsSteps,
+    Step,
+    holders,
+    pending,
+    until_attempt,
+    waits_for,
+    working,
+)
+from tests.temporal.workers import PATIENCE, poll, until
 
 pytestmark = pytest.mark.once
 
 
-async def test_7_a_revoked_lock_cancels_the_activity_for_good(
-    temporal_server: TemporalServer, store: dibs.Client
+@pytest.mark.parametrize("kind", ["task", "thread"])
+async def test_a_revoked_lock_cancels_the_activity_and_fails_it_for_good(
+    kind: str, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
-    begun, seen = asyncio.Event(), []
+    seen: list[Any] = []
 
-    @activity.defn
+    def note(error: BaseException) -> None:
+        lock = current_lock()
+        seen.append((type(error).__name__, lock.lost, lock.reason, activity.is_cancelled()))
+
+    @activity.defn(name="work")
     @needs_lock("x", backend=store)
-    async def work() -> None:
-        begun.set()
+    async def in_task() -> None:
         try:
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            lock = current_lock()
-            seen.append((lock.lost, lock.reason, activity.is_cancelled()))
+        except asyncio.CancelledError as error:
+            note(error)
             raise
 
-    async with working(temporal_server.address, [work]) as world:
-        handle = await world.start(Step("work"))
-        await begun.wait()
-        assert await store.revoke("x", reason="maintenance", kind="semaphore") == 1
-        (found,) = await handle.result()
-    assert found.startswith("LeaseLost: ")
-    assert "maintenance" in found
-    assert seen == [(True, "revoked", True)]
-
-
-async def test_7_a_revoked_lock_interrupts_a_thread(
-    temporal_server: TemporalServer, store: dibs.Client
-) -> None:
-    begun, seen = threading.Event(), []
-
-    @activity.defn
+    @activity.defn(name="work")
     @needs_lock("x", backend=store)
-    def work() -> None:
-        begun.set()
+    def in_thread() -> None:
         try:
             while True:
                 activity.wait_for_cancelled_sync(0.01)
         except BaseException as error:
-            seen.append((type(error).__name__, current_lock().lost))
+            note(error)
             raise
 
-    async with working(temporal_server.address, [work]) as world:
+    run: Any = in_task if kind == "task" else in_thread
+    async with working(temporal_server.address, run) as world:
         handle = await world.start(Step("work"))
-        await until(begun.is_set)
-        await store.revoke("x", reason="maintenance", kind="semaphore")
+        await poll(lambda: store.revoke("x", reason="maintenance", kind="semaphore"))
         (found,) = await handle.result()
     assert found.startswith("LeaseLost: ")
-    assert seen == [("CancelledError", True)]
+    assert "maintenance" in found
+    assert seen == [("CancelledError", True, "revoked", True)]
 
 
-async def test_7_what_was_done_after_the_loss_is_no_success(
-    temporal_server: TemporalServer, store: dibs.Client
+@pytest.mark.parametrize("kind", ["task", "thread"])
+async def test_a_result_after_the_loss_counts_for_nothing_and_the_activity_is_tried_again(
+    kind: str, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
-    """It is tried again, in turn, as nobody meant it to end."""
     begun = threading.Event()
 
-    @activity.defn(no_thread_cancel_exception=True)
-    @needs_lock("x", backend=store, ttl="300ms")
-    def work() -> str:
-        lock = current_lock()
-        if not begun.is_set():
-            begun.set()
-            activity.wait_for_cancelled_sync(WAIT)  # nothing interrupts it
-            assert lock.lost
-            assert activity.is_cancelled()
-            return "too late"
-        return f"attempt {activity.info().attempt}"
+    @activity.defn(name="work")
+    @needs_lock("x", backend=store)
+    async def in_task() -> str:
+        if activity.info().attempt > 1:
+            return "again"
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return "swallowed"
 
-    async with working(temporal_server.address, [work]) as world:
+    @activity.defn(name="work", no_thread_cancel_exception=True)
+    @needs_lock("x", backend=store, ttl="300ms")
+    def in_thread() -> str:
+        if activity.info().attempt > 1:
+            return "again"
+        begun.set()
+        activity.wait_for_cancelled_sync(PATIENCE)  # nothing interrupts it
+        assert current_lock().lost
+        return "too late"
+
+    run: Any = in_task if kind == "task" else in_thread
+    async with working(temporal_server.address, run) as world:
         handle = await world.start(Step("work"))
         await until(begun.is_set)
         await asyncio.to_thread(expire, store.semaphore("x", 1))
-        assert await handle.result() == ["attempt 2"]
-
-
-async def test_7_a_body_of_its_own_mind_is_not_a_success_either(
-    temporal_server: TemporalServer, store: dibs.Client
-) -> None:
-    """Whoever swallows the cancellation has its result thrown away all the same."""
-    begun: list[int] = []
-
-    @activity.defn
-    @needs_lock("x", backend=store)
-    async def work() -> str:
-        begun.append(activity.info().attempt)
-        if len(begun) == 1:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return "swallowed"
-        return "again"
-
-    async with working(temporal_server.address, [work]) as world:
-        handle = await world.start(Step("work"))
-        await until(lambda: bool(begun))
-        await asyncio.to_thread(expire, store.semaphore("x", 1))
         assert await handle.result() == ["again"]
-    assert begun == [1, 2]
 
 
-async def test_the_activitys_own_error_passes_and_the_slot_is_free(
+async def test_an_error_and_a_cancellation_pass_and_free_the_slot(
     temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store)
-    async def work() -> None:
+    async def in_task() -> None:
         raise ValueError("bad input")
 
     @activity.defn
@@ -139,49 +121,38 @@ async def test_the_activitys_own_error_passes_and_the_slot_is_free(
     def in_thread() -> None:
         raise ValueError("bad input")
 
-    async with working(temporal_server.address, [work, in_thread]) as world:
-        for found in await world.run(Step("work", attempts=1), Step("in_thread", attempts=1)):
-            assert found.startswith("ValueError: ")
-        assert not (await store.status("x", "semaphore")).holders
-
-
-async def test_a_cancelled_activity_frees_its_slot(
-    temporal_server: TemporalServer, store: dibs.Client
-) -> None:
-    begun = asyncio.Event()
-
     @activity.defn
     @needs_lock("x", backend=store)
-    async def work() -> None:
-        begun.set()
+    async def endless() -> None:
         while True:
             activity.heartbeat()
             await asyncio.sleep(0.05)
 
-    async with working(temporal_server.address, [work]) as world:
-        handle = await world.start(Step("work", heartbeat=0.5))
-        await begun.wait()
+    async with working(temporal_server.address, in_task, in_thread, endless) as world:
+        for found in await world.run(Step("in_task", attempts=1), Step("in_thread", attempts=1)):
+            assert found.startswith("ValueError: ")
+        assert not await holders(store)
+        handle = await world.start(Step("endless", heartbeat=0.5))
+        await poll(lambda: holders(store))
         await handle.signal(RunsSteps.cancel, 0)
         (found,) = await handle.result()
         assert found.startswith("CancelledError")
-        assert not (await store.status("x", "semaphore")).holders
+        assert not await holders(store)
 
 
-# -- the lease's length -------------------------------------------------------------------------------
+# -- the lease's length ----------------------------------------------------------------------------
 
 
 def info(**changes: Any) -> activity.Info:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     about: dict[str, Any] = {
         "scheduled_time": now,
-        "started_time": now,
+        "started_time": now + timedelta(seconds=changes.pop("waited", 0)),
         "schedule_to_close_timeout": None,
         "start_to_close_timeout": None,
         "heartbeat_timeout": None,
     }
-    spans = {k: timedelta(seconds=v) for k, v in changes.items() if k.endswith("_timeout")}
-    if "waited" in changes:
-        about["started_time"] = now + timedelta(seconds=changes["waited"])
+    spans = {name: timedelta(seconds=value) for name, value in changes.items()}
     return dataclasses.replace(ActivityEnvironment.default_info(), **(about | spans))
 
 
@@ -196,8 +167,8 @@ def info(**changes: Any) -> activity.Info:
         ({"schedule_to_close_timeout": 0.4}, 0.4),
     ],
 )
-def test_4_a_lease_outlasts_the_attempt(given: dict[str, Any], left: float) -> None:
-    """It counts from when the activity starts, not from when somebody asked for a lock; none is of 0 s."""
+def test_a_lease_outlasts_the_attempt(given: dict[str, Any], left: float) -> None:
+    """It counts from the start of the activity. No ttl is 0."""
     times = times_of(info(**given))
     assert times.left == pytest.approx(left)
     longest = longest_hold(times)
@@ -207,26 +178,20 @@ def test_4_a_lease_outlasts_the_attempt(given: dict[str, Any], left: float) -> N
     assert 1.0 <= ttl_for(longest, 30.0) <= 30.0
 
 
-def test_4_it_is_short_and_renewed_or_one_for_the_whole_time() -> None:
+def test_a_lease_is_short_and_renewed_or_one_for_the_whole_time() -> None:
     async def work() -> None: ...
 
-    client = dibs.connect("memory://")
-    about = info(schedule_to_close_timeout=3600)
-    renewed, short, whole_time = (
-        semaphore_for(need, "x", each, "", client)
-        for need, each in [
-            (need_of(needs_lock("x")(work)), about),
-            (need_of(needs_lock("x")(work)), info(start_to_close_timeout=5)),
-            (need_of(needs_lock("x", auto_renew=False)(work)), about),
-        ]
-        if need is not None
-    )
-    assert (renewed.config.ttl, renewed.config.max_hold) == (30.0, 3636.0)
-    assert isinstance(short.config.ttl, float)
-    assert 6 < trusted(short.config.ttl) + 1 < 8
-    assert isinstance(whole_time.config.ttl, float)
-    assert trusted(whole_time.config.ttl) >= 3636
-    assert not whole_time.config.auto_renew
+    def config(about: activity.Info, **options: Any) -> Any:
+        need = need_of(needs_lock("x", **options)(work))
+        assert need is not None
+        return semaphore_for(need, "x", about, "", dibs.connect("memory://")).config
+
+    hour = info(schedule_to_close_timeout=3600)
+    renewed, whole_time = config(hour), config(hour, auto_renew=False)
+    assert (renewed.ttl, renewed.max_hold, renewed.auto_renew) == (30.0, 3636.0, True)
+    assert trusted(whole_time.ttl) >= 3636
+    assert not whole_time.auto_renew
+    assert 6 < trusted(config(info(start_to_close_timeout=5)).ttl) + 1 < 8
 
 
 async def test_it_is_renewed_while_the_activity_runs(
@@ -238,14 +203,14 @@ async def test_it_is_renewed_while_the_activity_runs(
         lock = current_lock()
         token = lock.token
         left = lock.remaining
-        while left >= lock.remaining:  # it stands for longer than it did
+        while left >= lock.remaining:  # until it has grown
             left = min(left, lock.remaining)
             await asyncio.sleep(0.01)
-        await asyncio.sleep(left)  # without that it would be over
+        await asyncio.sleep(left)  # without a renewal it would have expired
         lock.ensure()
         return lock.token - token
 
-    async with working(temporal_server.address, [work]) as world:
+    async with working(temporal_server.address, work) as world:
         assert await world.run(Step("work")) == [0]
 
 
@@ -269,48 +234,12 @@ async def test_an_activity_that_sends_no_heartbeats_loses_its_lock(
             with pytest.raises(dibs.LeaseLost, match="no heartbeat"):
                 current_lock().ensure()
 
-    async with working(temporal_server.address, [work]) as world:
+    async with working(temporal_server.address, work) as world:
         assert await world.run(Step("work", heartbeat=1.0)) == [2]
     assert seen == [(True, "expired")]
 
 
-# -- the way to the store, and the worker -------------------------------------------------------------
-
-
-async def test_5_a_lost_reply_leaks_no_slot(
-    temporal_server: TemporalServer, redis_server: RedisServer, redis_url: str
-) -> None:
-    """The store has granted, and nobody heard of it: the same lease is recognised, and no other taken."""
-    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
-
-        @activity.defn
-        @needs_lock(max_locks=2, lock_name="x", backend=proxy.url_for(redis_url))
-        async def work() -> int:
-            async with dibs.connect(redis_url) as client:
-                return len((await client.status("x", "semaphore")).holders)
-
-        async with working(temporal_server.address, [work]) as world:
-            assert await world.run(Step("work")) == [1]
-            proxy.drop_replies()
-            handle = await world.start(Step("work"))
-            async with dibs.connect(redis_url) as client:
-                await until_async(lambda: _holders(client), 1)
-                proxy.heal()
-                assert await handle.result() == [1]
-                await until_async(lambda: _holders(client), 0)
-
-
-async def _holders(client: dibs.Client) -> int:
-    return len((await client.status("x", "semaphore")).holders)
-
-
-async def until_async(count: Callable[[], Awaitable[int]], wanted: int) -> None:
-    async with asyncio.timeout(WAIT):
-        while await count() != wanted:
-            await asyncio.sleep(0.02)
-
-
-async def test_6_siblings_of_a_run_never_release_each_others_lock(
+async def test_activities_of_one_run_never_release_each_others_lock(
     temporal_server: TemporalServer, redis_url: str
 ) -> None:
     go, both = asyncio.Event(), asyncio.Barrier(3)
@@ -326,22 +255,26 @@ async def test_6_siblings_of_a_run_never_release_each_others_lock(
 
     async with (
         dibs.connect(redis_url) as client,
-        working(temporal_server.address, [work]) as world,
+        working(temporal_server.address, work) as world,
     ):
         handle = await world.start(Step("work", [0]), Step("work", [1]))
         await both.wait()
-        await until_async(lambda: _holders(client), 1)
+        await poll(lambda: holders(client), lambda count: count == 1)
         (left,) = (await client.status("x", "semaphore")).holders
         go.set()
         owners = await handle.result()
     assert left.owner == owners[1] != owners[0]
+    assert left.note == f"work of {handle.id}"
+
+
+# -- the way to the store, and the worker ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_8_a_store_that_is_away_for_a_while_fails_no_workflow(
+async def test_an_outage_of_the_store_fails_no_workflow(
     bounded: bool, temporal_server: TemporalServer, redis_server: RedisServer, redis_url: str
 ) -> None:
-    """A wait with an end goes on trying; one without ends, and the next attempt tries."""
+    """A wait with an end goes on trying; one without ends with an error, and the next attempt tries."""
     step = Step("work") if bounded else Step("work", schedule_to_close=None, start_to_close=60.0)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         url = proxy.url_for(redis_url)
@@ -352,21 +285,19 @@ async def test_8_a_store_that_is_away_for_a_while_fails_no_workflow(
         async def work() -> int:
             return activity.info().attempt
 
-        async with client, working(temporal_server.address, [work]) as world:
+        async with client, working(temporal_server.address, work) as world:
             proxy.hang()
             handle = await world.start(step)
             await until(lambda: proxy.swallowed("to_server") > 0)
             if not bounded:
-                await until_async(lambda: _attempts(handle), 2)
+                await until_attempt(handle, 2)
+                (waiting,) = await pending(handle)
+                failure = waiting.last_failure.application_failure_info
+                assert failure.type == "BackendUnavailable"
             proxy.heal()
             (attempt,) = await handle.result()
-            assert await _holders(client) == 0
+            assert not await holders(client)
     assert (attempt > 1) == (not bounded)
-
-
-async def _attempts(handle: Any) -> int:
-    found = (await handle.describe()).raw_description.pending_activities
-    return min(found[0].attempt, 2) if found else 0
 
 
 @pytest.mark.multiprocess
@@ -378,17 +309,17 @@ async def test_a_worker_killed_while_it_holds_lets_the_next_run(
     async def work(number: int) -> int:
         return number
 
-    async with working(temporal_server.address, [work]) as world:
+    async with working(temporal_server.address, work) as world:
         queue = f"{world.queue}-killed"
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.temporal.needs_lock_killed"),
+            *(sys.executable, "-m", "tests.temporal.needs_lock_world"),
             *(temporal_server.address, queue, redis_url),
             stdout=asyncio.subprocess.PIPE,
         )
         try:
             killed = await world.start(Step("work", [1], queue=queue, heartbeat=1.0))
             assert child.stdout is not None
-            assert await asyncio.wait_for(child.stdout.readline(), WAIT) == b"held\n"
+            assert await asyncio.wait_for(child.stdout.readline(), PATIENCE) == b"held\n"
             async with dibs.connect(redis_url) as client:
                 handle = await world.start(Step("work", [2]))
                 await waits_for(client, "x", 1)
@@ -396,5 +327,5 @@ async def test_a_worker_killed_while_it_holds_lets_the_next_run(
             child.kill()
             await child.wait()
         assert await handle.result() == [2]  # its lease has run out
-        async with working(temporal_server.address, [work], queue=queue):
+        async with working(temporal_server.address, work, queue=queue):
             assert await killed.result() == [1]  # and its activity runs elsewhere

@@ -1,26 +1,29 @@
-"""The permit's workflow by itself, as any client may start it."""
+"""The permit's workflow by itself, as any client may start it, and in programs as in Temporal's guide."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+from temporalio.exceptions import CancelledError, WorkflowAlreadyStartedError
 
 from dibs.stores.temporal import ids
-from dibs.temporal.slots.workflow import (
-    FORMAT,
-    Adoption,
-    PermitSlotInput,
+from dibs.temporal import (
+    DEFAULT_LEASE,
     PermitSlotWorkflow,
-    PermitStatus,
+    connect_temporal_client,
+    options,
+    permit_workflow_id,
 )
+from dibs.temporal.slots.workflow import FORMAT, Adoption, PermitStatus
 from tests.servers.temporal import TemporalServer
+from tests.temporal.sandbox_flows import Gated, Overdue, gated_work
 from tests.temporal.workers import (
     connected,
     count,
-    history_of,
+    failure_of,
     replay,
     unique,
     until_closed,
@@ -38,11 +41,12 @@ class Permits:
         self.queue = queue
 
     async def start(self, lease: float = 60.0, resource: str = "", **more: Any) -> Handle:
+        """`more` as a dict, so that it can have what a later release has."""
         resource = resource or unique("slots")
         handle: Handle = await self.client.start_workflow(
             ids.PERMIT,
-            PermitSlotInput(resource, "0", lease, **more),
-            id=ids.permit_workflow_id(resource, "0"),
+            {"resource": resource, "slot": "0", "lease_seconds": lease, **more},
+            id=permit_workflow_id(resource, "0"),
             task_queue=self.queue,
             result_type=str,
         )
@@ -56,36 +60,33 @@ async def permits(temporal_server: TemporalServer) -> AsyncIterator[Permits]:
         yield Permits(client, queue)
 
 
-async def test_released(permits: Permits) -> None:
-    permit = await permits.start()
+async def status_of(permit: Handle) -> PermitStatus:
+    found: PermitStatus = await permit.query("status", result_type=PermitStatus)
+    return found
+
+
+async def test_released_with_a_short_history(permits: Permits) -> None:
+    permit = await permits.start(colour="blue")  # a later release's field is ignored
     with pytest.raises(WorkflowAlreadyStartedError):
         await permits.start(resource=permit.id.split(":")[1])
     await permit.signal("release")
     assert await permit.result() == "released"
-    history = await history_of(permits.client, permit.id)
+    history = await permit.fetch_history()
     assert len(history.events) <= 11
-    await replay(history, PermitSlotWorkflow)
+    await replay(history, PermitSlotWorkflow, sandboxed=True)
 
 
 async def test_expired_and_extended(permits: Permits) -> None:
-    permit = await permits.start(2.0)
-    before = await permit.query("status", result_type=PermitStatus)
-    until: float = await permit.execute_update("extend", 3.0)
+    permit = await permits.start(1.0)
+    before = await status_of(permit)
+    until: float = await permit.execute_update("extend", 2.0)
     assert until > before.deadline
     assert await permit.execute_update("extend", 0.5) == until  # never shorter
     assert await permit.result() == "lease_expired"
-    history = await history_of(permits.client, permit.id)
+    history = await permit.fetch_history()
     assert history.events[-1].event_time.ToMicroseconds() / 1e6 >= until
     assert count(history)["TIMER_STARTED"] == 2  # one for the lease, one more for its renewal
-    await replay(history, PermitSlotWorkflow)
-
-
-async def test_never_extended_beyond_max_hold(permits: Permits) -> None:
-    permit = await permits.start(1.0, max_hold_seconds=1.5)
-    began = (await permit.query("status", result_type=PermitStatus)).token / 1e6
-    until: float = await permit.execute_update("extend", 60.0)
-    assert until == pytest.approx(began + 1.5, abs=0.01)
-    assert await permit.result() == "lease_expired"
+    await replay(history, PermitSlotWorkflow, sandboxed=True)
 
 
 async def test_cancelled_it_ends_at_once_or_after_its_quarantine(permits: Permits) -> None:
@@ -98,35 +99,10 @@ async def test_cancelled_it_ends_at_once_or_after_its_quarantine(permits: Permit
     other = await permits.start(quarantine_seconds=1.0)
     await other.cancel()
     assert await other.result() == "quarantine_over"
-    history = await history_of(permits.client, other.id)
-    took = (
-        history.events[-1].event_time.ToMicroseconds()
-        - history.events[0].event_time.ToMicroseconds()
-    )
-    assert took >= 1_000_000
-    await replay(history, PermitSlotWorkflow)
-
-
-async def test_released_in_its_quarantine(permits: Permits) -> None:
-    permit = await permits.start(quarantine_seconds=60.0)
-    await permit.signal("retire")
-    status = await permit.query("status", result_type=PermitStatus)
-    assert status.retiring
-    await permit.signal("release")
-    assert await permit.result() == "released"
-
-
-async def test_handed_over_it_outlives_the_cancellation_that_comes_of_it(permits: Permits) -> None:
-    permit = await permits.start(quarantine_seconds=60.0)
-    await permit.signal("hand_over")
-    await permit.cancel()
-    status = await permit.query("status", result_type=PermitStatus)
-    assert not status.retiring
-    await permit.signal("release")
-    assert await permit.result() == "released"
-    history = await history_of(permits.client, permit.id)
-    assert count(history)["WORKFLOW_EXECUTION_CANCEL_REQUESTED"] == 1
-    await replay(history, PermitSlotWorkflow)
+    history = await other.fetch_history()
+    first, last = (history.events[at].event_time.ToMicroseconds() for at in (0, -1))
+    assert last - first >= 1_000_000
+    await replay(history, PermitSlotWorkflow, sandboxed=True)
 
 
 async def test_taken_up_by_a_workflow_that_is_gone_its_lease_runs_out(permits: Permits) -> None:
@@ -141,23 +117,76 @@ async def test_taken_up_by_a_workflow_that_is_gone_its_lease_runs_out(permits: P
 
 
 async def test_of_a_later_format_it_is_refused(permits: Permits) -> None:
-    permit = await permits.start(format=FORMAT + 1)
-    with pytest.raises(WorkflowFailureError) as caught:
-        await permit.result()
-    assert isinstance(caught.value.cause, ApplicationError)
-    assert caught.value.cause.type == "IncompatibleVersion"
-    assert "update that first" in caught.value.cause.message
+    failure = await failure_of(await permits.start(format=FORMAT + 1))
+    assert failure.type == "IncompatibleVersion"
+    assert "update that first" in failure.message
 
 
-async def test_what_a_later_release_adds_to_its_input_is_ignored(permits: Permits) -> None:
-    resource = unique("slots")
-    permit: Handle = await permits.client.start_workflow(
-        ids.PERMIT,
-        {"resource": resource, "slot": "0", "lease_seconds": 30.0, "colour": "blue"},
-        id=ids.permit_workflow_id(resource, "0"),
-        task_queue=permits.queue,
-        result_type=str,
+# -- programs as in the guide: one worker, without a plugin, for workflows and `PermitSlotWorkflow`
+
+
+@pytest.fixture
+async def client(temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Connected as the guide's worker is: by Temporal's own settings."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", temporal_server.address)
+    monkeypatch.delenv("TEMPORAL_TASK_QUEUE", raising=False)
+    return await connect_temporal_client()
+
+
+def permit_of(client: Client, gate: str) -> Handle:
+    """The latest permit of the first slot."""
+    return client.get_workflow_handle(permit_workflow_id(gate, "0"), result_type=str)
+
+
+async def overdue(client: Client, gate: str, queue: str) -> Any:
+    """What a workflow that outstays its lease fails with."""
+    return await failure_of(
+        await client.start_workflow(
+            Overdue.run, args=[gate, 1.0], id=unique("job"), task_queue=queue
+        )
     )
-    await permit.signal("release")
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_they_run_on_one_queue_whatever_its_name(client: Client) -> None:
+    """In the sandbox; each activity gets its slot as an argument."""
+    gate = unique("gate")
+    async with worker(client, Gated, PermitSlotWorkflow, activities=[gated_work]) as queue:
+        jobs = [
+            await client.start_workflow(
+                Gated.run, args=[gate, 1, f"job {number}"], id=unique("job"), task_queue=queue
+            )
+            for number in range(3)
+        ]
+        for number, job in enumerate(jobs):
+            assert await job.result() == f"job {number} on device 0"
+    permit = permit_of(client, gate)
+    about = await permit.describe()
+    assert about.task_queue == queue
     assert await permit.result() == "released"
-    assert await until_closed(permits.client, permit.id) == "COMPLETED"
+    limit = about.raw_description.execution_config.workflow_execution_timeout.ToTimedelta()
+    assert DEFAULT_LEASE < limit <= DEFAULT_LEASE + timedelta(seconds=30)
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_a_permit_that_nobody_serves_leaves_its_slot_soon_after_its_lease(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker doesn't know `PermitSlotWorkflow`; the holder is told, and the server ends the permit."""
+    for name in ("REPORT_TIMEOUT", "MIN_REPORT_TIMEOUT", "GRACE"):
+        monkeypatch.setattr(options, name, 0.5)
+    gate = unique("gate")
+    async with worker(client, Overdue, sandboxed=False) as queue:
+        failure = await overdue(client, gate, queue)
+        assert failure.type == "BackendUnavailable"
+        assert "register PermitSlotWorkflow with this worker" in failure.message
+        assert await until_closed(client, permit_workflow_id(gate, "0")) == "TIMED_OUT"
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_a_lease_that_ends_while_its_holder_lives_says_so(client: Client) -> None:
+    """In the result of the permit, by which operators tell it from a release."""
+    gate = unique("gate")
+    async with worker(client, Overdue, PermitSlotWorkflow, sandboxed=False) as queue:
+        assert (await overdue(client, gate, queue)).type == "LeaseLost"
+        assert await permit_of(client, gate).result() == "lease_expired"

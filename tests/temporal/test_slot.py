@@ -1,165 +1,242 @@
-"""Slot mode in workflow code: entering, leaving, losing; beside the guide's holders; replayed."""
+"""Slot mode: what it promises by itself, and beside the guide's holders."""
 
 import asyncio
 import re
-import sys
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 from temporalio import workflow
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
 
-from dibs.temporal.errors import Misused
+from dibs.stores.temporal import ids
+from dibs.temporal import PermitSlotWorkflow, options
 from dibs.temporal.options import PermitPool
-from dibs.temporal.permit import may_run_on
 from dibs.temporal.semaphore import Semaphore
 from dibs.temporal.slots import acquire as slot_acquiring
 from dibs.temporal.slots import permit as slot_permit
 from dibs.temporal.slots.permit import SlotPermit
-from tests.servers.temporal import TemporalServer
-from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
-from tests.temporal.slot_world import SlotWorld, overlap
+from dibs.temporal.slots.workflow import PermitSlotInput
+from tests.servers.binaries import temporal_program
+from tests.temporal.permit_flows import Held, Holding, Outstaying, Relay, Wish, Wrong
+from tests.temporal.permit_world import Handle, World, overlap, spans_of
 from tests.temporal.workers import (
     count,
-    history_of,
+    failure_of,
     kinds,
+    poll,
     replay,
     reset_to,
     status_of,
     unique,
-    until,
     until_closed,
+    until_event,
+    worker,
 )
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 
+FAST = {"on_holder_close": "fast"}
 
-async def test_the_guide_s_holders_and_ours_exclude_each_other(world: SlotWorld) -> None:
-    resource = unique("slots")
+
+# -- beside the guide ------------------------------------------------------------------------------
+
+
+async def test_the_guide_s_holders_and_ours_exclude_each_other(world: World) -> None:
+    resource = unique("resource")
     handles = [
-        await world.hold(world.spec(way, resource, hold=0.2, acquire={"backoff": 0.2}))
-        for way in ("guide", "ours") * 2
+        await world.hold(world.wish(mode, resource=resource, hold=0.2))
+        for mode in ("guide", "slot") * 2
     ]
     helds = await asyncio.gather(*(handle.result() for handle in handles))
-    assert overlap([(each.entered, each.left) for each in helds]) <= 0
+    assert overlap(*spans_of(helds)) <= 0
 
 
-async def test_our_holder_takes_a_permit_that_the_guide_s_worker_serves(world: SlotWorld) -> None:
+async def test_our_holder_takes_a_permit_that_the_guide_s_worker_serves(world: World) -> None:
     """It can't report or be renewed, and stands for its lease."""
-    spec = world.spec(queue=world.guides, semaphore={"armed": False}, acquire={"auto_renew": False})
-    held = await (await world.hold(spec)).result()
+    wish = world.wish("slot", hold=0.1, queue=world.guides, semaphore={"armed": False})
+    held = await (await world.hold(replace(wish, acquire={"auto_renew": False}))).result()
     assert held.token is None
-    assert await world.permit(spec).result() == "released"
+    assert await world.permit(wish).result() == "released"
 
 
-async def test_the_guide_s_holder_takes_a_permit_that_our_worker_serves(world: SlotWorld) -> None:
-    spec = world.spec("guide", queue=world.permits, work="gate")
-    handle = await world.hold(spec)
-    await world.until_inside(handle)
-    assert await world.permit_status(spec) == "RUNNING"
-    await handle.signal("go")
-    await handle.result()
+async def test_the_guide_s_holder_takes_a_permit_that_our_worker_serves(world: World) -> None:
+    wish = world.wish("guide", queue=world.queue)
+    holder = await world.holding(wish)
+    assert await status_of(world.client, world.permit(wish).id) == "RUNNING"
+    await holder.signal("leave")
+    await holder.result()
+    assert await world.permit(wish).result() == "released"
 
 
-async def test_as_many_as_there_are_slots(world: SlotWorld) -> None:
-    resource = unique("slots")
-    handles = [
-        await world.hold(
-            world.spec("ours", resource, capacity=2, hold=0.3, acquire={"backoff": 0.2})
-        )
-        for _ in range(4)
+# -- the end of a permit and of its holder ---------------------------------------------------------
+
+
+async def test_1_a_late_release_leaves_another_task_s_permit_alone(world: World) -> None:
+    wish = world.wish("slot", acquire={"ttl": 1.0, "auto_renew": False})
+    late = await world.holding(wish, Outstaying)
+    holder = await world.holding(replace(wish, acquire={}))
+    await late.signal("leave")
+    assert (await failure_of(late)).type == "LeaseLost"
+    signals = [
+        event.workflow_execution_signaled_event_attributes.signal_name
+        for event in (await world.permit(wish).fetch_history()).events
     ]
-    helds: list[Held] = await asyncio.gather(*(handle.result() for handle in handles))
-    assert {each.slot for each in helds} == {"0", "1"}
-    for slot in "01":
-        assert overlap([(each.entered, each.left) for each in helds if each.slot == slot]) <= 0
+    assert "release" not in signals
+    await holder.signal("leave")
+    await holder.result()
 
 
-async def test_blocks_and_bare_permits(world: SlotWorld) -> None:
-    inside = await (await world.start(Curious, world.spec(), "lock_block")).result()
-    slot, index, lost, has_time, error, grows, remaining, shown = inside
-    assert (slot, index, lost, has_time, error, grows, remaining) == (
-        "0", 0, False, True, "NotHolding", True, 0.0,
-    )  # fmt: skip
-    assert shown.endswith(":0, released>")
-    longer, short, *released = await (await world.start(Curious, world.spec(), "bare")).result()
-    assert (longer, released) == (True, [True, False])
-    assert re.search(
-        r" has \d+ s left, and 60 min are needed: renew it first", short
-    )  # it isn't lost
+async def test_3_a_released_permit_has_ended_as_released(world: World) -> None:
+    """The permits' worker is away while the holder releases and returns."""
+    wish = world.wish("slot", queue=unique("queue"), semaphore=FAST)
+
+    def served() -> AbstractAsyncContextManager[str]:
+        return worker(world.client, PermitSlotWorkflow, queue=wish.queue, sandboxed=False)
+
+    async with served():
+        holder = await world.holding(wish)
+    await holder.signal("leave")
+    await until_event(holder, "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED")
+    async with served():
+        await holder.result()
+        assert await until_closed(world.client, world.permit(wish).id) == "COMPLETED"
 
 
-async def test_tasks_of_one_workflow_take_turns_without_asking_the_server(world: SlotWorld) -> None:
-    handle = await world.start(Curious, world.spec(), "many")
-    assert await handle.result() == [[0, 1, 2, 3], 1]
-    history = await history_of(world.client, handle.id)
-    assert count(history)["START_CHILD_WORKFLOW_EXECUTION_FAILED"] == 0
+@pytest.mark.parametrize("how", ["terminate", "cancel"])
+async def test_4_a_holder_whose_permit_is_ended_learns_of_it(world: World, how: str) -> None:
+    wish = world.wish("slot")
+    holder = await world.holding(wish)
+    await getattr(world.permit(wish), how)()
+    failure = await failure_of(holder)
+    assert (failure.type, failure.non_retryable) == ("LeaseLost", True)
+    assert f"{wish.resource}:0" in failure.message
+    done = {"terminate": "terminated", "cancel": "cancelled"}[how]
+    assert f"was lost: somebody has {done} its workflow" in failure.message
 
 
-@pytest.mark.parametrize(
-    ("how", "seen"),
-    [
-        ("own", ["lost: expired", "its own"]),
-        ("silent", ["swallowed", "expired", "0"]),
-    ],
-)
-async def test_a_loss_hides_nothing_and_leaves_nothing(
-    world: SlotWorld, how: str, seen: list[str]
+async def test_fast_frees_at_once_what_a_terminated_holder_had(world: World) -> None:
+    wish = world.wish("slot", semaphore=FAST)
+    holder = await world.holding(wish)
+    await holder.terminate()
+    assert await until_closed(world.client, world.permit(wish).id) == "TERMINATED"
+
+
+async def test_a_fast_permit_can_t_be_handed_over(world: World) -> None:
+    wish = world.wish("slot", runs=2, hold=0.01, semaphore=FAST)
+    failure = await failure_of(await world.start(Relay, wish))
+    assert 'take on_holder_close="safe"' in failure.message
+
+
+async def test_8_a_permit_is_handed_over_a_continue_as_new(world: World) -> None:
+    wish = world.wish("slot", runs=2, acquire={"max_backoff": 0.5, "ttl": 60.0})
+    relay = await world.holding(wish, Relay)
+    other = await world.hold(replace(wish, hold=0))
+    await relay.signal("leave")
+    await world.until_next_run_holds(relay, relay.first_execution_run_id)
+    await world.until_tried(other, 3 + await world.until_tried(other))
+    await world.client.get_workflow_handle(relay.id).signal("leave")
+    helds = await asyncio.gather(relay.result(), other.result())
+    assert overlap(*spans_of(helds)) <= 0
+
+
+async def test_a_hand_over_does_not_begin_the_quarantine(world: World) -> None:
+    """The end of the run that started it cancels it, before the next run adopts it or after."""
+    more = {"acquire": {"ttl": 8.0}, "semaphore": {"quarantine": 60.0}}
+    wishes = [world.wish("slot", runs=3, hold=0.05, **more) for _ in range(4)]
+    relays = [await world.start(Relay, wish) for wish in wishes]
+    for relay, wish in zip(relays, wishes, strict=True):
+        await relay.result()
+        assert await world.permit(wish).result() == "released"
+        history = await world.permit(wish).fetch_history()
+        assert "WORKFLOW_EXECUTION_CANCEL_REQUESTED" in kinds(history)
+
+
+async def test_a_permit_that_was_handed_over_still_ends_at_its_max_hold(world: World) -> None:
+    """Also if it is not renewed: its holder stops before the permit does."""
+    terms = {"ttl": 15.0, "max_hold": 3.0, "auto_renew": False}
+    wish = world.wish("slot", runs=2, hold=1.5, acquire=terms)
+    failure = await failure_of(await world.start(Relay, wish))
+    assert "as long as max_hold allows" in failure.message
+    assert re.search(r"held for [2-9] s", failure.message)  # by both runs
+    assert await world.permit(wish).result() == "lease_expired"
+
+
+async def test_a_permit_that_no_worker_serves_names_its_queue_and_frees_its_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = world.spec(work="gate", acquire={"ttl": 1.0, "auto_renew": False})
-    found = await (await world.start(Interrupted, spec, how)).result()
-    assert found[: len(seen)] == seen
-    if how == "own":
-        assert "was lost" in found[-1]  # as a note to the body's own exception
+    monkeypatch.setattr(options, "MIN_REPORT_TIMEOUT", 1.0)
+    nobody = world.wish("slot", queue=unique("nowhere"), acquire={"wait": 0.1}, semaphore=FAST)
+    unknown = replace(nobody, resource=unique(), queue=world.guides + "-other")
+    async with worker(world.client, Holding, queue=unknown.queue, sandboxed=False):
+        for wish, mend in ((nobody, "dibs temporal worker"), (unknown, "PermitSlotWorkflow")):
+            failure = await failure_of(await world.hold(wish))
+            permit = world.permit(wish).id
+            assert f"nobody serves the task queue '{wish.queue}'" in failure.message
+            assert mend in failure.message
+            assert f"`temporal workflow terminate --workflow-id {permit}`" in failure.message
+            assert await until_closed(world.client, permit) == "TERMINATED"
 
 
-async def test_a_loss_during_an_activity_is_a_loss_and_no_cancellation(world: SlotWorld) -> None:
-    spec = world.spec(work="busy", hold=2.0, acquire={"ttl": 1.0, "auto_renew": False})
-    handle = await world.hold(spec)
-    with pytest.raises(WorkflowFailureError) as caught:
-        await handle.result()
-    assert getattr(caught.value.cause, "type", "") == "LeaseLost"
+async def test_the_server_leaves_a_permit_its_quarantine(world: World) -> None:
+    """A holder that released it needs none."""
+    terms = {"acquire": {"max_hold": 100.0}, "semaphore": {"quarantine": 500.0}}
+    wish = world.wish("slot", hold=0.1, **terms)
+    await (await world.hold(wish)).result()
+    assert await world.permit(wish).result() == "released"
+    history = await world.permit(wish).fetch_history()
+    begun = history.events[0].workflow_execution_started_event_attributes
+    assert begun.workflow_execution_timeout.seconds > 600
 
 
-async def test_cancelled_while_it_holds(world: SlotWorld) -> None:
-    spec = world.spec(work="gate")
-    handle = await world.hold(spec)
-    await world.until_inside(handle)
-    await handle.cancel()
-    assert await until_closed(world.client, handle.id) == "CANCELED"
-    assert await world.permit(spec).result() == "released"
-
-
-async def test_renewed_for_longer_than_its_ttl_and_no_longer_than_max_hold(
-    world: SlotWorld,
+async def test_a_replay_does_not_look_at_the_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = world.spec(work="gate", acquire={"ttl": 3.0, "max_hold": 5.0})
-    handle = await world.hold(spec)
-    with pytest.raises(WorkflowFailureError) as caught:
-        await handle.result()
-    assert "as long as max_hold allows" in str(caught.value.cause)
-    history = await history_of(world.client, handle.id)
-    assert count(history)["SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"] >= 2
-    await replay(history, Holder, sandboxed=False)
+    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", world.queue)
+    assert Semaphore("x", capacity=1).task_queue == world.queue
+    flow = await world.start(Wrong, unique("resource"), 1)
+    await flow.result()
+    monkeypatch.delenv("TEMPORAL_TASK_QUEUE")
+    await replay(await flow.fetch_history(), Wrong)
+
+
+@pytest.mark.parametrize("close", ["safe", "fast"])
+async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it(
+    world: World, close: str
+) -> None:
+    wish = world.wish("slot", acquire={"ttl": 3.0}, semaphore={"on_holder_close": close})
+    holder = await world.holding(wish)
+    first = await world.permit(wish).describe()
+    again = await reset_to(world.client, holder, 4, Held)
+    await again.signal("leave")
+    held: Held = await again.result()
+    assert held.run_id != first.run_id
+    ended = await world.client.get_workflow_handle(first.id, run_id=first.run_id).describe()
+    assert ended.close_time is not None
+    assert ended.close_time.timestamp() <= held.since
+
+
+# -- steps that take long, or fall together --------------------------------------------------------
 
 
 async def test_a_renewal_that_hangs_ends_with_the_deadline(
-    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hangs(self: SlotPermit, ttl: float) -> bool:
         return bool(await asyncio.get_running_loop().create_future())
 
     monkeypatch.setattr(SlotPermit, "_extend", hangs)
-    spec = world.spec(work="gate", acquire={"ttl": 3.0})
-    handle = await world.hold(spec)
-    with pytest.raises(WorkflowFailureError) as caught:
-        await handle.result()
-    assert "no renewal came in time" in str(caught.value.cause)
-    assert await world.permit(spec).result() == "lease_expired"
+    wish = world.wish("slot", acquire={"ttl": 3.0})
+    failure = await failure_of(await world.hold(wish))
+    assert "no renewal came in time" in failure.message
+    assert await world.permit(wish).result() == "lease_expired"
 
 
-def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of the first permit the holder hears when its lease would be over; the run IDs of all."""
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_permit_whose_report_came_late_is_held_while_it_stands_and_else_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """Else nobody would ever have one where each step takes long."""
     really = slot_permit.wait_until_armed
     runs: list[str] = []
 
@@ -170,144 +247,114 @@ def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if len(runs) == 1:
             monkeypatch.setattr(permit, "_deadline", workflow.time())
 
-    monkeypatch.setattr(slot_acquiring, "wait_until_armed", late)
-    return runs
-
-
-async def test_a_permit_whose_report_came_late_is_held_as_long_as_it_stands(
-    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else nobody would ever have one where each step takes long."""
-    runs = report_late(monkeypatch)
-    handle = await world.hold(world.spec(acquire={"ttl": 300.0}))
-    assert (await handle.result()).run_id == runs[0]
-    await replay(await history_of(world.client, handle.id), Holder, sandboxed=False)
-
-
-async def test_one_that_is_gone_by_then_is_given_back_and_another_acquired(
-    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = report_late(monkeypatch)
-
-    async def gone(self: SlotPermit, ttl: float) -> bool:
+    async def is_gone(self: SlotPermit, ttl: float) -> bool:
         return False
 
-    monkeypatch.setattr(SlotPermit, "_extend", gone)
-    handle = await world.hold(world.spec(acquire={"ttl": 300.0, "backoff": 0.1}))
-    assert (await handle.result()).run_id not in ("", runs[0])
+    monkeypatch.setattr(slot_acquiring, "wait_until_armed", late)
+    if gone:
+        monkeypatch.setattr(SlotPermit, "_extend", is_gone)
+    holder = await world.hold(world.wish("slot", hold=0, acquire={"ttl": 300.0}))
+    run_id = (await holder.result()).run_id
+    assert run_id
+    assert (run_id != runs[0]) == gone
 
 
-async def test_the_server_leaves_a_permit_its_quarantine(world: SlotWorld) -> None:
-    spec = world.spec(acquire={"max_hold": 100.0}, semaphore={"quarantine": 500.0})
-    await (await world.hold(spec)).result()
-    history = await history_of(world.client, world.permit(spec).id)
-    begun = history.events[0].workflow_execution_started_event_attributes
-    assert begun.workflow_execution_timeout.seconds > 600
+class Apart:
+    """A holder and its permit, whose workers are here in turns, so that events fall together."""
+
+    def __init__(self, world: World, **acquire: float) -> None:
+        self.client = world.client
+        self.holders = unique("holders")
+        self.wish = world.wish("slot", queue=unique("permits"), acquire=acquire)
+        self.permit = world.permit(self.wish)
+
+    def holders_served(self) -> AbstractAsyncContextManager[str]:
+        """By a worker that keeps no run to itself, so that the next one need not wait for it."""
+        return worker(self.client, Holding, queue=self.holders, sandboxed=False, cached=False)
+
+    def permits_served(self) -> AbstractAsyncContextManager[str]:
+        kind, queue = PermitSlotWorkflow, self.wish.queue
+        return worker(self.client, kind, queue=queue, sandboxed=False, cached=False)
+
+    async def armed(self) -> Handle:
+        """A holder whose permit has reported while the holder's worker was away."""
+        holder = await self.client.start_workflow(
+            Holding.run, self.wish, id=unique("holder"), task_queue=self.holders
+        )
+        async with self.holders_served():
+            await self.until_handled(holder, "TIMER_STARTED")
+        async with self.permits_served():
+            await self.until_handled(self.permit, "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED")
+        return holder
+
+    async def until_handled(self, handle: Handle, kind: str) -> None:
+        """Wait until the event was handled: a task that a leaving worker has got would be late."""
+        await poll(lambda: status_of(self.client, handle.id))
+        await poll(
+            handle.fetch_history,
+            lambda history: (
+                kind in (found := kinds(history)) and found[-1] in ("WORKFLOW_TASK_COMPLETED", kind)
+            ),
+        )
+
+    async def ends(self, holder: Handle) -> list[str]:
+        async with self.holders_served(), self.permits_served():
+            return [await until_closed(self.client, holder.id), await self.permit.result()]
 
 
-async def test_a_permit_that_can_t_speak_has_no_quarantine() -> None:
-    with pytest.raises(ValueError, match="quarantine= needs armed=True"):
-        Semaphore("x", capacity=1, quarantine=3, armed=False)
+async def test_cancelled_in_the_moment_in_which_its_permit_reports(world: World) -> None:
+    apart = Apart(world)
+    holder = await apart.armed()
+    await holder.cancel()
+    assert await apart.ends(holder) == ["CANCELED", "released"]
 
 
-@pytest.mark.parametrize(
-    ("error", "may"),
-    [
-        (None, False),
-        (TimeoutError(), True),
-        (ExceptionGroup("", [ApplicationError("sibling")]), True),
-        (asyncio.CancelledError(), True),
-        (Misused("no name"), False),
-    ],
-)
-async def test_a_body_that_failed_may_have_left_work_behind(
-    error: BaseException | None, may: bool
+async def test_its_patience_is_over_in_the_moment_in_which_its_permit_reports(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert may_run_on(error) is may
+    """Both are in one workflow task: it has the permit, and gives it back in the end."""
+    monkeypatch.setattr(options, "MIN_REPORT_TIMEOUT", 2.0)
+    apart = Apart(world, wait=0.5)
+    holder = await apart.armed()
+    await until_event(holder, "TIMER_FIRED")
+    await holder.signal("leave")
+    assert await apart.ends(holder) == ["COMPLETED", "released"]
 
 
-async def test_in_the_sandbox_and_replayed_from_its_history_for_each_task(
-    temporal_server: TemporalServer,
-) -> None:
-    """Nothing is passed through the sandbox, and nothing is kept between tasks."""
-    program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.temporal.sandboxed", temporal_server.address,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    said, _ = await program.communicate()
-    assert program.returncode == 0
-    assert said.decode().strip() == "released"
-
-
-async def test_a_replay_does_not_look_at_the_queue(
-    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", world.permits)
-    spec = world.spec()
-    assert Semaphore("x", capacity=1).task_queue == world.permits
-    handle = await world.start(Curious, spec, "from_the_environment")
-    await handle.result()
-    monkeypatch.delenv("TEMPORAL_TASK_QUEUE")
-    await replay(await history_of(world.client, handle.id), Curious, sandboxed=False)
-
-
-@pytest.mark.parametrize("close", ["safe", "fast"])
-async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it(
-    world: SlotWorld, close: str
-) -> None:
-    spec = world.spec(
-        work="gate", acquire={"ttl": 3.0, "backoff": 0.3}, semaphore={"on_holder_close": close}
-    )
-    handle = await world.hold(spec)
-    await world.until_inside(handle)
-    first = await world.permit(spec).describe()
-    run_id = await reset_to(world.client, handle.id, handle.first_execution_run_id or "", 4)
-    again = world.client.get_workflow_handle(handle.id, run_id=run_id, result_type=Held)
-    await again.signal("go")
-    held = await again.result()
-    assert held.run_id != first.run_id
-    assert await status_of(world.client, first.id, first.run_id) in ("COMPLETED", "TERMINATED")
-    ended = await world.client.get_workflow_handle(first.id, run_id=first.run_id).describe()
-    assert ended.close_time is not None
-    assert ended.close_time.timestamp() <= held.entered
-
-
-async def test_outside_of_a_workflow_it_names_the_right_class(world: SlotWorld) -> None:
-    with pytest.raises(ValueError, match=r"elsewhere use dibs\.Semaphore"):
-        async with Semaphore("x", capacity=1).acquire():
-            pass
-
-
-@pytest.mark.parametrize("close", ["safe", "fast"])
-async def test_reset_to_after_its_acquire_it_is_never_held_by_two(
-    world: SlotWorld, close: str
-) -> None:
-    """The new run holds what the old run had, or learns that it doesn't."""
-    spec = world.spec(
-        work="gate", acquire={"ttl": 4.0, "backoff": 0.3}, semaphore={"on_holder_close": close}
-    )
-    handle = await world.hold(spec)
-    await world.until_inside(handle)
-    history = await history_of(world.client, handle.id)
-    signaled = kinds(history).index("WORKFLOW_EXECUTION_SIGNALED")
-    after = kinds(history).index("WORKFLOW_TASK_COMPLETED", signaled) + 1
-    run_id = await reset_to(world.client, handle.id, handle.first_execution_run_id or "", after)
-    again = world.client.get_workflow_handle(handle.id, run_id=run_id, result_type=Held)
-    other = await world.hold(world.spec("ours", spec.resource, acquire={"backoff": 0.3}))
-
-    async def renewed_or_told() -> bool:
-        found = count(await history_of(world.client, handle.id, run_id))
-        renewals = found["SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"]
-        return bool(renewals or found["WORKFLOW_EXECUTION_FAILED"])
-
-    await until(renewed_or_told)
-    await again.signal("go")
-    try:
-        mine = await again.result()
-    except WorkflowFailureError as error:
-        if getattr(error.cause, "type", "") != "LeaseLost":
-            raise
-        await other.result()
-    else:
-        theirs = await other.result()
-        assert overlap([(mine.entered, mine.left), (theirs.entered, theirs.left)]) <= 0
+@pytest.mark.parametrize("minutes", [5, pytest.param(60, marks=pytest.mark.long)])
+async def test_a_long_wait_on_a_server_that_skips_time(minutes: int) -> None:
+    resource, queue = unique("slots"), unique("queue")
+    async with (
+        await WorkflowEnvironment.start_time_skipping_v2(
+            dev_server_existing_path=str(temporal_program().path),
+            dev_server_extra_args=[
+                "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true",
+                "--dynamic-config-value", 'history.timerProcessorMaxTimeShift="20ms"',
+            ],
+        ) as environment,
+        worker(environment.client, PermitSlotWorkflow, Holding, queue=queue, sandboxed=False),
+    ):  # fmt: skip
+        real = await environment.connect_client()  # whose workflows live in real time
+        for slot in "01":
+            await real.start_workflow(
+                PermitSlotWorkflow.run,
+                PermitSlotInput(resource, slot, 20_000.0),
+                id=ids.permit_workflow_id(resource, slot),
+                task_queue=queue,
+            )
+        terms = {"wait": 60.0 * minutes, "backoff": 5.0, "ttl": 600.0}
+        wish = Wish(resource, queue, "slot", capacity=2, acquire=terms)
+        waiter = await environment.client.start_workflow(
+            Holding.run, wish, id=unique("waiter"), task_queue=queue
+        )
+        failure = await failure_of(waiter)
+        assert f"within {minutes} min" in failure.message
+        assert f"temporal workflow describe --workflow-id permit:{resource}:0`" in failure.message
+        history = await waiter.fetch_history()
+        took = history.events[-1].event_time.seconds - history.events[0].event_time.seconds
+        assert took >= 60 * minutes
+        found = count(history)
+        skips = found["WORKFLOW_EXECUTION_TIME_SKIPPING_TRANSITIONED"]
+        assert len(history.events) - skips < 100 + 15 * minutes
+        assert found["START_CHILD_WORKFLOW_EXECUTION_FAILED"] >= minutes
+        await replay(history, Holding)

@@ -1,34 +1,40 @@
-"""Workers for a test, each on a task queue of its own, and what one wants to know of workflows afterwards."""
+"""Workers on task queues of their own, and looks at workflows from outside."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistory
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowHistory,
+)
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-if TYPE_CHECKING:
-    from tests.servers.temporal import TemporalServer
+from tests.servers.temporal import TemporalServer
 
 PATIENCE = 60.0
-"""So long a test waits for what has to come, on a loaded machine."""
+"""Seconds that a test waits for what has to happen, on a loaded machine."""
 
 
 def unique(name: str = "test") -> str:
-    """A name that no other test has."""
     return f"{name}-{uuid4().hex[:12]}"
 
 
-async def connected(server: "TemporalServer") -> Client:
-    """A client of the namespace `default`."""
+async def connected(server: TemporalServer) -> Client:
     return await Client.connect(server.address, identity="a worker of the tests")
 
 
@@ -42,9 +48,9 @@ async def worker(
     cached: bool = True,
     **more: Any,
 ) -> AsyncIterator[str]:
-    """A worker for the block; the name of its queue.
+    """A worker for the block; yields the name of its queue.
 
-    Without `cached` every workflow is replayed from its history for each of its tasks.
+    Without `cached`, each workflow task replays the whole history.
     """
     queue = queue or unique("queue")
     if not sandboxed:
@@ -57,8 +63,24 @@ async def worker(
         yield queue
 
 
+async def poll[T](
+    get: Callable[[], Awaitable[T]], accepts: Callable[[T], object] = bool, *, every: float = 0.02
+) -> T:
+    """Look until the value is accepted; returns it."""
+    async with asyncio.timeout(PATIENCE):
+        while not accepts(found := await get()):
+            await asyncio.sleep(every)
+    return found
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
 async def status_of(client: Client, workflow_id: str, run_id: str | None = None) -> str:
-    """`RUNNING`, `COMPLETED`, `TERMINATED` …; empty for one that isn't there."""
+    """`RUNNING`, `COMPLETED`, …; empty for a workflow that does not exist."""
     try:
         found = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
     except RPCError as error:
@@ -68,79 +90,53 @@ async def status_of(client: Client, workflow_id: str, run_id: str | None = None)
     return found.status.name if found.status is not None else ""
 
 
-async def until(
-    what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE, every: float = 0.05
-) -> None:
-    """Wait for something that is to be seen only by looking."""
-    async with asyncio.timeout(within):
-        while not await what():
-            await asyncio.sleep(every)
+async def until_closed(client: Client, workflow_id: str) -> str:
+    """Its final status."""
+    is_open = ("", WorkflowExecutionStatus.RUNNING.name)
+    return await poll(lambda: status_of(client, workflow_id), lambda status: status not in is_open)
 
 
-async def until_at_rest(client: Client, *workflow_ids: str) -> None:
-    """Until these workflows have no task open.
-
-    One that a worker gets while it leaves is another's only after ten seconds.
-    """
-
-    async def at_rest() -> bool:
-        for workflow_id in workflow_ids:
-            history = await client.get_workflow_handle(workflow_id).fetch_history()
-            if not history.events[-1].HasField("workflow_task_completed_event_attributes"):
-                return False
-        return True
-
-    for _ in range(2):  # what one does last may be a task for another
-        await until(at_rest)
-
-
-async def until_closed(client: Client, workflow_id: str, run_id: str | None = None) -> str:
-    """How a workflow has ended."""
-    last = ""
-
-    async def closed() -> bool:
-        nonlocal last
-        last = await status_of(client, workflow_id, run_id)
-        return last not in ("", WorkflowExecutionStatus.RUNNING.name)
-
-    await until(closed)
-    return last
-
-
-async def history_of(
-    client: Client, workflow_id: str, run_id: str | None = None
-) -> WorkflowHistory:
-    """All events of one run."""
-    return await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+async def failure_of(handle: WorkflowHandle[Any, Any]) -> ApplicationError:
+    """The error that a workflow has failed with."""
+    with pytest.raises(WorkflowFailureError) as caught:
+        await handle.result()
+    assert isinstance(caught.value.cause, ApplicationError), caught.value.cause
+    return caught.value.cause
 
 
 def kinds(history: WorkflowHistory) -> list[str]:
-    """The types of its events, in order, without `EVENT_TYPE_`."""
+    """Types of its events, in order, without `EVENT_TYPE_`."""
     return [
         EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events
     ]
 
 
 def count(history: WorkflowHistory) -> Counter[str]:
-    """How many events of each type."""
+    """Number of events of each type."""
     return Counter(kinds(history))
 
 
-async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = True) -> None:
-    """Run today's code against it. Raises if that would have done anything else."""
-    replayer = (
-        Replayer(workflows=list(workflows))
-        if sandboxed
-        else Replayer(workflows=list(workflows), workflow_runner=UnsandboxedWorkflowRunner())
-    )
+async def until_event(handle: WorkflowHandle[Any, Any], kind: str, times: int = 1) -> None:
+    """Wait for so many events of a type."""
+    await poll(handle.fetch_history, lambda history: count(history)[kind] >= times)
+
+
+async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = False) -> None:
+    """Run today's code against a history. Raises if it does anything else."""
+    runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
+    replayer = Replayer(workflows=list(workflows), workflow_runner=runner)
     await replayer.replay_workflow(history)
 
 
-async def reset_to(client: Client, workflow_id: str, run_id: str, event: int) -> str:
-    """Reset a workflow; the run ID of the run that goes on from that event."""
+async def reset_to(
+    client: Client, handle: WorkflowHandle[Any, Any], event: int, result: type
+) -> WorkflowHandle[Any, Any]:
+    """Reset a workflow's first run to an event; returns the run that goes on from there."""
     request = ResetWorkflowExecutionRequest(
         namespace="default",
-        workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+        workflow_execution=WorkflowExecution(
+            workflow_id=handle.id, run_id=handle.first_execution_run_id or ""
+        ),
         workflow_task_finish_event_id=event,
         reason="a test",
         request_id=unique(),
@@ -148,4 +144,4 @@ async def reset_to(client: Client, workflow_id: str, run_id: str, event: int) ->
     reset = await client.workflow_service.reset_workflow_execution(
         request, timeout=timedelta(seconds=10)
     )
-    return reset.run_id
+    return client.get_workflow_handle(handle.id, run_id=reset.run_id, result_type=result)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Self
 
 from tests.servers.temporal import TemporalServer
-from tests.temporal.torture.diary import Diary
-from tests.temporal.torture.marks import killed
 from tests.temporal.torture.plan import Plan
+from tests.temporal.torture.records import Diary, killed
 
 PATIENCE = 15.0
+WORKER = "tests.temporal.torture.worker"
+PLAIN = "tests.temporal.torture.plain"
 
 
 class Crew:
@@ -29,7 +30,7 @@ class Crew:
         self, many: int, what: str, log: Path, diary: Diary, orders: Mapping[str, object]
     ) -> None:
         self.bad_ends: list[int] = []
-        """How they ended whom nobody had killed."""
+        """Exit codes of those that nobody had killed."""
         self._what, self._diary, self._orders = what, diary, orders
         self._errors = log.open("ab")
         self._started = 0
@@ -44,7 +45,7 @@ class Crew:
             stdin=subprocess.PIPE,
             stdout=self._errors,  # where Temporal's own threads write
             stderr=self._errors,
-            process_group=0,  # Ctrl-C is the driver's to hear
+            process_group=0,  # Ctrl-C is for the driver
         )
         mine = {"number": number, "start": self._started, "parent": os.getpid()}
         assert worker.stdin is not None
@@ -52,41 +53,40 @@ class Crew:
             worker.stdin.write(json.dumps({**self._orders, **mine}).encode() + b"\n")
             worker.stdin.flush()
         except BrokenPipeError:
-            pass  # it is dead already, which is noticed like any other death
+            pass  # it is dead already; `look_after` notices
         return worker
 
     @property
     def awake(self) -> list[int]:
-        """Those who are not paused."""
+        """Those that are not paused."""
         return [number for number in range(len(self._workers)) if number not in self._paused]
 
     def process(self, number: int) -> int:
         """The process id."""
         return self._workers[number].pid
 
-    def replace_dead(self) -> None:
-        """Put another in the place of each that ended by itself."""
+    def look_after(self) -> None:
+        """Continue those whose pause is over, and replace the dead."""
+        self.resume()
         for number, worker in enumerate(self._workers):
             if worker.poll() is not None:
                 self.bad_ends.append(worker.returncode)
-                self._diary.record(killed(self._diary.now(), worker.pid))
-                self._replace(number)
+                self._replace(number, self._diary.now())
 
-    def _replace(self, number: int) -> None:
-        stdin = self._workers[number].stdin
-        if stdin is not None:
-            stdin.close()
+    def _replace(self, number: int, died_at: float) -> None:
+        dead = self._workers[number]
+        self._diary.record(killed(died_at, dead.pid))
+        if dead.stdin is not None:
+            dead.stdin.close()
         self._paused.pop(number, None)
         self._workers[number] = self._start(number)
 
     def kill(self, number: int) -> None:
         """As `kill -9`; another takes its place."""
-        worker = self._workers[number]
         at = self._diary.now()
-        worker.kill()
-        worker.wait()
-        self._diary.record(killed(at, worker.pid))
-        self._replace(number)
+        self._workers[number].kill()
+        self._workers[number].wait()
+        self._replace(number, at)
 
     def pause(self, number: int, seconds: float) -> None:
         """Stop it for a while; see `resume`."""
@@ -105,7 +105,7 @@ class Crew:
                 self._diary.disturbed(self._workers[number].pid)
 
     def end(self, patience: float = PATIENCE) -> None:
-        """Ask everybody to end; who does not in so many seconds is killed, and has ended badly."""
+        """Ask everybody to end; one that does not in so many seconds is killed, and has ended badly."""
         self.resume(everybody=True)
         for worker in self._workers:
             if worker.stdin is not None:
@@ -122,13 +122,9 @@ class Crew:
         self._errors.close()
 
 
-WORKER = "tests.temporal.torture.worker"
-PLAIN = "tests.temporal.torture.plain"
-
-
 @dataclass(frozen=True)
 class Queues:
-    """The task queues of one trial, and with what all its names begin."""
+    """The task queues of one trial, and the prefix of all its names."""
 
     prefix: str
 
@@ -154,7 +150,6 @@ class Crews:
     def start(
         cls, plan: Plan, server: TemporalServer, queues: Queues, folder: Path, diary: Diary
     ) -> Self:
-        """Let them come."""
         serving = {
             "address": server.address,
             "folder": str(folder),
@@ -163,7 +158,7 @@ class Crews:
             "permits": queues.permits,
         }
         contending = {
-            "url": _url(server, queues),
+            "url": f"{server.url}?task_queue={queues.permits}",
             "prefix": f"{queues.prefix}-",
             "seed": plan.seed,
             "tasks": plan.hands,
@@ -176,22 +171,7 @@ class Crews:
             Crew(plan.programs, PLAIN, folder / "plain.log", diary, contending),
         )
 
-    def look_after(self) -> None:
-        """Continue whose pause is over, and replace the dead."""
-        for crew in (self.workers, self.plain):
-            crew.resume()
-            crew.replace_dead()
-
-    def wake(self) -> None:
-        """Nobody is paused any more."""
-        for crew in (self.workers, self.plain):
-            crew.resume(everybody=True)
-
-    def end(self) -> None:
-        """No process is left."""
-        for crew in (self.plain, self.workers):
-            crew.end()
-
-
-def _url(server: TemporalServer, queues: Queues) -> str:
-    return f"{server.url}?task_queue={queues.permits}"
+    @property
+    def all(self) -> tuple[Crew, Crew]:
+        """Plain programs first, which need the workers."""
+        return self.plain, self.workers

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,11 +14,10 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.temporal.torture.crew import Queues
 from tests.temporal.torture.holders import HOLDER, SHAPES, Order
-from tests.temporal.torture.pace import found, steady
 from tests.temporal.torture.plan import POOLS, Plan
 
 BRIEF = (0.02, 0.2)
@@ -27,6 +27,39 @@ DOOMED = 0.04
 """The part of holders that run out of time."""
 TASK = timedelta(seconds=2)
 """Within which a worker has to answer for a workflow's task; a dead one's tasks wait that long."""
+PATIENCE = 60.0
+_PASSES = {
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.INTERNAL,
+    RPCStatusCode.UNKNOWN,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+}
+"""Of errors that another try may mend, while the server is struck."""
+
+
+async def steady[T](call: Callable[[], Awaitable[T]]) -> T:
+    """Its result, or an error that another try would not mend."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await call()
+        except RPCError as error:
+            if error.status not in _PASSES or time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def found[T](call: Callable[[], Awaitable[T]]) -> T | None:
+    """Likewise; None for a workflow that isn't there, or has ended already."""
+    try:
+        return await steady(call)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+            return None
+        raise
 
 
 @dataclass
@@ -53,8 +86,6 @@ class Crowd:
         """By workflow ID."""
         self.orders: dict[str, Order] = {}
         """Of all that there were."""
-        self.struck: set[str] = set()
-        """Those that the driver terminated, cancelled or reset."""
         self.coming = True
         """More are started where some have ended."""
         self.on_end: Callable[[str], None] = lambda workflow: None
@@ -83,8 +114,7 @@ class Crowd:
         plan, draw = self._plan, self._draw
         resource = draw.choice(list(self.resources))
         capacity = self.resources[resource]
-        left_out = {"carries": not plan.carries, "overruns": not plan.slow}
-        shapes = plan.shapes or [each for each in SHAPES if not left_out.get(each)]
+        shapes = plan.shapes or [each for each in SHAPES if plan.slow or each != "overruns"]
         shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
         fair = plan.mode == "fair"
         works = [self._work() for _ in range(draw.randint(*plan.turns))]

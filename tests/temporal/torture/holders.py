@@ -23,8 +23,7 @@ from temporalio.exceptions import ActivityError
 from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.temporal import Permit, Semaphore
 from dibs.temporal.permit import Handoff
-from tests.temporal.torture.marks import LeaseName
-from tests.temporal.torture.using import USE, Use
+from tests.temporal.torture.records import LeaseName
 
 HOLDER = "TortureHolder"
 type Shape = Literal["plain", "twins", "renews", "hurries", "restarts", "carries", "overruns"]
@@ -37,6 +36,27 @@ ENDED_BY_OTHERS = "ended by others"
 """How a turn ended whose permit somebody else has ended: an operator, or there is something wrong."""
 GRAIN = 0.05
 """Seconds that must be left for work to begin."""
+
+
+USE = "TortureUse"
+
+
+@dataclass
+class Use:
+    """What an activity works under. Times are the server's, in seconds since 1970."""
+
+    lease: str
+    key: str
+    token: int
+    slots: list[int]
+    capacity: int
+    invoked: float
+    """When the holder began to ask."""
+    until: float
+    """Up to when it believes that it holds."""
+    seconds: float
+    first: bool = True
+    """The holder has not worked under this permit before."""
 
 
 @dataclass
@@ -75,7 +95,9 @@ class Holder:
     @workflow.run
     async def run(self, order: Order) -> dict[str, int]:
         self._told = dict(order.told)
-        self._semaphore = Semaphore(order.resource, **_asked(order))
+        self._semaphore = Semaphore(
+            order.resource, capacity=order.capacity, task_queue=order.queue, fair=order.fair
+        )
         if order.carried is not None:
             await self._ended(order, self._go_on(order, order.carried))
         for number, seconds in enumerate(order.works):
@@ -173,14 +195,6 @@ class Holder:
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
         return "worked" if in_time else "overran"
-
-
-def _asked(order: Order) -> dict[str, Any]:
-    return {
-        "capacity": order.capacity,
-        "task_queue": order.queue,
-        "fair": order.fair,
-    }
 
 
 def _terms(order: Order) -> dict[str, Any]:

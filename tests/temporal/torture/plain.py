@@ -20,8 +20,8 @@ from dibs.testing.torture.plan import SIDES
 from dibs.testing.torture.turns import Demand, SemaphoreTurns, Turns
 from dibs.testing.torture.worker import TortureWorker as Worker
 from dibs.testing.torture.worker import run_async, run_blocking
-from tests.temporal.torture.marks import lost
 from tests.temporal.torture.plan import POOLS
+from tests.temporal.torture.records import lost
 from tests.torture.in_line import LineContender
 
 SHORT = (0.1, 1.0)

@@ -9,34 +9,34 @@ type Mode = Literal["slot", "fair"]
 MODES: tuple[Mode, ...] = ("slot", "fair")
 
 POOLS = {"one": 1, "two": 2, "four": 4}
-"""What is contended for, and how many slots each has."""
+"""What is contended for, and the slots of each."""
 SLACK = 15.0
 """Seconds that a loaded machine takes on top of what is promised."""
 GRACE = 30.0
-"""Seconds beyond its lease that a permit may stay open before it counts as left behind."""
+"""Seconds beyond its lease after which an open permit counts as left behind."""
 IDLE = 3.0
-"""Brokers that nobody calls end after so many seconds here, so that they do so often."""
+"""Seconds without a call after which brokers end here, so that they do so often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Ends once so many cycles are done and so many faults have struck, or after `seconds`."""
+    """Ends after so many cycles and faults, or after `seconds`. Times are in seconds."""
 
     mode: Mode
     cycles: int = 2000
     faults: int = 100
     seed: int = 1
     workers: int = 3
-    """Processes, each of which serves the holders, their activities, the permits and the brokers."""
+    """Processes that serve holders, their activities, permits and brokers."""
     crowd: int = 12
-    """So many holders at a time."""
+    """Holders at a time."""
     plain: int = 2
-    """So many plain programs want the same as well, unless that is slot mode's alone."""
+    """Plain programs in fair mode."""
     hands: int = 3
-    """So many tasks or threads each of them has."""
+    """Tasks or threads of each plain program."""
     lease: float = 4.0
     turns: tuple[int, int] = (2, 5)
-    """A holder acquires so often: at least, at most."""
+    """The least and most acquires of a holder."""
     long: float = 0.15
     """The part of work that takes a good part of a lease; the rest is brief."""
     slow: bool = True
@@ -47,22 +47,20 @@ class Plan:
     kinds: tuple[str, ...] = ()
     """The faults, in this order, over and over; drawn unless given: see `faults`."""
     shapes: tuple[str, ...] = ()
-    """The shapes of holders: see `holders`. All of them unless given."""
-    carries: bool = True
-    """Some holders hand what they hold to their next run."""
+    """The shapes of holders; all unless given: see `holders`."""
     calm: float = 4.0
-    """Seconds at the end in which holders come and go, and nobody is disturbed."""
+    """The time at the end in which holders come and go, and nobody is disturbed."""
     to_the_end: bool = True
     """See brokers end as well. They remember for a minute who has left them."""
 
     @property
     def programs(self) -> int:
-        """How many plain ones there are."""
+        """The number of plain programs."""
         return 0 if self.mode == "slot" else self.plain
 
     @property
     def patience(self) -> float:
-        """Seconds after which nothing is open any more once everybody has gone.
+        """Seconds after the last holder in which everything closes.
 
         Permits end with their leases. A program that was killed has left ids that the broker remembers;
         when these are over the broker is still there while it is idle.
@@ -72,12 +70,12 @@ class Plan:
 
     @property
     def backoff(self) -> float:
-        """Between two rounds of probes, in slot mode: from this to five times as much."""
+        """The first pause between probes in slot mode; the longest is five times as much."""
         return self.lease / 10
 
     @property
     def bound(self) -> float:
-        """Seconds within which whoever waits for something free has it, once nobody is disturbed.
+        """Seconds within which a waiter gets what is free, once nobody is disturbed.
 
         A dead holder's lease and its permit's grace, the longest back-off, and slack.
         """

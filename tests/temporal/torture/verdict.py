@@ -1,22 +1,216 @@
-"""What came of it, in plain words."""
+"""From what was recorded to broken promises, and what came of a trial in plain words."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
+from dibs.core.timing import DRIFT, claim_timeout
+from dibs.testing.checker import (
+    Holds,
+    Violation,
+    check_exclusion,
+    check_slots,
+    check_tokens,
+    check_writes,
+)
+from dibs.testing.history import HistoryEvent as Event
+from dibs.testing.history import merge
+from dibs.testing.liveness import check_liveness
+from dibs.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.crowd import Ends
 from tests.temporal.torture.faults import OF_PERMITS
-from tests.temporal.torture.holders import BY_OTHERS, ENDED_BY_OTHERS
-from tests.temporal.torture.judging import Judgement
+from tests.temporal.torture.holders import BY_OTHERS, ENDED_BY_OTHERS, Order
 from tests.temporal.torture.plan import Plan
+from tests.temporal.torture.records import AGAIN, CLEARED, KILLED, lease_name
+from tests.torture.in_line import IN_LINE
 
+type Run = tuple[str, str]
+"""A workflow ID and a run ID."""
+MOMENT = 0.01
+"""Seconds between the readings of two clocks."""
 SHOWN = 12
-"""So many violations are told in full."""
+"""Violations that are shown in full."""
+
+
+class _Ends:
+    """Adds the ends of holds whose holder died, and of those that an operator ended."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._open: dict[str, Event] = {}
+        """By lease: its grant, with the process that worked under it last."""
+        self._known: dict[str, Event] = {}
+        self._died = {event.process: event.at for event in events if event.resource == KILLED}
+        self._cleared: list[Event] = []
+
+    def follow(self, event: Event) -> Iterator[Event]:
+        """The event, and the ends of holds that it means."""
+        yield event
+        match event.what:
+            case "granted":
+                yield from self._begin(event)
+            case "renewed" if event.lease in self._open:
+                grant = self._open[event.lease]
+                self._open[event.lease] = grant._replace(process=event.process)
+            case "renewed" if event.lease in self._known:
+                known = self._known[event.lease]
+                again = known._replace(at=event.at, until=event.until, process=event.process)
+                again = again._replace(invoked=-inf, resource=AGAIN)
+                yield again
+                yield from self._begin(again)
+            case "releasing":
+                self._open.pop(event.lease, None)
+            case "disturbed" if event.resource in (KILLED, CLEARED):
+                if event.resource == CLEARED:
+                    self._cleared.append(event)
+                for lease, grant in list(self._open.items()):
+                    killed = event.resource == KILLED and grant.process == event.process
+                    if killed or (event.resource == CLEARED and _clears(event, grant)):
+                        yield self._end(lease, event.at)
+            case _:
+                pass
+
+    def _begin(self, grant: Event) -> Iterator[Event]:
+        """A grant that was recorded after its process died, or its slot was freed, begins no hold."""
+        self._open[grant.lease] = self._known[grant.lease] = grant
+        dead = self._died.get(grant.process, inf)
+        if dead <= grant.at or any(_clears(mark, grant) for mark in self._cleared):
+            yield self._end(grant.lease, grant.at)
+
+    def _end(self, lease: str, at: float) -> Event:
+        grant = self._open.pop(lease)
+        return Event(at, "releasing", grant.key, lease, grant.token, process=grant.process)
+
+
+def _clears(mark: Event, grant: Event) -> bool:
+    return (
+        mark.key == grant.key
+        and grant.token <= mark.token
+        and (not mark.slots or bool(set(mark.slots) & set(grant.slots)))
+    )
+
+
+class Turn(NamedTuple):
+    """A grant whose request was at the broker when it had `arrived`, for certain."""
+
+    arrived: float
+    grant: Event
+    until: float = inf
+    """Whoever is served later than that passes over nobody: the waiter may have fallen silent."""
+
+
+@dataclass
+class Judgement:
+    """What a history shows."""
+
+    grants: int = 0
+    writes: int = 0
+    """That the fenced files accepted."""
+    stale: int = 0
+    """Writes under an old token that the unfenced files took."""
+    ordered: int = 0
+    """Grants of workflows whose place in the queue is known."""
+    plain_ordered: int = 0
+    """Likewise, of plain programs."""
+    violations: list[Violation] = field(default_factory=list[Violation])
+
+
+@dataclass
+class Judge:
+    """`orders` are by workflow ID. `arrivals`: when a run's first request was at its broker (boot clock)."""
+
+    plan: Plan
+    orders: Mapping[str, Order]
+    arrivals: Mapping[Run, float]
+
+    def judge(self, recorded: Iterable[Event]) -> Judgement:
+        events = merge(recorded)
+        ends = _Ends(events)
+        events = merge(each for event in events for each in ends.follow(event))
+        unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
+        fenced = [event for event in events if event.resource.startswith(FENCED)]
+        rest = [event for event in events if event.what != "wrote"]
+        found = Judgement(writes=len(fenced), stale=sum(1 for _ in check_writes(unfenced)))
+        found.violations += check_writes(fenced)
+        found.violations += check_liveness(rest, self.plan.bound)
+        holds = Holds(rest)
+        for key, of_key in holds.by_key.items():
+            found.violations += check_exclusion(key, of_key)
+            grants = [grant for grant in holds.grants[key] if grant.resource != AGAIN]
+            found.grants += len(grants)
+            found.violations += check_slots(key, grants)
+            found.violations += _tokens_of_slots(key, grants)
+            by_broker = [grant for grant in grants if lease_name(grant.lease).by_broker]
+            found.violations += check_tokens(key, by_broker)
+            turns = list(self._turns_of_holders(by_broker))
+            plain = list(self._turns_of_programs(by_broker, rest))
+            found.ordered += len(turns)
+            found.plain_ordered += len(plain)
+            found.violations += self._out_of_turn(key, by_broker, turns + plain)
+        return found
+
+    def _turns_of_holders(self, grants: Iterable[Event]) -> Iterator[Turn]:
+        """The first of each workflow's run."""
+        for grant in grants:
+            name = lease_name(grant.lease)
+            order = self.orders.get(name.workflow)
+            arrived = self.arrivals.get((name.workflow, name.run))
+            clear = order is not None and order.shape not in ("twins", "carries")
+            if clear and name.turn == 1 and arrived is not None:
+                yield Turn(arrived, grant)
+
+    def _turns_of_programs(
+        self, grants: Iterable[Event], events: Iterable[Event]
+    ) -> Iterator[Turn]:
+        """Plain programs send heartbeats: each keeps its place for a while after it asked."""
+        arrived: dict[tuple[int, str, float], float] = {}
+        for event in events:
+            if event.resource == IN_LINE:
+                arrived.setdefault((event.process, event.key, event.invoked), event.at)
+        silent = (1 - DRIFT) * claim_timeout(self.plan.lease)
+        for grant in grants:
+            at = arrived.get((grant.process, grant.key, grant.invoked))
+            if at is not None:
+                yield Turn(at, grant, grant.invoked + silent)
+
+    def _out_of_turn(
+        self, key: str, grants: Sequence[Event], turns: Iterable[Turn]
+    ) -> Iterator[Violation]:
+        """Who was served before somebody of no lesser priority whose place was there already."""
+        for arrived, first, until in turns:
+            for later in grants:
+                if (
+                    later.token < first.token
+                    and later.invoked > arrived + MOMENT
+                    and later.at <= until
+                    and self._priority(later) <= self._priority(first)
+                ):
+                    message = (
+                        f"token {later.token} was asked for at {later.invoked:.6f}, and came before "
+                        f"{first.token}, which waited since {arrived:.6f}"
+                    )
+                    yield Violation("token", key, f"out of turn: {message}", (first, later))
+
+    def _priority(self, grant: Event) -> int:
+        """Plain programs have none."""
+        order = self.orders.get(lease_name(grant.lease).workflow)
+        return order.priority if order is not None else 0
+
+
+def _tokens_of_slots(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
+    """In slot mode tokens rise by slot."""
+    by_slot: defaultdict[int, list[Event]] = defaultdict(list)
+    for grant in grants:
+        for slot in grant.slots:
+            by_slot[slot].append(grant)
+    for slot, of_slot in sorted(by_slot.items()):
+        yield from check_tokens(f"{key}/{slot}", of_slot)
 
 
 @dataclass
 class Verdict:
-    """Everything that was tried and found. `str` tells it."""
+    """Everything that was tried and found. `str` describes it."""
 
     plan: Plan
     seconds: float = 0.0
@@ -29,16 +223,17 @@ class Verdict:
     left: list[str] = field(default_factory=list[str])
     """What was open at the end."""
     wrong: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What workers complained of that they never should: by line, how often."""
+    """What workers should never log: by line, how often."""
     bad_ends: list[int] = field(default_factory=list[int])
+    """Exit codes of workers that nobody had killed."""
     plain: Counter[str] = field(default_factory=Counter[str])
-    """What befell plain programs."""
+    """How the turns of plain programs ended."""
     bad_programs: list[int] = field(default_factory=list[int])
-    """How plain programs ended that nobody had killed."""
+    """Exit codes of plain programs that nobody had killed."""
     slow: int = 0
-    """So many halves of a lease the machine was too slow for anybody to be served in time."""
-    handovers: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often a broker continued as new, by its ID."""
+    """Halves of a lease in which the machine was too slow to serve anybody in time."""
+    handovers: int = 0
+    """How often brokers continued as new."""
 
     @property
     def clean(self) -> bool:
@@ -46,17 +241,14 @@ class Verdict:
         return not list(self.broken()) and not list(self._untried())
 
     def broken(self) -> Iterator[str]:
-        for violation in self.judgement.violations:
-            yield str(violation)
+        yield from map(str, self.judgement.violations)
         for each in self.stuck:
             yield f"not served, though nobody was disturbed any more: {each}"
         for each in self.left:
             yield f"left behind: {each}"
-        ended, by_operators = (
-            self.ends.turns[ENDED_BY_OTHERS]
-            + sum(self.plain[f"lost ({why})"] for why in BY_OTHERS),
-            sum(self.faults[kind] for kind in OF_PERMITS),
-        )
+        ended = self.ends.turns[ENDED_BY_OTHERS]
+        ended += sum(self.plain[f"lost ({why})"] for why in BY_OTHERS)
+        by_operators = sum(self.faults[kind] for kind in OF_PERMITS)
         if ended > by_operators:
             yield f"{ended} permits were ended by others than their holders, {by_operators} by operators"
         if self.bad_programs:
@@ -67,9 +259,9 @@ class Verdict:
             yield f"workers complained {times} times: {line}"
 
     def _untried(self) -> Iterator[str]:
+        struck = self.faults.total()
         if self.cycles < self.plan.cycles:
             yield f"only {self.cycles:,} of {self.plan.cycles:,} cycles were done"
-        struck = self.faults.total()
         if struck < self.plan.faults:
             yield f"only {struck} of {self.plan.faults} faults struck"
         if self.plan.mode != "slot" and self.cycles >= 100 and not self.judgement.ordered:
@@ -78,42 +270,31 @@ class Verdict:
             yield "no stale write reached an unfenced file: the faults did not bite"
 
     def __str__(self) -> str:
-        return "\n".join(self._told())
+        return "\n".join(self._lines())
 
-    def _told(self) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         broken, untried = list(self.broken()), list(self._untried())
-        mode = f"{self.plan.mode} mode" + (f", bug {self.plan.bug}" if self.plan.bug else "")
-        head = (
-            f"VIOLATED {len(broken)} times"
-            if broken
-            else "INCONCLUSIVE"
-            if untried
-            else "NO VIOLATION"
-        )
-        yield f"{head}: {mode}, seed {self.plan.seed}, {self.seconds:.0f} s"
-        yield f"{self.cycles:,} cycles, {self.judgement.grants:,} grants: {_listed(self.ends.turns)}"
+        judged, plan = self.judgement, self.plan
+        head = "INCONCLUSIVE" if untried else "NO VIOLATION"
+        if broken:
+            head = f"VIOLATED {len(broken)} times"
+        bug = f", bug {plan.bug}" if plan.bug else ""
+        yield f"{head}: {plan.mode} mode{bug}, seed {plan.seed}, {self.seconds:.0f} s"
+        yield f"{self.cycles:,} cycles, {judged.grants:,} grants: {_listed(self.ends.turns)}"
         yield f"holders: {_listed(self.ends.statuses)}"
         yield f"{self.faults.total()} faults: {_listed(self.faults)}"
-        yield (
-            f"{self.judgement.writes:,} fenced writes; "
-            f"{self.judgement.stale} stale ones took the files without a fence"
-        )
-        if self.plan.mode != "slot":
+        yield f"{judged.writes:,} fenced writes; {judged.stale} stale ones without a fence"
+        if plan.mode == "fair":
             yield (
-                f"{self.judgement.ordered:,} grants in the order of arrival; longest history of a holder "
-                f"{self.ends.longest} events; brokers continued as new {sum(self.handovers.values())} times"
+                f"{judged.ordered:,} grants in the order of arrival; longest history of a holder "
+                f"{self.ends.longest} events; brokers continued as new {self.handovers} times"
             )
-        if self.plan.programs:
-            yield (
-                f"plain programs: {_listed(self.plain)}; {self.judgement.plain_ordered:,} of their grants "
-                "in the order of arrival"
-            )
+            yield f"plain programs: {_listed(self.plain)}; {judged.plain_ordered:,} grants in order"
         if self.slow:
             yield f"slow {self.slow} times: nobody can be served in time where three steps take half a lease"
         if self.bad_ends:
             yield f"workers that ended by themselves: {self.bad_ends}"
-        yield from (f"  ! {each}" for each in untried)
-        yield from (f"  ! {each}" for each in broken[:SHOWN])
+        yield from (f"  ! {each}" for each in [*untried, *broken[:SHOWN]])
         if len(broken) > SHOWN:
             yield f"  ! and {len(broken) - SHOWN} more"
 

@@ -8,22 +8,25 @@ import faulthandler
 import json
 import logging
 import os
+import random
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from dibs.testing.leash import hold_to
+from dibs.testing.torture.resources import ProtectedFiles
 from tests.temporal.torture.bugs import plant
-from tests.temporal.torture.diary import Diary
+from tests.temporal.torture.holders import USE, Use
 from tests.temporal.torture.plan import IDLE
-from tests.temporal.torture.using import Users
+from tests.temporal.torture.records import Claim, Diary, boot_time
 
 CACHED = (0, 4, 100)
 """So many workflows each of three workers remembers: the fewer, the more are replayed."""
@@ -46,6 +49,38 @@ class Orders:
     permits: str
     """The task queue of permits and brokers."""
     bug: str = ""
+
+
+@dataclass
+class Users:
+    """The activities of one process."""
+
+    folder: Path
+    diary: Diary
+    files: ProtectedFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.files = ProtectedFiles(self.folder, self.diary)
+
+    @activity.defn(name=USE)
+    async def use(self, use: Use) -> bool:
+        """Work for a while and write, in time or not: the fenced file must notice."""
+        slots = tuple(use.slots)
+        claim = Claim(use.lease, use.key.encode(), use.token, slots, boot_time(use.until))
+        if use.first:
+            units = max(1, len(slots))
+            invoked = boot_time(use.invoked)
+            self.diary.granted(claim, invoked, units=units, capacity=use.capacity)
+        else:
+            self.diary.renewed(claim)
+        end = self.diary.now() + use.seconds
+        while (left := end - self.diary.now()) > 0:
+            self.files.write(claim)
+            await asyncio.sleep(min(left, random.uniform(0.01, 0.4)))
+        in_time = claim.remaining > 0
+        self.files.write(claim)
+        self.diary.releasing(claim)  # or nobody relies on it until the next work under it
+        return in_time
 
 
 def main() -> None:

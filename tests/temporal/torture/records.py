@@ -1,31 +1,42 @@
-"""What the driver writes down besides what workers see: who died, and whose hold an operator ended.
+"""What is recorded: leases as activities see them, who was killed, and whose hold an operator ended.
 
-They are events of the history like others, told apart by what stands in `resource`. Plain programs write
-another of the kind.
+Events of the driver are told apart by `resource`. Plain programs record another of the kind.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from dibs.clock import BootClock
 from dibs.testing.history import HistoryEvent as Event
+from dibs.testing.recorder import RecordedLease, Recorder
 
 KILLED = "killed"
-"""That process is dead: what it did, it does no more."""
+"""That process is dead."""
 CLEARED = "cleared"
-"""An operator freed these slots of a key: whoever had them under a token up to this one has them no more."""
+"""An operator freed these slots of a key: a holder whose token is at most this one has them no more."""
 AGAIN = "again"
-"""Of a grant: it is one that was told before, and is relied on again after a while."""
+"""Of a grant: its lease was recorded before, and is relied on again after a while."""
 STRUCK = "struck"
-"""That holder (a workflow ID, in `lease`) was terminated, cancelled, reset, or ran out of time."""
+"""That holder (a workflow ID, in `lease`) was terminated, cancelled, or reset."""
 LOST = "lost"
-"""A plain program was told that its lease is lost, and why: that stands in `lease`."""
+"""A plain program has lost its lease, for the reason in `lease`."""
+
+KILLED_HOLDING, KILLED_WAITING = "killed while holding", "killed while waiting"
+
+_CLOCK = BootClock()
+
+
+def boot_time(wall: float) -> float:
+    """A time since 1970 on the machine's boot clock, by the wall's of this moment."""
+    return _CLOCK.now() + wall - _CLOCK.stamp() / 1e6
 
 
 class LeaseName(NamedTuple):
-    """What tells the leases of a history apart; those of plain programs have only the first part."""
+    """What tells leases apart in a history; those of plain programs have only the first part."""
 
     workflow: str
     run: str = ""
@@ -43,12 +54,35 @@ class LeaseName(NamedTuple):
 
 
 def lease_name(text: str) -> LeaseName:
-    """The way back."""
     workflow, *rest = text.split("|")
     if not rest:
         return LeaseName(workflow)
     run, turn, permit_run, token = rest
     return LeaseName(workflow, run, int(turn), permit_run, int(token))
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Claim:
+    """A permit, as an activity knows it: what a recorder and a fenced file want of a lease."""
+
+    name: str
+    key: bytes
+    token: int
+    slots: tuple[int, ...]
+    until: float
+    """On the boot clock."""
+
+    @property
+    def remaining(self) -> float:
+        return max(0.0, self.until - _CLOCK.now())
+
+
+class Diary(Recorder):
+    """A recorder that names leases as their holders do: several processes see the same lease."""
+
+    def name_of(self, lease: RecordedLease) -> str:
+        assert isinstance(lease, Claim)
+        return lease.name
 
 
 def killed(at: float, process: int) -> Event:
@@ -68,61 +102,47 @@ def lost(at: float, key: bytes, reason: str, process: int) -> Event:
     return Event(at, "asked", key.decode(), lease=reason, process=process, resource=LOST)
 
 
-def slot_key(key: str, slot: int) -> str:
-    """A key of its own for one slot, where tokens are the slot's."""
-    return f"{key}/{slot}"
-
-
-KILLED_HOLDING, KILLED_WAITING = "killed while holding", "killed while waiting"
-
-
-def befell(events: Iterable[Event]) -> Counter[str]:
-    """How their turns ended. `events` are in the order of time."""
-    told = Counter[str]()
+def turns_of_programs(events: Iterable[Event]) -> Counter[str]:
+    """How the turns of plain programs ended. `events` are in the order of time."""
+    ends = Counter[str]()
     waiting: Counter[tuple[int, str]] = Counter()
     held: dict[str, int] = {}
     for event in events:
         caller = event.process, event.key
         match event.what:
             case "asked" if event.resource == LOST:
-                told[f"lost ({event.lease})"] += 1
+                ends[f"lost ({event.lease})"] += 1
             case "asked" if not event.resource:
                 waiting[caller] += 1
             case "gave_up":
                 waiting[caller] -= 1
-                told["gave up"] += 1
+                ends["gave up"] += 1
             case "granted" if waiting[caller]:
                 waiting[caller] -= 1
                 held[event.lease] = event.process
             case "releasing" if event.lease in held:
-                told["released"] += 1
+                ends["released"] += 1
                 del held[event.lease]
             case "disturbed" if event.resource == KILLED:
-                told[KILLED_HOLDING] += _forget(event.process, held)
-                told[KILLED_WAITING] += sum(
+                for lease in [each for each, holder in held.items() if holder == event.process]:
+                    ends[KILLED_HOLDING] += 1
+                    del held[lease]
+                ends[KILLED_WAITING] += sum(
                     many for (process, _), many in waiting.items() if process == event.process
                 )
             case _:
                 pass
-    return +told
-
-
-def _forget(process: int, held: dict[str, int]) -> int:
-    """How many it held."""
-    of_it = [lease for lease, holder in held.items() if holder == process]
-    for lease in of_it:
-        del held[lease]
-    return len(of_it)
+    return +ends
 
 
 class Watch:
-    """Who holds at this moment, and how many cycles are done."""
+    """Follows the histories: who holds at this moment, and how many cycles are done."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: Counter[Path] = Counter()
-        self._open: set[str] = set()
-        self._used: set[str] = set()
+        self._open: set[LeaseName] = set()
+        self._used: set[LeaseName] = set()
 
     @property
     def cycles(self) -> int:
@@ -132,17 +152,16 @@ class Watch:
     @property
     def holders(self) -> list[str]:
         """Workflow IDs of those whose work has begun and not ended. The dead stay until `forget`."""
-        return sorted({lease_name(lease).workflow for lease in self._open})
+        return sorted({lease.workflow for lease in self._open})
 
     @property
     def programs(self) -> set[int]:
         """Process ids of plain programs that hold something, and of those that died with it."""
-        names = [lease_name(lease) for lease in self._open]
-        return {int(name.workflow.partition("-")[0]) for name in names if not name.run}
+        return {int(name.workflow.partition("-")[0]) for name in self._open if not name.run}
 
     def forget(self, workflow: str) -> None:
         """It has ended, however."""
-        self._open = {each for each in self._open if lease_name(each).workflow != workflow}
+        self._open = {each for each in self._open if each.workflow != workflow}
 
     def look(self) -> None:
         """Read on."""
@@ -158,7 +177,9 @@ class Watch:
     def _take(self, event: dict[str, str]) -> None:
         match event["what"]:
             case "granted" | "renewed":
-                self._open.add(event["lease"])
+                self._open.add(lease_name(event["lease"]))
             case "releasing":
-                self._open.discard(event["lease"])
-                self._used.add(event["lease"])
+                self._open.discard(lease_name(event["lease"]))
+                self._used.add(lease_name(event["lease"]))
+            case _:
+                pass

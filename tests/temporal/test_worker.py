@@ -1,0 +1,340 @@
+"""The plugin and the worker, in this process: what they set up, serve, and refuse in workflow code."""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import activity
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError
+from temporalio.worker import (
+    Replayer,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkerDeploymentConfig,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from dibs import Lock
+from dibs.errors import DibsError
+from dibs.model import Granted
+from dibs.sides import refuse_in_workflow
+from dibs.temporal import (
+    DibsBroker,
+    DibsPlugin,
+    LockInterceptor,
+    PermitSlotWorkflow,
+    TemporalWorker,
+)
+from dibs.temporal.plugin import _shared, served_beside
+from dibs.temporal.worker.served import WORKFLOWS
+from dibs.testing import FaultProxy
+from tests.servers.ports import HOST
+from tests.servers.temporal import TemporalServer
+from tests.temporal.brokers import Brokered
+from tests.temporal.sandbox_flows import Holds, OwnPermit, Raises, UsesALock, UsesPlainLocks
+from tests.temporal.workers import PATIENCE, connected, failure_of, poll, unique, until, worker
+
+pytestmark = pytest.mark.once
+
+
+async def with_plugin(server: TemporalServer, plugin: DibsPlugin | None = None) -> Client:
+    return await Client.connect(server.address, plugins=[plugin or DibsPlugin()])
+
+
+def types_of(worker: Worker) -> list[type]:
+    return list(worker.config(active_config=True)["workflows"])
+
+
+def ours_in(worker: Worker) -> list[Any]:
+    """All interceptors of ours that it has, its client's included."""
+    config = worker.config(active_config=True)
+    inherited = config["client"].config(active_config=True)["interceptors"]
+    both: list[Any] = [*config["interceptors"], *inherited]
+    return [each for each in both if isinstance(each, LockInterceptor)]
+
+
+async def run(client: Client, flow: type, queue: str, *args: Any) -> Any:
+    handle = await client.start_workflow(
+        flow.__name__,
+        args=args,
+        id=unique("flow"),
+        task_queue=queue,
+        execution_timeout=timedelta(seconds=PATIENCE),
+    )
+    return await handle.result()
+
+
+async def failed(client: Client, flow: type, queue: str) -> Any:
+    return await failure_of(
+        await client.start_workflow(
+            flow.__name__,
+            id=unique("flow"),
+            task_queue=queue,
+            execution_timeout=timedelta(seconds=PATIENCE),
+        )
+    )
+
+
+# -- what the plugin sets up -----------------------------------------------------------------------
+
+
+async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
+    """It gets our interceptor, errors and sandbox, and serves its permits, but no brokers."""
+    plugin = DibsPlugin(application="shop", backend="memory://shop")
+    client = await with_plugin(temporal_server, plugin)
+    worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
+    assert types_of(worker) == [Holds, PermitSlotWorkflow]
+    [interceptor] = ours_in(worker)
+    assert interceptor.application == "shop"
+    config = worker.config(active_config=True)
+    assert DibsError in config["workflow_failure_exception_types"]
+    runner = config["workflow_runner"]
+    assert isinstance(runner, SandboxedWorkflowRunner)
+    assert "dibs" in runner.restrictions.passthrough_modules
+
+
+@pytest.mark.parametrize(
+    ("theirs", "all_of_them"),
+    [
+        ([], [*WORKFLOWS]),
+        ([Holds], [Holds, *WORKFLOWS]),
+        ([PermitSlotWorkflow], [*WORKFLOWS]),
+        ([OwnPermit], [OwnPermit, DibsBroker]),
+    ],
+)
+async def test_a_worker_of_the_permit_queue(
+    temporal_server: TemporalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: list[type],
+    all_of_them: list[type],
+) -> None:
+    """It serves permits, too; a workflow of the user's own by one of our names stays."""
+    queue = unique("queue")
+    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
+    client = await with_plugin(temporal_server)
+    assert types_of(Worker(client, task_queue=queue, workflows=theirs)) == all_of_them
+
+
+async def test_twice_is_once(temporal_server: TemporalServer) -> None:
+    """At the client, and at the worker; Temporal itself warns of it."""
+    queue = unique("queue")
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=queue))
+    with pytest.warns(UserWarning, match="The same plugin type"):
+        worker = Worker(client, task_queue=queue, plugins=[DibsPlugin(task_queue=queue)])
+    assert types_of(worker) == [*WORKFLOWS]
+    assert len(ours_in(worker)) == 1
+    types = worker.config(active_config=True)["workflow_failure_exception_types"]
+    assert list(types).count(DibsError) == 1
+    async with worker:
+        await until(lambda: worker.is_running)
+
+
+async def test_what_the_client_the_replayer_and_the_worker_have_stays(
+    temporal_server: TemporalServer,
+) -> None:
+    """A worker without workflows gets none: it would take tasks that it can't do from another worker."""
+    own = LockInterceptor(application="shop")
+    client = await Client.connect(
+        temporal_server.address, plugins=[DibsPlugin()], interceptors=[own]
+    )
+
+    @activity.defn
+    async def work() -> None: ...
+
+    worker = Worker(client, task_queue=unique("queue"), activities=[work])
+    assert ours_in(worker) == [own]
+    assert not types_of(worker)
+    config = Replayer(workflows=[Holds], plugins=[DibsPlugin()]).config(active_config=True)
+    assert list(config["workflows"]) == [Holds, *WORKFLOWS]
+
+
+# -- `serve=True`: permits are served beside the application's worker, in its process --------------
+
+
+@pytest.mark.parametrize("beside", ["nobody", "an application", "a worker of permits"])
+async def test_one_line_serves_everything(temporal_server: TemporalServer, beside: str) -> None:
+    """Temporal has one worker a queue and client; it ends with the last that needs it."""
+    permits, queue = unique("permits"), unique("queue")
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
+    async with AsyncExitStack() as stack:
+        if beside == "a worker of permits":
+            await stack.enter_async_context(TemporalWorker(client, task_queue=permits))
+        async with Worker(client, task_queue=queue, workflows=[Holds]):
+            if beside == "an application":
+                async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
+                    pass
+            slot, module = await run(client, Holds, queue, unique("resource"), permits)
+    assert slot == "0"
+    assert module == id(sys.modules["dibs.temporal.semaphore"]), "it was imported anew"
+    assert not _shared[client]
+
+
+@pytest.mark.parametrize("staying", [True, False])
+async def test_a_user_that_is_cancelled_while_it_starts_stops_it_for_no_other(
+    temporal_server: TemporalServer, *, staying: bool
+) -> None:
+    client = await connected(temporal_server)
+    queue = unique("permits")
+    one, two = served_beside(client, queue), served_beside(client, queue)
+    first, second = asyncio.create_task(one.__aenter__()), asyncio.create_task(two.__aenter__())
+    await asyncio.sleep(0)
+    first.cancel()
+    if not staying:
+        second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    if staying:
+        await second
+        worker = _shared[client][queue].worker
+        assert worker is not None
+        assert worker.is_ready
+        await two.__aexit__(None, None, None)
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            await second
+    assert not _shared[client]
+    async with served_beside(client, queue):  # there may be another
+        assert _shared[client][queue].worker is not None
+
+
+async def test_an_error_of_ours_fails_the_workflow_and_nobody_warns_of_permits_that_are_not_served(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Activities may keep their locks in Redis; workflows that want a broker get an error."""
+    plugin = DibsPlugin(task_queue=unique("permits"), backend="memory://")
+    client, queue = await with_plugin(temporal_server, plugin), unique("queue")
+    async with Worker(client, task_queue=queue, workflows=[Raises]):
+        failure = await failed(client, Raises, queue)
+    assert failure.type == "InvalidName"
+    assert not [each for each in caplog.records if each.name.startswith("dibs")]
+
+
+# -- plain locks in workflow code ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"plugins": [DibsPlugin()]}, {"workflow_runner": UnsandboxedWorkflowRunner()}],
+    ids=["sandboxed", "with the plugin", "unsandboxed"],
+)
+async def test_plain_locks_are_refused_in_workflow_code(
+    temporal_server: TemporalServer, options: dict[str, Any]
+) -> None:
+    client = await connected(temporal_server)
+    async with worker(client, UsesPlainLocks, UsesALock, **options) as queue:
+        assert await run(client, UsesPlainLocks, queue) == []
+        failure = await failed(client, UsesALock, queue)
+    assert (failure.type, failure.non_retryable) == ("NotInWorkflow", True)
+    refuse_in_workflow(Lock("x"))  # not here
+
+
+# -- the worker of permits -------------------------------------------------------------------------
+
+
+async def test_its_drain_has_one_name(temporal_server: TemporalServer) -> None:
+    client = await connected(temporal_server)
+    with pytest.raises(TypeError, match="say drain="):
+        TemporalWorker(client, graceful_shutdown_timeout=timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("options", "sandboxed"),
+    [
+        ({}, False),
+        ({"workflows": [Holds]}, True),
+        ({"workflows": [Holds], "workflow_runner": UnsandboxedWorkflowRunner()}, False),
+    ],
+)
+async def test_workflows_of_the_users_own_are_sandboxed(
+    temporal_server: TemporalServer, options: dict[str, Any], *, sandboxed: bool
+) -> None:
+    """Ours needn't be, and theirs have Temporal's own default unless they say otherwise."""
+    client = await connected(temporal_server)
+    worker = TemporalWorker(client, task_queue=unique("queue"), **options)
+    runner = worker._worker.config(active_config=True)["workflow_runner"]
+    assert isinstance(runner, SandboxedWorkflowRunner) is sandboxed
+    if isinstance(runner, SandboxedWorkflowRunner):
+        assert "dibs" in runner.restrictions.passthrough_modules
+
+
+async def test_readiness_follows_its_life_and_cancelled_it_drains(
+    temporal_server: TemporalServer,
+) -> None:
+    client = await connected(temporal_server)
+    worker, ready = TemporalWorker(client, task_queue=unique("queue")), asyncio.Event()
+    assert worker.not_ready == "it has not started"
+    running = asyncio.create_task(worker.run(ready.set))
+    await asyncio.wait_for(ready.wait(), PATIENCE)
+    assert worker.is_ready
+    assert worker.not_ready is None
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not worker.is_ready
+    assert worker.not_ready == "it has stopped"
+
+
+async def test_it_sits_out_an_outage_of_the_server(
+    temporal_server: TemporalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not ready while the server is away; it polls again by itself. It logs both."""
+    monkeypatch.setattr("dibs.temporal.worker.worker._LOOKS_EVERY", 0.2)
+    with FaultProxy(HOST, temporal_server.port) as proxy:
+        client = await Client.connect(f"{HOST}:{proxy.port}")
+        async with TemporalWorker(client, task_queue=unique("permits")) as worker:
+            proxy.refuse()
+            proxy.cut()
+            await until(lambda: not worker.is_ready and "is not ready: " in caplog.text)
+            proxy.heal()
+            await until(lambda: worker.is_ready and "is ready again" in caplog.text)
+
+
+async def test_a_broker_goes_over_to_the_next_version(temporal_server: TemporalServer) -> None:
+    client, name = await connected(temporal_server), unique("deployment")
+    here = Brokered(client, unique("queue"))
+
+    def served_by(number: str) -> TemporalWorker:
+        deployment = WorkerDeploymentConfig(
+            version=WorkerDeploymentVersion(name, number),
+            use_worker_versioning=True,
+            default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+        )
+        return TemporalWorker(client, task_queue=here.queue, deployment_config=deployment)
+
+    async def make_current(number: str) -> None:
+        request = SetWorkerDeploymentCurrentVersionRequest(
+            namespace="default", deployment_name=name, build_id=number, identity="a test"
+        )
+
+        async def made() -> bool:
+            try:
+                await client.workflow_service.set_worker_deployment_current_version(
+                    request, timeout=timedelta(seconds=5)
+                )
+            except RPCError:
+                return False  # the server does not know of it yet
+            return True
+
+        await poll(made)
+
+    async with served_by("1"):
+        await make_current("1")
+        first = await here.ask(here.acquire("a", ttl=600.0))
+        async with served_by("2"):
+            await make_current("2")
+    async with served_by("2"), asyncio.timeout(60):
+        again = await here.ask(here.acquire("a", ttl=600.0))
+    assert isinstance(first, Granted)
+    assert isinstance(again, Granted)
+    assert again.token == first.token
+    described = (await here.handle.describe()).raw_description
+    versions = described.workflow_execution_info.versioning_info
+    assert versions.version.endswith(".2")
