@@ -149,6 +149,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "Lock": ("a",),
     "Lock.from_config": ("a", LockConfig()),
     "Lock.wraps": ("a",),
+    "Semaphore.wraps": ("a", 2),
     "RWLock": ("a",),
     "RWLock.from_config": ("a", LockConfig()),
     "Semaphore": ("a", 2),
@@ -195,9 +196,7 @@ def takes_a_client(function: Any) -> bool:
     options = [
         str(each.annotation) for each in parameters.values() if each.kind is each.VAR_KEYWORD
     ]
-    return "client" in parameters or any(
-        each.endswith("requests.ClientLockOptions]") for each in options
-    )
+    return "client" in parameters or any("requests.ClientLockOptions[" in each for each in options)
 
 
 FOUND = [
