@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from celery import Celery  # type: ignore[import-untyped]
 
-from dibs import AcquireTimeout, current_lease
+from dibs import AcquireTimeout
 from dibs.contrib.celery import locked
-from dibs.sync import Lock
+from dibs.sync import Lock, current_lease
 
 app = Celery("celery_app", broker=os.environ.get("BROKER", "memory://"))
 

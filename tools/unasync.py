@@ -48,7 +48,7 @@ NAMES = {
     "refuse_in_workflow": "refuse_in_loop",
     "until_sigterm": "step_until_sigterm",
 }
-AWAITED = {"Acquisition", "Awaited"}
+AWAITED = {"Acquisition", "Awaitable", "Awaited"}
 """Classes of what is awaited on the other side."""
 
 STEPPED = {"until_sigterm"}
@@ -94,7 +94,6 @@ SENTENCES = {
     "If the term ends earlier, the body is cancelled and `LeaseLost` raised.": "If the term ends earlier, "
     "`term.ensure()` and the end of the block raise `LeaseLost`; a thread is not interrupted.",
     "; they can be coroutine functions": "",
-    "Lease | sync.Lease": "Lease",
     "`async with": "`with",
     "= await ": "= ",
     "`await ": "`",
@@ -194,12 +193,6 @@ class Unasync(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         self.generic_visit(node)
         return node if node.body else None
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """`Lease | sync.Lease` is a `Lease` here."""
-        is_other_side = ast.unparse(node.right).startswith("sync.")
-        self.generic_visit(node)
-        return node.left if is_other_side else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)

@@ -1,7 +1,7 @@
 """Every public class, written once, for asyncio. `tools/unasync.py` makes `dibs.sync` of it, for threads."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack, overload
 
 from dibs.client import (
     ConnectOptions,
@@ -26,6 +26,7 @@ from dibs.locks.requests import (
     ElectionOptions,
     LockOptions,
     NoOptions,
+    SkippingDecorator,
     TaskOptions,
     refuse_options,
     shown_as,
@@ -47,9 +48,6 @@ from dibs.sides import (
     refuse_in_workflow,
     until_sigterm,
 )
-
-if TYPE_CHECKING:
-    from dibs import sync
 
 MAY_AWAIT = True
 """Callbacks may be coroutine functions."""
@@ -287,15 +285,47 @@ class Lock(Acquirable[Lease]):
 
     _lease_type = Lease
 
+    @overload
     @staticmethod
     def wraps[F: Callable[..., Any]](
+        template: str,
+        *,
+        on_busy: Literal["raise"] = "raise",
+        default: object = None,
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> Callable[[F], F]: ...
+
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        *,
+        on_busy: Literal["skip"],
+        default: D,
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[D]: ...
+
+    @overload
+    @staticmethod
+    def wraps(
+        template: str,
+        *,
+        on_busy: Literal["skip"],
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[None]: ...
+
+    @staticmethod
+    def wraps(
         template: str,
         *,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
-        **options: Unpack[LockOptions],
-    ) -> Callable[[F], F]:
+        **options: Unpack[LockOptions[Lease]],
+    ) -> Callable[[Callable[..., Any]], Any]:
         """Hold the lock that `template` names while the decorated function runs.
 
         `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its event loop; a plain
@@ -304,7 +334,7 @@ class Lock(Acquirable[Lease]):
         The other options are the constructor's. At decoration a field without a parameter raises
         `ValueError`, and a generator function `TypeError`.
         """
-        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
+        wrapping: Callable[[Callable[..., Any]], Any] = imported("dibs.decorator").wraps(
             "Lock", template, on_busy, default, client, options
         )
         return wrapping
@@ -321,6 +351,57 @@ class Semaphore(SemaphoreBase[Lease], Acquirable[Lease]):
     """
 
     _lease_type = Lease
+
+    @overload
+    @staticmethod
+    def wraps[F: Callable[..., Any]](
+        template: str,
+        capacity: int,
+        *,
+        on_busy: Literal["raise"] = "raise",
+        default: object = None,
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> Callable[[F], F]: ...
+
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        capacity: int,
+        *,
+        on_busy: Literal["skip"],
+        default: D,
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[D]: ...
+
+    @overload
+    @staticmethod
+    def wraps(
+        template: str,
+        capacity: int,
+        *,
+        on_busy: Literal["skip"],
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[None]: ...
+
+    @staticmethod
+    def wraps(
+        template: str,
+        capacity: int,
+        *,
+        on_busy: Literal["raise", "skip"] = "raise",
+        default: object = None,
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> Callable[[Callable[..., Any]], Any]:
+        """Like `Lock.wraps`, with a unit of the semaphore; a wrong `capacity` raises at decoration."""
+        wrapping: Callable[[Callable[..., Any]], Any] = imported("dibs.decorator").wraps(
+            "Semaphore", template, on_busy, default, client, options, capacity
+        )
+        return wrapping
 
 
 # -- readers-writer locks -----------------------------------------------------------------------------
@@ -361,7 +442,7 @@ class Writing(WriteSideBase[RWLease], Acquirable[RWLease]):
     _lease_type = RWLease
 
 
-class RWLock(RWLockBase[Reading, Writing]):
+class RWLock(RWLockBase[Reading, Writing, RWLease]):
     """Many readers or one writer, across tasks, processes and machines.
 
     `async with lock.read() as lease` and `async with lock.write() as lease`; the sides are acquired as a
@@ -406,8 +487,46 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
 
     _lease_type = TaskLease
 
+    @overload
     @staticmethod
     def wraps[F: Callable[..., Any]](
+        template: str,
+        *,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        on_busy: Literal["raise"] = "raise",
+        default: object = None,
+        client: "Client | str | None" = None,
+        **options: Unpack[TaskOptions[TaskLease]],
+    ) -> Callable[[F], F]: ...
+
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        *,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        on_busy: Literal["skip"],
+        default: D,
+        client: "Client | str | None" = None,
+        **options: Unpack[TaskOptions[TaskLease]],
+    ) -> SkippingDecorator[D]: ...
+
+    @overload
+    @staticmethod
+    def wraps(
+        template: str,
+        *,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        on_busy: Literal["skip"],
+        client: "Client | str | None" = None,
+        **options: Unpack[TaskOptions[TaskLease]],
+    ) -> SkippingDecorator[None]: ...
+
+    @staticmethod
+    def wraps(
         template: str,
         *,
         min_hold: Duration | Unset = UNSET,
@@ -415,11 +534,11 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
-        **options: Unpack[TaskOptions],
-    ) -> Callable[[F], F]:
+        **options: Unpack[TaskOptions[TaskLease]],
+    ) -> Callable[[Callable[..., Any]], Any]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
-        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
+        wrapping: Callable[[Callable[..., Any]], Any] = imported("dibs.decorator").wraps(
             "TaskLock", template, on_busy, default, client, hold
         )
         return wrapping
@@ -514,7 +633,9 @@ class LeaderElection(ElectionBase[Term], Resource[Term]):
         """Return the leader, for observers; None if there is none."""
         return await self._who()
 
-    async def run(self, func: Callable[[Term], Any] | None = None, *, ready: object = None) -> Any:
+    async def run[R](
+        self, func: Callable[[Term], Awaitable[R]] | None = None, *, ready: object = None
+    ) -> R | None:
         """Stand, and call `func` with the term when elected; again after each loss.
 
         When the term ends, a coroutine function is cancelled; a thread is not interrupted, and
@@ -627,7 +748,7 @@ class Client:
     """A client of a store. It connects on first use."""
 
     def __init__(self, session: StoreSession, *, store: OpenStore | None = None) -> None:
-        self.session = session
+        self.session: StoreSession = session
         self._settings = session.settings
         self._store = store or OpenStore(session)
 
@@ -651,17 +772,17 @@ class Client:
         """The promises of the store."""
         return self.session.capabilities
 
-    def lock(self, name: str | bytes, **options: Unpack[LockOptions]) -> Lock:
+    def lock(self, name: str | bytes, **options: Unpack[LockOptions[Lease]]) -> Lock:
         """A `Lock` in this store."""
         return Lock(name, client=self, **options)
 
     def semaphore(
-        self, name: str | bytes, capacity: int, **options: Unpack[LockOptions]
+        self, name: str | bytes, capacity: int, **options: Unpack[LockOptions[Lease]]
     ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
 
-    def rwlock(self, name: str | bytes, **options: Unpack[LockOptions]) -> RWLock:
+    def rwlock(self, name: str | bytes, **options: Unpack[LockOptions[RWLease]]) -> RWLock:
         """An `RWLock` in this store."""
         return RWLock(name, client=self, **options)
 
@@ -670,13 +791,13 @@ class Client:
         name: str | bytes,
         min_hold: Duration | Unset = UNSET,
         max_hold: Duration | Unset = UNSET,
-        **options: Unpack[TaskOptions],
+        **options: Unpack[TaskOptions[TaskLease]],
     ) -> TaskLock:
         """A `TaskLock` in this store."""
         return TaskLock(name, min_hold, max_hold, client=self, **options)
 
     def leader_election(
-        self, name: str | bytes, **options: Unpack[ElectionOptions]
+        self, name: str | bytes, **options: Unpack[ElectionOptions[Term]]
     ) -> LeaderElection:
         """A `LeaderElection` in this store."""
         return LeaderElection(name, client=self, **options)
@@ -770,11 +891,12 @@ def connect(
     return Client(store.session, store=store)
 
 
-def current_lease() -> "Lease | sync.Lease":
+def current_lease() -> Lease:
     """Return the lease that the innermost decorated function around this call holds.
 
-    In a coroutine function it is a lease of `dibs`, in a plain function one of `dibs.sync`. Raises `NotHeld`
-    outside of functions decorated with `wraps`.
+    Raises `NotHeld` outside of functions decorated with `wraps`. In a coroutine function it is a lease of
+    `dibs`. In a plain function it is one of `dibs.sync`: there call `dibs.sync.current_lease`, whose type
+    is right for it.
     """
-    lease: Lease | sync.Lease = imported("dibs.decorator").current_lease()
+    lease: Lease = imported("dibs.decorator").current_lease()
     return lease

@@ -251,7 +251,7 @@ class OpenStore:
     def __init__(
         self, session: StoreSession, *, shared: bool = False, default: bool = False
     ) -> None:
-        self.session = session
+        self.session: StoreSession = session
         self._shared = shared
         self._default = default
         self._begun = False

@@ -19,6 +19,7 @@ from dibs.lazy import imported
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import refuse_options
+from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLockBase
 from dibs.settings import configured
 from dibs.sides import checked_client
@@ -137,41 +138,57 @@ def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
         _current.reset(token)
 
 
-def wraps[F: Callable[..., Any]](
-    primitive: Literal["Lock", "TaskLock"],
+def wraps(
+    primitive: Literal["Lock", "Semaphore", "TaskLock"],
     template: str,
     on_busy: str,
     default: object,
     client: Any,
     options: Mapping[str, Any],
-) -> Callable[[F], F]:
-    """`Lock.wraps` and `TaskLock.wraps` of both sides; see there."""
+    *place: int,
+) -> Callable[[Callable[..., Any]], Any]:
+    """`wraps` of `Lock`, `Semaphore` and `TaskLock`, on both sides; see there.
+
+    `place` is the capacity of a semaphore.
+    """
     _check_template(template)
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
 
-    base = PrimitiveBase if primitive == "Lock" else TaskLockBase
+    base = _BASES[primitive]
+    if place and place != (
+        1,
+    ):  # only an explicit reentrant=True is an error, as in the constructor
+        options = {"reentrant": False, **options}
     config, about = _config_for(base, template, options, one_try=on_busy == "skip")
+    if place:
+        base.from_config("checked", *place, config)  # raises here, rather than at every call
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[..., Any]) -> Any:
         refuse_generator(function)
         name, awaits = NameTemplate(template, function), is_async(function)
         make = getattr(_side(awaits), primitive).from_config
         described = partial(make, config=config, client=_client_for_side(client, awaits), **about)
         skip = AcquireTimeout if on_busy == "skip" else ()
-        wrapped: F = _holding(
-            function, awaits, lambda *call: described(name.name(*call)), skip, default
+        return _holding(
+            function, awaits, lambda *call: described(name.name(*call), *place), skip, default
         )
-        return wrapped
 
     return decorate
+
+
+_BASES: Mapping[str, Any] = {
+    "Lock": PrimitiveBase,
+    "Semaphore": SemaphoreBase,
+    "TaskLock": TaskLockBase,
+}
 
 
 def _config_for(
     base: Any, template: str, options: Mapping[str, Any], *, one_try: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Split a constructor's options: the config, and the other arguments of `from_config`."""
-    others = inspect.signature(base.from_config).parameters.keys() - {"name", "config"}
+    others = inspect.signature(base.from_config).parameters.keys() - {"name", "capacity", "config"}
     loading = ("env_prefix", "env_load")
     given = {key: options[key] for key in options if key not in (*others, *loading)}
     known = base._config_type._readers

@@ -22,10 +22,10 @@ class DibsError(Exception):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.key = key
-        self.holders = holders
-        self.position = position
-        self.retry_after = retry_after
+        self.key: bytes | None = key
+        self.holders: tuple[Holder, ...] = holders
+        self.position: int | None = position
+        self.retry_after: float | None = retry_after
 
 
 class AcquireTimeout(DibsError, TimeoutError):
@@ -41,7 +41,7 @@ class LeaseLost(DibsError):
 
     def __init__(self, message: str = "", *, reason: str = "expired", **about: Any) -> None:
         super().__init__(message, **about)
-        self.reason = reason
+        self.reason: str = reason
 
 
 class NotHeld(DibsError):

@@ -331,6 +331,21 @@ class Finding:
     """Seconds; the store refuses a shorter ttl. 0: not part of this check."""
 
 
+type Promise = Literal[
+    "process",
+    "host",
+    "cluster",
+    "clock",
+    "durable",
+    "fenced",
+    "notifies",
+    "crash",
+    "reboot",
+    "power-loss",
+]
+"""A word of `require=`: something that a store can promise."""
+
+
 @record
 class Capabilities:
     """Promises of a store.

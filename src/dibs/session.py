@@ -32,7 +32,7 @@ class StoreSession:
         connect_timeout: Duration = 10.0,
         call_timeout: Duration = 10.0,
     ) -> None:
-        self.store = store
+        self.store: Store = store
         self.settings: dict[str, Any] = {}
         """Settings of primitives that clients of this store have looked up, by kind."""
         self._clock = clock or SystemClock()
@@ -40,7 +40,7 @@ class StoreSession:
             "connect_timeout": seconds(connect_timeout, "connect_timeout"),
             "call_timeout": seconds(call_timeout, "call_timeout"),
         }
-        self.keeper = StoreKeeper(store, self._clock, **self._timing)
+        self.keeper: StoreKeeper = StoreKeeper(store, self._clock, **self._timing)
         self.after_fork()
         on_fork(self)
 

@@ -48,8 +48,8 @@ class Table:
     """A table of the settings file."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        self.where = where
-        self.values = values
+        self.where: str = where
+        self.values: Mapping[str, Any] = values
 
     def get(self, key: str) -> Any:
         """The value; None if it is not set."""
@@ -98,7 +98,7 @@ class SettingsFile:
     """The settings file, by section. Raises `ValueError` for an unknown section or key."""
 
     def __init__(self, path: str, values: Mapping[str, Any]) -> None:
-        self.top = Table(f"{path}:", values)
+        self.top: Table = Table(f"{path}:", values)
         self.top.refuse_others((*STORE_KEYS, STORES, *KINDS, *READERS))
         self.sections = {
             kind: self.top.tables(kind, f'such as [{kind}.cart] or [{kind}."order:{{id}}"]')

@@ -2,12 +2,12 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 from dibs.client import NamedStore
 from dibs.locks.base import check_promises
-from dibs.locks.election import until_lost
+from dibs.locks.election import TermBase, until_lost
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
 from dibs.runtime.port import Runtime, TransactionConnection, step
 from dibs.session import StoreSession
@@ -43,23 +43,30 @@ def refuse_client_in_workflow() -> None:
     refuse_in_workflow(name="Client")
 
 
-def body_of_task(func: Callable[..., Any] | None) -> Callable[..., Any]:
+def body_of_task[TermT: TermBase, R](
+    func: Callable[[TermT], Awaitable[R]] | None,
+) -> Callable[[TermT], Awaitable[R | None]]:
     """The body of a leader in a task."""
     return until_lost if func is None else func
 
 
-def body_of_thread(func: Callable[..., Any] | None) -> Callable[..., Any]:
+def body_of_thread[TermT: TermBase, R](
+    func: Callable[[TermT], R] | None,
+) -> Callable[[TermT], Awaitable[R | None]]:
     """The body of a leader in a thread. Raises `TypeError` for a coroutine function."""
     if inspect.iscoroutinefunction(func):
         raise TypeError(f"{func!r} is a coroutine function: use LeaderElection of dibs")
 
-    async def body(term: Any) -> Any:
-        return await until_lost(term) if func is None else func(term)
+    async def body(term: TermT) -> R | None:
+        if func is not None:
+            return func(term)
+        await until_lost(term)
+        return None
 
     return body
 
 
-async def until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
+async def until_sigterm[R](leading: Coroutine[Any, Any, R]) -> R | None:
     """Await it in this task. SIGTERM cancels it; then return None."""
     import asyncio  # threads need not import it
 
@@ -79,7 +86,7 @@ async def until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
         return None
 
 
-def step_until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
+def step_until_sigterm[R](leading: Coroutine[Any, Any, R]) -> R | None:
     """Step it in this thread. SIGTERM ends it; then return None."""
     try:
         with raising_on_sigterm():

@@ -84,6 +84,49 @@ def test_a_busy_lock_raises_or_is_skipped(
             raises()
 
 
+def test_a_semaphore_lets_its_capacity_run(
+    module: Any, client: Any, looks: dibs.sync.Client
+) -> None:
+    @module.Semaphore.wraps("gpu:{name}", 2, client=client, on_busy="skip", default="skipped")
+    def work(name: str) -> object:
+        return current_lease().slot
+
+    with looks.semaphore("gpu:a", 2):
+        assert work("a") == 1
+        with looks.semaphore("gpu:a", 2):
+            assert (work("a"), work("b")) == ("skipped", 0)
+
+
+async def test_a_semaphore_holds_a_coroutine_function_too(module: Any, client: Any) -> None:
+    @module.Semaphore.wraps("gpu", 2, client=client)
+    async def work() -> int:
+        return (await client_status()).used
+
+    async def client_status() -> Any:
+        return await dibs.Semaphore("gpu", 2, client=dibs.connect(client.url)).status()
+
+    assert await work() == 1
+
+
+@pytest.mark.parametrize(
+    ("capacity", "options", "error"),
+    [(0, {}, ValueError), ("two", {}, TypeError), (2, {"reentrant": True}, TypeError)],
+)
+def test_a_wrong_semaphore_is_refused_at_decoration(
+    module: Any, capacity: Any, options: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        module.Semaphore.wraps("gpu", capacity, **options)
+
+
+def test_the_environment_makes_no_semaphore_reentrant(
+    module: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIBS_REENTRANT", "true")
+    work = module.Semaphore.wraps("gpu", 2, client=client)(lambda: current_lease().slot)
+    assert work() == 0
+
+
 def test_an_acquire_timeout_of_the_body_is_not_taken_for_a_busy_lock(
     module: Any, client: Any
 ) -> None:

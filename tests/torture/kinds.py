@@ -96,7 +96,7 @@ class SimWriting(Here, WriteSideBase[SimRWLease]):
     _lease_type = SimRWLease
 
 
-class SimRWLock(RWLockBase[SimReading, SimWriting]):
+class SimRWLock(RWLockBase[SimReading, SimWriting, SimRWLease]):
     """Both sides."""
 
     _read_type = SimReading

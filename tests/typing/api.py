@@ -147,7 +147,7 @@ async def tasks_and_leaders(client: dibs.Client) -> None:
     assert_type(await task.try_acquire(), TaskLease | None)
     assert_type(task.min_hold, float)
     assert_type(TaskLock.from_config("t", TaskLockConfig(min_hold=0, max_hold=1)), TaskLock)
-    leader = client.leader_election("l", ttl="15s", on_started=print)
+    leader = client.leader_election("l", ttl="15s", on_started=print, on_stopped=term_ended)
     assert_type(leader, LeaderElection)
     assert_type(LeaderElection.from_config("l", LeaderConfig(retry=1)), LeaderElection)
     async with leader as term:
@@ -162,11 +162,42 @@ async def tasks_and_leaders(client: dibs.Client) -> None:
             assert_type(term, Term)
     assert_type(await leader.who(), Holder | None)
     assert_type(leader.resign(), bool)
-    await leader.run(lead, ready=print)
+    assert_type(await leader.run(lead, ready=print), int | None)
 
 
 async def lead(term: Term) -> int:
     return term.token
+
+
+def lead_in_a_thread(term: dibs.sync.Term) -> str:
+    return term.owner
+
+
+async def term_ended(term: Term) -> None:
+    assert_type(await term.wait_lost(), bool)
+
+
+async def on_loss(client: dibs.Client, blocking: dibs.sync.Client) -> None:
+    Lock("a", on_lost=lost)
+    client.lock("a", on_lost=lost)
+    client.semaphore("a", 2, on_lost=lost)
+    client.rwlock("a", on_lost=reader_lost)
+    client.task_lock("a", on_lost=lost)
+    Lock.from_config("a", LockConfig(), on_lost=lost)
+    blocking.lock("a", on_lost=blocking_lost)
+    dibs.sync.Semaphore("a", 2, on_lost=blocking_lost)
+
+
+def lost(lease: Lease) -> None:
+    assert_type(lease.lost, bool)
+
+
+def reader_lost(lease: RWLease) -> None:
+    assert_type(lease.mode, Literal["read", "write"])
+
+
+def blocking_lost(lease: dibs.sync.Lease) -> None:
+    assert_type(lease.release(), bool)
 
 
 def blocking_tasks_and_leaders(client: dibs.sync.Client) -> None:
@@ -181,6 +212,7 @@ def blocking_tasks_and_leaders(client: dibs.sync.Client) -> None:
         assert_type(campaign.wait(1), bool)
         assert_type(campaign.is_leader(), bool)
     assert_type(leader.who(), Holder | None)
+    assert_type(leader.run(lead_in_a_thread), str | None)
 
 
 @TaskLock.wraps("report:{day}", min_hold="1m", max_hold="1h", on_busy="skip")
@@ -208,18 +240,44 @@ async def report(day: datetime.date) -> int:
     return day.year
 
 
+@Lock.wraps("report:{day}", on_busy="skip", default="busy", on_lost=lost)
+async def report_or_text(day: datetime.date) -> int:
+    return day.year
+
+
+@Semaphore.wraps("gpu", 4, wait="1m", require={"durable"})
+async def train(day: datetime.date) -> int:
+    return day.year
+
+
+@dibs.sync.Semaphore.wraps("gpu", 4, on_busy="skip", default=False)
+def try_to_train(day: datetime.date) -> int:
+    return day.year
+
+
+class Reports:
+    @dibs.sync.Lock.wraps("reports", on_busy="skip")
+    def refresh(self, number: int) -> str:
+        return str(number)
+
+
 @dibs.sync.Lock.wraps("report:{day}")
 def plain_report(day: datetime.date) -> int:
     return day.year
 
 
 async def decorated() -> None:
-    assert_type(dibs.current_lease(), Lease | dibs.sync.Lease)
+    assert_type(dibs.current_lease(), Lease)
+    assert_type(await dibs.current_lease().renew(), None)
     assert_type(dibs.sync.current_lease(), dibs.sync.Lease)
     assert_type(dibs.current_lease().token, int)
-    assert_type(await report(datetime.date(2026, 3, 1)), int)
+    assert_type(await report(datetime.date(2026, 3, 1)), int | None)
+    assert_type(await report_or_text(datetime.date(2026, 3, 1)), int | str)
+    assert_type(await train(datetime.date(2026, 3, 1)), int)
+    assert_type(try_to_train(day=datetime.date(2026, 3, 1)), int | bool)
+    assert_type(Reports().refresh(3), str | None)
     assert_type(plain_report(day=datetime.date(2026, 3, 1)), int)
-    assert_type(once(datetime.date(2026, 3, 1)), int)
+    assert_type(once(datetime.date(2026, 3, 1)), int | None)
 
 
 async def wrong() -> None:

@@ -85,8 +85,10 @@ def misspelt(client: Client, blocking: dibs.sync.Client) -> None:
     connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
     dibs.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
     connect("memory://", name="reports")  # type: ignore[call-arg]
-    Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-arg]
-    Lock.wraps("a", timeout=3)  # type: ignore[call-arg]
+    Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-overload]
+    Lock.wraps("a", timeout=3)  # type: ignore[call-overload]
+    Lock("a", require={"durble"})  # type: ignore[arg-type]
+    client.semaphore("a", 2, require=["durble"])  # type: ignore[list-item]
 
 
 def of_the_wrong_type(client: Client) -> None:
@@ -96,15 +98,39 @@ def of_the_wrong_type(client: Client) -> None:
     Semaphore("a")  # type: ignore[call-arg]
     client.lock("a", wait=[])  # type: ignore[arg-type]
     connect("memory://", connect_timeout=None)  # type: ignore[arg-type]
-    Lock.wraps("a", on_busy="wait")  # type: ignore[arg-type]
+    Lock.wraps("a", on_busy="wait")  # type: ignore[call-overload]
+    Semaphore.wraps("a")  # type: ignore[call-overload]
     Lock("a").acquire(timeout=3)  # type: ignore[call-arg]
     client.lock("a", client=client)  # type: ignore[call-arg]
     dibs.set_default(3)  # type: ignore[arg-type]
     dibs.Client.named(3)  # type: ignore[arg-type]
     dibs.override(client, name=3)  # type: ignore[arg-type]
     dibs.override("memory://")  # type: ignore[arg-type]
-    Lock.wraps("a", client=3)  # type: ignore[arg-type]
-    print(current_lease().tokens)  # type: ignore[union-attr]
+    Lock.wraps("a", client=3)  # type: ignore[call-overload]
+    print(current_lease().tokens)  # type: ignore[attr-defined]
+
+
+def of_the_wrong_callbacks(client: Client, blocking: dibs.sync.Client) -> None:
+    Lock("a", on_lost=takes_an_int)  # type: ignore[arg-type]
+    client.rwlock("a", on_lost=takes_an_int)  # type: ignore[arg-type]
+    blocking.lock("a", on_lost=takes_a_lease)  # type: ignore[arg-type]
+    client.leader_election("a", on_started=takes_an_int)  # type: ignore[arg-type]
+    client.task_lock("a", on_lost=takes_an_int)  # type: ignore[arg-type]
+
+
+def takes_an_int(number: int) -> None: ...
+
+
+def takes_a_lease(lease: dibs.Lease) -> None: ...
+
+
+@Lock.wraps("a", on_busy="skip")
+def skipped() -> int:
+    return 1
+
+
+def of_a_skipped_call() -> int:
+    return skipped()  # type: ignore[return-value]
 
 
 async def of_an_unknown_kind(client: Client) -> None:

@@ -232,7 +232,7 @@ class Messages:
     """Prints lines of text, or one JSON object a line. `quiet`: only errors."""
 
     def __init__(self, as_json: bool = False, *, quiet: bool = False) -> None:
-        self.as_json = as_json
+        self.as_json: bool = as_json
         self._quiet = quiet
 
     @property

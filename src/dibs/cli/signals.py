@@ -22,8 +22,8 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, signum: int, *, everyone: bool = False) -> None:
         super().__init__(signum)
-        self.signum = signum
-        self.everyone = everyone
+        self.signum: int = signum
+        self.everyone: bool = everyone
 
 
 class Signals:

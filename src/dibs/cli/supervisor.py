@@ -49,7 +49,7 @@ class RunningCommand:
     """A running command."""
 
     def __init__(self, command: list[str], pid: int) -> None:
-        self.command = command
+        self.command: list[str] = command
         self.exited: ChildExited | None = None
         self._pid = pid
 

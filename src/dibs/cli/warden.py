@@ -89,7 +89,7 @@ class Warden:
     """The warden as `dibs run` sees it: its group, the times, and a pipe that wakes it."""
 
     def __init__(self, pid: int, pipe: int, times: "memoryview[float]") -> None:
-        self.group = pid
+        self.group: int = pid
         self._pipe = pipe
         self._times = times
 

@@ -195,14 +195,14 @@ class MemoryBook:
         queue_limit: int | None = None,
         view: Callable[[Entry], float] = stored_expiry,
     ) -> None:
-        self.last = last
-        self.capacity = 0
-        self.arrivals = 0
-        self.doubt = 0
-        self.used = 0
-        self.taken = 0
-        self.queue_limit = queue_limit
-        self.expires_at = view
+        self.last: int = last
+        self.capacity: int = 0
+        self.arrivals: int = 0
+        self.doubt: int = 0
+        self.used: int = 0
+        self.taken: int = 0
+        self.queue_limit: int | None = queue_limit
+        self.expires_at: Callable[[Entry], float] = view
         self._entries: dict[str, Entry] = {}
         self._holds: dict[str, Hold] = {}
         self._queue: list[tuple[int, int, str]] = []

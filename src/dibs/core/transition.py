@@ -32,11 +32,11 @@ class Transition:
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
     ) -> None:
-        self.book = book
-        self.key = key
-        self.now = now
-        self.stamp = stamp
-        self.caller = caller
+        self.book: Book = book
+        self.key: bytes = key
+        self.now: float = now
+        self.stamp: int = stamp
+        self.caller: str | None = caller
         """The id of the command. It gets a reply, so it needs no notification."""
         self.units_free_in = inf
         """Seconds until time frees units that this command granted, perhaps to a dead waiter, or retained."""

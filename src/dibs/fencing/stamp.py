@@ -95,8 +95,8 @@ class StaleToken(DibsError):
 
     def __init__(self, message: str = "", *, token: int = 0, seen: int = 0, **about: Any) -> None:
         super().__init__(message, **about)
-        self.token = token
-        self.seen = seen
+        self.token: int = token
+        self.seen: int = seen
 
 
 def stale(key: bytes, slot: int, token: int, seen: int) -> StaleToken:

@@ -70,7 +70,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Signal] = {}
-        self.is_set = False
+        self.is_set: bool = False
 
     def set(self) -> None:
         """End all waits. Can be called from any thread."""
@@ -98,7 +98,7 @@ class WaitChecks:
         self._rt = rt
         self.ahead: int | None = None
         """How many were ahead by the store's last answer; None outside the queue."""
-        self.is_moving = False
+        self.is_moving: bool = False
         """Whether the key's directory is moving to another store, by the last answer."""
         self._reporter: WaitReporter | None = None
         self._detector: DeadlockDetector | None = None

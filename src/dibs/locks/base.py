@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from socket import gethostname
-from typing import Any, ClassVar, Never, Protocol, Self, Unpack
+from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
 
 from dibs.config import (
     UNSET,
@@ -38,11 +38,11 @@ from dibs.locks.transaction import acquire_within, one_try
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import (
     MANY,
-    Capabilities,
     Failed,
     Granted,
     Holder,
     Inspect,
+    Promise,
     Renew,
     Renewed,
     Revoke,
@@ -53,9 +53,7 @@ from dibs.process import generation
 from dibs.runtime.port import Runtime, TransactionConnection
 from dibs.settings import PrimitiveConfig, config_of
 
-PROMISES = Capabilities(
-    "cluster", durable=True, survives=frozenset({"crash", "reboot", "power-loss"})
-).names()
+PROMISES: frozenset[Promise] = frozenset(get_args(Promise.__value__))
 """Every word that a store may promise, and `require=` may name."""
 
 
@@ -180,7 +178,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
     _rules: LeaseRules = COMMON
     _for_one: ClassVar[bool] = False
     """A nested wait for it can never end, whatever the capacity."""
-    _require: frozenset[str] = frozenset()
+    _require: frozenset[Promise] = frozenset()
     """Words that the store must promise."""
     _may_await: ClassVar[bool] = True
     """Callbacks can be coroutine functions."""
@@ -207,14 +205,35 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         reentrant: bool | Unset = UNSET,
         lock_delay: Duration | Unset = UNSET,
         detect_deadlocks: bool | Unset = UNSET,
-        on_lost: Callable[[Any], object] | None = None,
+        on_lost: Callable[[LeaseT], object] | None = None,
         on_wait: OnWait | None = None,
-        require: Iterable[str] = (),
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
+        """Describe it; the store is asked at the acquire.
+
+        An option that is not given has its default of the settings, and without one that in brackets.
+        Durations are seconds, or texts ("30s").
+
+        - `ttl` (30 s): how long the store keeps the lease without renewal.
+        - `wait` (None: no limit): how long to wait in the queue; 0: one try.
+        - `priority` (0): higher goes first in the queue.
+        - `note`, `label` (""): a note, and an addition to the owner's name, for people.
+        - `auto_renew` (True): renew in the background while held.
+        - `max_hold` (None): stop renewing after this time, whatever the body does.
+        - `reentrant` (False): the holder can acquire again.
+        - `lock_delay` (0): how long it stays closed after a lease expired.
+        - `detect_deadlocks` (True): look for circles of waiters, and raise `Deadlock`.
+        - `on_lost`: called with the lease when it is lost.
+        - `on_wait`: called with the progress of a wait.
+        - `require`: words for what the store must promise, such as `{"durable"}`.
+        - `client`: a client, or a store's name; None: the default store.
+        - `env_prefix` (`DIBS_LOCK__<NAME>__`): the beginning of its own environment variables.
+        - `env_load` (True): read environment variables and the file of settings.
+        """
         if more or others:
             refuse_options(f"a {self.kind}", others, PrimitiveBase.__init__, more and self._takes)
         given = (
@@ -230,9 +249,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         name: str | bytes,
         config: LockConfig,
         *,
-        on_lost: Callable[[Any], object] | None = None,
+        on_lost: Callable[[LeaseT], object] | None = None,
         on_wait: OnWait | None = None,
-        require: Iterable[str] = (),
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
         """Make it from a config; the environment is not read."""
@@ -246,8 +265,8 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         self,
         name: str | bytes,
         config: LockConfig,
-        on_lost: Callable[[Any], object] | None,
-        require: Iterable[str],
+        on_lost: Callable[[LeaseT], object] | None,
+        require: Promise | Iterable[Promise],
         client: Any,
         on_wait: OnWait | None = None,
     ) -> None:
@@ -485,9 +504,9 @@ NOT_WITHIN = (
 )
 
 
-def check_words(require: Iterable[str]) -> frozenset[str]:
+def check_words(require: Promise | Iterable[Promise]) -> frozenset[Promise]:
     """The words of `require=`. Raises `ValueError` for one that no store promises."""
-    required = frozenset({require} if isinstance(require, str) else require)
+    required: frozenset[Promise] = frozenset({require} if isinstance(require, str) else require)
     unknown = sorted(repr(word) for word in required - PROMISES)
     if unknown:
         raise ValueError(

@@ -33,12 +33,12 @@ from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, raise_loss
 from dibs.locks.messages import format_key
 from dibs.locks.requests import Grant, HoldOptions, LeaseRules, NoOptions, refuse_options, shown_as
-from dibs.model import Holder
+from dibs.model import Holder, Promise
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
 from dibs.settings import config_of
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 JITTER = 1.2
 """A pause between two tries is `retry` times 1 to this, so that candidates do not try all at once."""
@@ -208,14 +208,22 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         note: str | Unset = UNSET,
         label: str | Unset = UNSET,
         lock_delay: Duration | Unset = UNSET,
-        on_started: Callback | None = None,
-        on_stopped: Callback | None = None,
-        require: Iterable[str] = (),
+        on_started: Callable[[TermT], object] | None = None,
+        on_stopped: Callable[[TermT], object] | None = None,
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
+        """Describe it; the store is asked when it stands. Defaults are in brackets.
+
+        - `ttl` (15 s): how long the store keeps a leader that does not renew.
+        - `renew_deadline` (2/3 of `ttl`): how long a leader goes on without a renewal.
+        - `retry` (1/5 of `renew_deadline`): time between two renewals, and of a candidate's pause.
+        - `lock_delay` (0): how long nobody leads after the lease of a leader expired.
+        - `on_started`, `on_stopped`: called with each term. The others are those of a `Lock`.
+        """
         if more or others:
             refuse_options(f"a {self.kind}", others, ElectionBase.__init__, more and self._takes)
         given = (ttl, renew_deadline, retry, priority, note, label, lock_delay)
@@ -228,9 +236,9 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         name: str | bytes,
         config: LeaderConfig,
         *,
-        on_started: Callback | None = None,
-        on_stopped: Callback | None = None,
-        require: Iterable[str] = (),
+        on_started: Callable[[TermT], object] | None = None,
+        on_stopped: Callable[[TermT], object] | None = None,
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
         """Make it from a config; the environment is not read."""
@@ -243,7 +251,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         name: str | bytes,
         config: Any,  # a LeaderConfig, whose durations are seconds
         callbacks: tuple[Callback | None, Callback | None],
-        require: Iterable[str],
+        require: Promise | Iterable[Promise],
         client: Any,
     ) -> None:
         for what, callback in zip(("on_started", "on_stopped"), callbacks, strict=True):
@@ -321,7 +329,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
 
     # -- leading for good ---------------------------------------------------------------------------
 
-    async def _run(self, body: Callable[[TermT], Awaitable[Any]], ready: object) -> Any:
+    async def _run[R](self, body: Callable[[TermT], Awaitable[R]], ready: object) -> R:
         """Lead, again after each loss, until the body ends by itself."""
         rt = self._runtime()
         failures = LogThrottle(format_key(self.key), rt.now)
@@ -406,7 +414,7 @@ class CampaignBase[TermT: TermBase]:
     """A candidate in the background, on both sides; made by elections only."""
 
     def __init__(self, election: ElectionBase[TermT]) -> None:
-        self.election = election
+        self.election: ElectionBase[TermT] = election
         self._rt: Runtime | None = None
         self._job: Job
         self._stop = StopSignal()

@@ -48,7 +48,7 @@ from dibs.model import (
 from dibs.process import generation
 from dibs.runtime.port import EARLY, NO_CARE, CallResult, Care, Guard, Runtime, TimedReply
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 INBOX_AFTER = 1.0
 """Seconds after which a holder without an inbox gets one, with its first renewal.
@@ -116,7 +116,7 @@ class LeaseBase:
         self._rt = rt
         self._options = options
         self._rules = options.rules
-        self.key = key
+        self.key: bytes = key
         (
             self._id,
             self.token,

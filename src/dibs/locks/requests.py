@@ -5,15 +5,15 @@
 
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from math import inf
-from typing import Any, NamedTuple, NoReturn, Self, TypedDict
+from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypedDict, overload
 
 from dibs.config import Duration, Unset
 from dibs.core.timing import trusted
 from dibs.locks.messages import LossReason
 from dibs.locks.waiting import Waiting
-from dibs.model import Acquire, Granted
+from dibs.model import Acquire, Granted, Promise
 from dibs.settings import closest
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
@@ -162,12 +162,12 @@ class CommonOptions(TypedDict, total=False):
 
     note: str | Unset
     label: str | Unset
-    require: Iterable[str]
+    require: Promise | Iterable[Promise]
     env_prefix: str | None
     env_load: bool
 
 
-class LockOptions(CommonOptions, total=False):
+class LockOptions[LeaseT](CommonOptions, total=False):
     """Options of a lock, a semaphore or a readers-writer lock."""
 
     ttl: Duration | Unset
@@ -178,24 +178,24 @@ class LockOptions(CommonOptions, total=False):
     reentrant: bool | Unset
     lock_delay: Duration | Unset
     detect_deadlocks: bool | Unset
-    on_lost: Callable[[Any], object] | None
+    on_lost: Callable[[LeaseT], object] | None
     on_wait: Callable[[Waiting], object] | None
 
 
-class ClientLockOptions(LockOptions, total=False):
+class ClientLockOptions[LeaseT](LockOptions[LeaseT], total=False):
     """Options of a lock, and its client."""
 
     client: Any
 
 
-class TaskOptions(CommonOptions, total=False):
+class TaskOptions[LeaseT](CommonOptions, total=False):
     """Options of a task lock, without its times."""
 
     cancel: bool | Unset
-    on_lost: Callable[[Any], object] | None
+    on_lost: Callable[[LeaseT], object] | None
 
 
-class ElectionOptions(CommonOptions, total=False):
+class ElectionOptions[TermT](CommonOptions, total=False):
     """Options of a leader election."""
 
     ttl: Duration | Unset
@@ -203,8 +203,20 @@ class ElectionOptions(CommonOptions, total=False):
     retry: Duration | Unset
     priority: int | Unset
     lock_delay: Duration | Unset
-    on_started: Callable[[Any], object] | None
-    on_stopped: Callable[[Any], object] | None
+    on_started: Callable[[TermT], object] | None
+    on_stopped: Callable[[TermT], object] | None
+
+
+class SkippingDecorator[D](Protocol):
+    """What `wraps(on_busy="skip", default=…)` returns: the function may return the default instead."""
+
+    @overload
+    def __call__[**P, R](
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | D]]: ...
+
+    @overload
+    def __call__[**P, R](self, function: Callable[P, R], /) -> Callable[P, R | D]: ...
 
 
 class NoOptions(TypedDict):

@@ -26,10 +26,10 @@ from dibs.locks.requests import (
     shown_as,
 )
 from dibs.locks.waiting import OnWait
-from dibs.model import MANY, Command, Granted, Holder, Lost, Refused, Release, Resize
+from dibs.model import MANY, Command, Granted, Holder, Lost, Promise, Refused, Release, Resize
 from dibs.runtime.port import Runtime, TimedReply
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 READER, WRITER = 1, MANY
 """Units that each takes."""
@@ -333,7 +333,7 @@ class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
     )
 
 
-class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
+class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any], LeaseT: LeaseBase]:
     """A readers-writer lock on both sides; `read()` and `write()` are acquired."""
 
     kind: ClassVar[Kind] = "rwlock"
@@ -344,8 +344,9 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
 
     @shown_as("RWLock.__init__")
     def __init__(
-        self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions]
+        self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions[LeaseT]]
     ) -> None:
+        """Describe both sides. The options are those of a `Lock`."""
         self._describe_sides(self._read_type(name, *more, **options))
 
     @classmethod
@@ -354,9 +355,9 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         name: str | bytes,
         config: LockConfig,
         *,
-        on_lost: Callable[[Any], object] | None = None,
+        on_lost: Callable[[LeaseT], object] | None = None,
         on_wait: OnWait | None = None,
-        require: Iterable[str] = (),
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
         """Make it from a config; the environment is not read."""
@@ -421,5 +422,5 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         async def __aexit__(self, *about: object) -> None: ...
 
 
-def _example(lock: RWLockBase[Any, Any]) -> str:
+def _example(lock: RWLockBase[Any, Any, Any]) -> str:
     return f"{type(lock).__name__}({lock.name!r})"

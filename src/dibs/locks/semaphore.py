@@ -12,7 +12,7 @@ from dibs.locks.lease import LeaseBase
 from dibs.locks.messages import format_key
 from dibs.locks.requests import ClientLockOptions, shown_as
 from dibs.locks.waiting import OnWait
-from dibs.model import MAX_CAPACITY, Holder, Status
+from dibs.model import MAX_CAPACITY, Holder, Promise, Status
 
 
 class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
@@ -24,8 +24,13 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     @shown_as("Semaphore.__init__")
     def __init__(
-        self, name: str | bytes, capacity: int, *more: Never, **options: Unpack[ClientLockOptions]
+        self,
+        name: str | bytes,
+        capacity: int,
+        *more: Never,
+        **options: Unpack[ClientLockOptions[LeaseT]],
     ) -> None:
+        """Describe it; `capacity` is the number of units. The options are those of a `Lock`."""
         self.capacity = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(options.setdefault("reentrant", False))
@@ -38,9 +43,9 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         capacity: int,
         config: LockConfig,
         *,
-        on_lost: Callable[[Any], object] | None = None,
+        on_lost: Callable[[LeaseT], object] | None = None,
         on_wait: OnWait | None = None,
-        require: Iterable[str] = (),
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
         """Make it from a config; the environment is not read."""

@@ -20,10 +20,11 @@ from dibs.locks.requests import (
     refuse_options,
     shown_as,
 )
+from dibs.model import Promise
 from dibs.runtime.port import Runtime
 from dibs.settings import PrimitiveConfig, config_of
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 
 class TaskLeaseBase(LeaseBase):
@@ -146,13 +147,20 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         cancel: bool | Unset = UNSET,
         note: str | Unset = UNSET,
         label: str | Unset = UNSET,
-        on_lost: Callable[[Any], object] | None = None,
-        require: Iterable[str] = (),
+        on_lost: Callable[[LeaseT], object] | None = None,
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
+        """Describe it; the store is asked at the acquire. Defaults are in brackets.
+
+        - `min_hold` (1 s): time from a start until the next one is possible.
+        - `max_hold` (60 s): time after which another start is possible, even if the process died.
+        - `cancel` (False): cancel the body before `max_hold` is over, instead of a warning at its end.
+        - `on_lost`: called with the lease when it is lost. The others are those of a `Lock`.
+        """
         if more or others:
             refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
         given = (min_hold, max_hold, cancel, note, label)
@@ -165,8 +173,8 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         name: str | bytes,
         config: TaskLockConfig,
         *,
-        on_lost: Callable[[Any], object] | None = None,
-        require: Iterable[str] = (),
+        on_lost: Callable[[LeaseT], object] | None = None,
+        require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
         """Make it from a config; the environment is not read."""
@@ -178,8 +186,8 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         self,
         name: str | bytes,
         config: TaskLockConfig,
-        on_lost: Callable[[Any], object] | None,
-        require: Iterable[str],
+        on_lost: Callable[[LeaseT], object] | None,
+        require: Promise | Iterable[Promise],
         client: Any,
     ) -> None:
         # TaskLockConfig has made them seconds

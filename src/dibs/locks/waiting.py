@@ -10,7 +10,7 @@ from dibs.locks.messages import ASIDE, IS_MOVING, describe_holders, format_durat
 from dibs.model import Holder, Inspect, Status
 from dibs.runtime.port import Runtime
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 EVERY = 1.0
 """Seconds between two reports of a wait."""
@@ -80,7 +80,7 @@ class WaitReporter:
         self._on_wait = on_wait
         self._since = since
         self._estimator = WaitEstimator(since)
-        self.due_at = since
+        self.due_at: float = since
 
     async def report(self, place: str, ahead: int | None, *, is_moving: bool = False) -> None:
         """Ask the store for the holders, and call `on_wait`. Its exceptions end no wait.

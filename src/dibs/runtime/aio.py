@@ -36,7 +36,7 @@ class TaskJob:
         self._task.cancel()
 
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 SCANNED = 100
 """Keys in one page of a scan."""
@@ -151,9 +151,9 @@ class AsyncRuntime:
     ) -> None:
         self.keeper = keeper
         keeper.client_closed = False
-        self.connect_timeout = connect_timeout
-        self.call_timeout = call_timeout
-        self.holding = HeldByOwner()
+        self.connect_timeout: float = connect_timeout
+        self.call_timeout: float = call_timeout
+        self.holding: HeldByOwner = HeldByOwner()
         self.notifications = keeper.new_router()
         self.receiver: Receiver = self.notifications
         """Takes the store's notifications: `notifications`, unless somebody stands in between."""
@@ -179,7 +179,7 @@ class AsyncRuntime:
         """Notifications may not come."""
         # a store's own threads must not keep alive what a closed loop has left
         self._deliver_weakly = _while_it_lives(WeakMethod(self._deliver))
-        self.is_ready = False
+        self.is_ready: bool = False
         on_fork(self)
 
     @property

@@ -48,11 +48,11 @@ class Call:
         waits: float,
         now: float,
     ) -> None:
-        self.command = command
-        self.future = future
-        self.limit = limit
+        self.command: Command = command
+        self.future: asyncio.Future[TimedReply] = future
+        self.limit: float = limit
         """Seconds that one round trip may take for it."""
-        self.waits = waits
+        self.waits: float = waits
         """Seconds that its caller waits."""
         self.until = now + waits
 
@@ -88,8 +88,8 @@ class CallBatch:
 
     def __init__(self, batcher: "Batcher", commands: Sequence[Command], sent: float) -> None:
         self._batcher = batcher
-        self.commands = commands
-        self.sent = sent
+        self.commands: Sequence[Command] = commands
+        self.sent: float = sent
         self.calls: Sequence[Call] | None = None
         """None until it is under way: a store that answers in place needs nobody to wait."""
         self.outcome: Sequence[Reply] | DibsError | None = None

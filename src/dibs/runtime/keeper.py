@@ -28,7 +28,7 @@ from dibs.runtime.port import TimedReply, Watched
 from dibs.runtime.scheduler import RenewalScheduler, timers_for
 from dibs.stores.port import MAX_BATCH, BlockingConnection, Store, step, time_limit
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 DRAIN = 1.0
 """How long closing and exiting wait for what is still to be given up, in seconds."""
@@ -69,10 +69,10 @@ class StoreKeeper:
         connect_timeout: float,
         call_timeout: float,
     ) -> None:
-        self.notifications = NotificationRouter(self._revoked)
-        self.store = store
+        self.notifications: NotificationRouter = NotificationRouter(self._revoked)
+        self.store: Store = store
         """Where the leases are that it keeps."""
-        self.client_closed = False
+        self.client_closed: bool = False
         """The client was closed. The thread ends when it has no work left."""
         self._connect_timeout = connect_timeout
         self._call_timeout = call_timeout

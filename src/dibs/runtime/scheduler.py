@@ -95,7 +95,7 @@ class RenewalScheduler:
             self._due(due)
 
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 LOOK_EVERY = 2.0
 """Seconds between two looks at the clock. Sleeping stops in suspend, and the boot clock does not."""

@@ -113,9 +113,9 @@ class ThreadRuntime:
     ) -> None:
         self.keeper = keeper
         keeper.client_closed = False
-        self.connect_timeout = connect_timeout
-        self.call_timeout = call_timeout
-        self.holding = HeldByOwner()
+        self.connect_timeout: float = connect_timeout
+        self.call_timeout: float = call_timeout
+        self.holding: HeldByOwner = HeldByOwner()
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock

@@ -18,7 +18,7 @@ from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.server.key_changes import KeyStates
 from dibs.server.lock_events import EventLog, LockEvent
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 type Scan = Callable[[bytes, bytes | None, int], Awaitable[Page]]
 """Read keys of the store: their prefix, the cursor, how many at most."""
@@ -50,8 +50,8 @@ class Activity:
 
     def __init__(self, now: Callable[[], float], scan: Scan) -> None:
         """`now` is a clock that only runs forwards, in seconds."""
-        self.log = EventLog()
-        self.keys = KeyStates(self._happened, now, time.time)
+        self.log: EventLog = EventLog()
+        self.keys: KeyStates = KeyStates(self._happened, now, time.time)
         self._now = now
         self._scan = scan
         self._followers: set[asyncio.Event] = set()

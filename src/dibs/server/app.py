@@ -52,7 +52,7 @@ from dibs.stores.http.wire import holders_to_wire
 if TYPE_CHECKING:
     from dibs.server.tracing import Tracing
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 MESSAGE = 1_000
 """Characters of an unexpected error's message that are logged."""
@@ -102,7 +102,7 @@ class Application:
         bound = [
             BoundOperation(operation, part) for part in parts for operation in table_of(type(part))
         ]
-        self.router = Router(
+        self.router: Router = Router(
             starlette_routes(bound, self._respond),
             redirect_slashes=False,
             default=self._respond_nowhere,

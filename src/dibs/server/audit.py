@@ -20,7 +20,7 @@ from dibs.server.background import repeat
 from dibs.server.records.port import LogEntry, Records
 from dibs.stores.http.names import decoded, encoded
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 type AuditAction = Literal[
     "key created",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from dibs.errors import DibsError
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 
 type Callback = Callable[[], None]

@@ -16,7 +16,7 @@ from dibs.server.config import CannotListen, ServerConfig, look_up
 from dibs.server.shutdown import Shutdown
 from dibs.stores.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""

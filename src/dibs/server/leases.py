@@ -29,7 +29,7 @@ from dibs.server.quotas import Quotas
 if TYPE_CHECKING:
     from dibs.server.tracing import Tracing
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 MAX_IDS = 10_000
 """Lease ids that are remembered, of each sort."""
@@ -101,8 +101,8 @@ class LeaseService:
     """Applies commands for API keys, and counts what each has."""
 
     def __init__(self, runtime: StoreRouter, quotas: Quotas) -> None:
-        self.runtime = runtime
-        self.late_copies = LateCopies(runtime.call_timeout)
+        self.runtime: StoreRouter = runtime
+        self.late_copies: LateCopies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []
         self.tracing: Tracing | None = None
         self.batch_observers: list[Callable[[int], None]] = []

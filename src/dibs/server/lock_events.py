@@ -109,7 +109,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: deque[LockEvent] = deque(maxlen=LOG_SIZE)
-        self.last = 0
+        self.last: int = 0
         """The number of the latest event; 0 before the first."""
 
     def add(self, event: LockEvent) -> None:

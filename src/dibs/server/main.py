@@ -59,7 +59,7 @@ from dibs.stores.redact import redacted
 if TYPE_CHECKING:
     from dibs.server.tracing import Tracing
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 YOUNG = 5_000
 """New objects before the next garbage collection: more than the requests under way have."""
@@ -69,10 +69,10 @@ class Server:
     """A server of the service. `start`, then `run` until `stop`, in one event loop."""
 
     def __init__(self, config: ServerConfig) -> None:
-        self.config = config
+        self.config: ServerConfig = config
         self.server_id = secrets.token_hex(6)
         """Names this server among those of the service. New at each start."""
-        self.url = ""
+        self.url: str = ""
         """Its URL, once it listens."""
         self.first_key: str | None = None
         """The first administrator's key, if this start created it. Show it once."""

@@ -128,18 +128,24 @@ class Quotas:
     """Counts the usage of each API key, and refuses more than its limits."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
-        self.limits = limits
-        self.acquiring = FairQueue("acquires", limits.acquires_at_once, limits.acquires_per_key)
-        self.renewing = FairQueue("renewals and releases", limits.renewals_at_once)
-        self.reading = FairQueue("reads of keys", limits.reads_at_once, limits.reads_per_key)
-        self.changing = FairQueue(
+        self.limits: Limits = limits
+        self.acquiring: FairQueue = FairQueue(
+            "acquires", limits.acquires_at_once, limits.acquires_per_key
+        )
+        self.renewing: FairQueue = FairQueue("renewals and releases", limits.renewals_at_once)
+        self.reading: FairQueue = FairQueue(
+            "reads of keys", limits.reads_at_once, limits.reads_per_key
+        )
+        self.changing: FairQueue = FairQueue(
             "changes of keys and restrictions", 4 * limits.changes_per_key, limits.changes_per_key
         )
-        self.bodies = FairQueue(
+        self.bodies: FairQueue = FairQueue(
             "bytes of bodies", 8 * limits.body_bytes_per_key, limits.body_bytes_per_key
         )
-        self.small_bodies = FairQueue("bytes of small bodies", 1 << 60, limits.body_bytes_per_key)
-        self.waiting = 0
+        self.small_bodies: FairQueue = FairQueue(
+            "bytes of small bodies", 1 << 60, limits.body_bytes_per_key
+        )
+        self.waiting: int = 0
         """Requests that wait in a queue."""
         self._now = now
         self._each: dict[str, KeyUsage] = {}
@@ -278,7 +284,7 @@ class FairQueue:
     """
 
     def __init__(self, what: str, most: int, per_key: float = inf) -> None:
-        self.busy = 0
+        self.busy: int = 0
         self._what = what
         self._most = most
         self._each_most = max(most // 4, 1)

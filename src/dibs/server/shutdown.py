@@ -18,7 +18,7 @@ class Shutdown:
     """Whether the server is about to stop, and the callbacks that wait for that."""
 
     def __init__(self) -> None:
-        self.begun = False
+        self.begun: bool = False
         self._watchers = Watchers[None]()
 
     def begin(self) -> None:

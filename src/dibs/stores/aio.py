@@ -67,8 +67,8 @@ class BufferedLink(asyncio.BufferedProtocol):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.usable = True
-        self.parting = False
+        self.usable: bool = True
+        self.parting: bool = False
         """It is not used much longer: to be closed as soon as nobody waits."""
         self._loop = loop
         self._buffer = memoryview(bytearray(BUFFER))  # TLS cuts it, and would cut a copy otherwise

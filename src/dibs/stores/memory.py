@@ -29,7 +29,7 @@ class Shelf:
     """All books of one memory store, and the inboxes of everybody who uses it."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+        self.clock: Clock = clock
         self.inboxes: WeakValueDictionary[str, _Inbox] = WeakValueDictionary()
         self._books: dict[bytes, MemoryBook] = {}
         self._sweep_at = MAX_IDLE
@@ -159,7 +159,7 @@ class AsyncMemoryConnection:
     parallel = 1
 
     def __init__(self, shelf: Shelf) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._shelf = shelf
         self._box: _LoopInbox | None = None
 
@@ -200,7 +200,7 @@ class BlockingMemoryConnection:
     """See `BlockingConnection`: everything is done in place."""
 
     def __init__(self, shelf: Shelf) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._shelf = shelf
         self._box = _Inbox()
 

@@ -144,9 +144,9 @@ class TaskAttempt:
         self._begun = False
         self._again = False
         """An earlier try ended in an error, and may have taken effect."""
-        self.decided = asyncio.Event()
+        self.decided: asyncio.Event = asyncio.Event()
         """It runs, or it will not."""
-        self.given_up = False
+        self.given_up: bool = False
         """The stop waits for its thread no longer."""
 
     async def run(self) -> None:

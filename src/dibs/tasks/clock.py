@@ -18,7 +18,7 @@ class TickClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: set[asyncio.Future[None]] = set()
-        self.stopped = False
+        self.stopped: bool = False
 
     def now(self) -> int:
         """This moment, in microseconds since 1970."""

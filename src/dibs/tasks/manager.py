@@ -8,6 +8,7 @@ from typing import Self
 from dibs import Client, connect
 from dibs.clock import Clock, SystemClock
 from dibs.config import Duration, seconds
+from dibs.model import Promise
 from dibs.process import on_sigterm
 from dibs.settings import store_name
 from dibs.tasks.attempt import Claimant
@@ -36,7 +37,7 @@ class Tasks(Registry):
         timezone: str | tzinfo = "UTC",
         shutdown_timeout: Duration = "30s",
         on_error: OnError | None = None,
-        require: Iterable[str] = (),
+        require: Promise | Iterable[Promise] = (),
         clock: Clock | None = None,
     ) -> None:
         """`client`: a client, or a store's name. Default: the default store at the start.

@@ -113,7 +113,7 @@ class Cron:
     def __init__(self, expression: str, zone: str | tzinfo | None = None) -> None:
         if not isinstance(expression, str):
             raise TypeError(f'cron is {expression!r}: give a text such as "*/5 * * * *" ({FORM})')
-        self.expression = expression
+        self.expression: str = expression
         self.zone = None if zone is None else zone_of(zone)
         self._plan = _NICKNAMES.get(expression.strip().lower(), expression)
         self._check()

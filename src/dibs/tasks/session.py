@@ -156,7 +156,7 @@ class TaskSession:
         self._lasting: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
-        self.asked = asyncio.Event()
+        self.asked: asyncio.Event = asyncio.Event()
         """Set when it is to stop."""
 
     async def begin(self, definition: Definition, stats: RunStats) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dibs.tasks.schedule import SECOND, time_of
 
-log = logging.getLogger("dibs.tasks")
+log: logging.Logger = logging.getLogger("dibs.tasks")
 
 WARN_EVERY = 30 * SECOND
 """Microseconds between two warnings about trouble that goes on."""

@@ -19,7 +19,7 @@ class Alarm:
     """
 
     def __init__(self) -> None:
-        self.rung = False
+        self.rung: bool = False
         """Set by each ring. Whoever waits otherwise than by `wait` clears it."""
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.Task[None] | None = None

@@ -102,7 +102,7 @@ class DibsPlugin(SimplePlugin):
         self.task_queue = queue_of(task_queue)
         if not isinstance(serve, bool):
             raise TypeError(f"serve is {serve!r}: give True or False")
-        self.serve = serve
+        self.serve: bool = serve
         self._locks = LockInterceptor(
             application=application, backend=backend, wait_in_slot=wait_in_slot
         )

@@ -59,11 +59,11 @@ class Semaphore:
         armed: bool = True,
         **others: Never,
     ) -> None:
-        self.resource = resource
-        self.capacity = capacity
-        self.fair = fair
+        self.resource: str = resource
+        self.capacity: int = capacity
+        self.fair: bool = fair
         self.on_holder_close: OnHolderClose = on_holder_close
-        self.armed = armed
+        self.armed: bool = armed
         with checked():
             if others:  # Python's own error would have the workflow task retried for ever
                 raise TypeError(

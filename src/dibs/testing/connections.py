@@ -55,7 +55,7 @@ class OfLoop(TestedConnection):
     """A connection of an event loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self.connection = connection
+        self.connection: AsyncConnection = connection
         self._news: deque[Sequence[Notification] | DibsError] = deque()
         self._come = asyncio.Event()
         self._is_broken = False
@@ -121,7 +121,7 @@ class OfThread(TestedConnection):
     """A connection of a thread."""
 
     def __init__(self, connection: BlockingConnection) -> None:
-        self.connection = connection
+        self.connection: BlockingConnection = connection
 
     @property
     def inbox(self) -> str:

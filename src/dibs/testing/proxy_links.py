@@ -63,9 +63,9 @@ class ProxyLink:
     """A connection through the proxy, from its acceptance until both ends are closed."""
 
     def __init__(self, state: ProxyState) -> None:
-        self.state = state
-        self.lost_bytes = False
-        self.closed = False
+        self.state: ProxyState = state
+        self.lost_bytes: bool = False
+        self.closed: bool = False
         self.client, self.server = ProxyEnd(self, "to_server"), ProxyEnd(self, "to_client")
         self.client.peer, self.server.peer = self.server, self.client
         self._connecting: asyncio.Task[None] | None = None

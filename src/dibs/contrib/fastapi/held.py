@@ -44,7 +44,7 @@ class Held:
         client: Client | str | None = None,
         **options: Any,
     ) -> None:
-        self.template = template
+        self.template: str = template
         self._name = NameTemplate(template)
         self._capacity, self._units, self._status = capacity, units, status
         if status is not None:

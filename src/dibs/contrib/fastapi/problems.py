@@ -69,7 +69,7 @@ class ProblemHandler:
     """Answers one kind of error; `status` is the response's, if the request has no other."""
 
     def __init__(self, kind: str, title: str, status: int, disclose: bool) -> None:
-        self.status = status
+        self.status: int = status
         self._kind = kind
         self._title = title
         self._disclose = disclose

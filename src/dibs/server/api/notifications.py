@@ -26,12 +26,12 @@ class ClientStream:
     """Notifications for one client that are not sent yet; see `Feed`."""
 
     def __init__(self, address: str, key_id: str, most: int, hello: Hello) -> None:
-        self.address = address
+        self.address: str = address
         """The inbox that the client's commands name."""
-        self.key_id = key_id
-        self.news = asyncio.Event()
-        self.behind = False
-        self.recheck = False
+        self.key_id: str = key_id
+        self.news: asyncio.Event = asyncio.Event()
+        self.behind: bool = False
+        self.recheck: bool = False
         """Notifications may have been lost: the client should ask again for all that waits."""
         self.leases: dict[str, None] = {}
         """The fingerprints of the leases whose notifications go here, oldest first."""

@@ -101,12 +101,12 @@ class ApiProblem(Exception):
         position: int | None = None,
     ) -> None:
         super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-        self.headers = headers
-        self.retry_after = retry_after
-        self.holders = holders
-        self.position = position
+        self.kind: str = kind
+        self.detail: str = detail
+        self.headers: Sequence[Header] = headers
+        self.retry_after: float | None = retry_after
+        self.holders: tuple[wire.Holder, ...] = holders
+        self.position: int | None = position
 
     @property
     def status(self) -> int:

@@ -124,7 +124,7 @@ class Caller:
     def __init__(self, request: Request) -> None:
         """Raises `ApiProblem`, 400, for a header of `_GIVEN_ONCE` that is given twice."""
         raw = request.scope["headers"]
-        self.request = request
+        self.request: Request = request
         self.headers: Mapping[bytes, bytes] = dict(raw)
         """By name in lower case. A look-up costs a tenth of one in `request.headers`, which is a list."""
         if len(self.headers) != len(raw):
@@ -132,7 +132,7 @@ class Caller:
         self.principal = NOBODY
         self.session: BrowserSession | None = None
         """The dashboard's session, if the request came with one instead of an API key."""
-        self.allowed = True
+        self.allowed: bool = True
         """Whether the caller has the scope of an operation that says `hidden`."""
 
     def header(self, name: bytes) -> str:
@@ -329,7 +329,7 @@ class BoundOperation:
     __slots__ = ("arguments", "handle", "operation")
 
     def __init__(self, operation: Operation, part: object) -> None:
-        self.operation = operation
+        self.operation: Operation = operation
         self.handle: RouteHandler = MethodType(operation.handler, part)
         self.arguments = operation.arguments
 
@@ -347,7 +347,7 @@ class PathEndpoint:
     """
 
     def __init__(self, methods: Mapping[str, BoundOperation], respond: Respond) -> None:
-        self.methods = methods
+        self.methods: Mapping[str, BoundOperation] = methods
         self._respond = respond
 
     def __call__(self, scope: Connection, receive: Receive, send: Send) -> Awaitable[None]:

@@ -16,7 +16,7 @@ from dibs.server.auth.api_key import KIND, StoredKey, read_key, write_key
 from dibs.server.background import Callback, Watchers, repeat
 from dibs.server.records.port import Record, Records
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 REFRESH = 1.0
 """Seconds between two reads of the records. A revoked key stops working everywhere within this time."""

@@ -60,7 +60,7 @@ class Unauthenticated(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(_REASONS[reason])
-        self.reason = reason
+        self.reason: str = reason
 
 
 class UnknownKey(LookupError):
@@ -77,7 +77,7 @@ class KeyService:
         self.secrets = secrets or ServiceSecret()
         """The service's own; to be used through `credentials.Signatures`."""
         clock = clock or SystemClock()
-        self.cache = KeyCache(records, clock)
+        self.cache: KeyCache = KeyCache(records, clock)
         self.now = self.cache.now
         self._tokens = Tokens(self.secrets, clock)
 
@@ -264,8 +264,8 @@ class KeyRefused(Exception):
         self, kind: Literal["scope", "prefix", "limit"], message: str, prefix: bytes = b""
     ) -> None:
         super().__init__(message)
-        self.kind = kind
-        self.prefix = prefix
+        self.kind: Literal["scope", "prefix", "limit"] = kind
+        self.prefix: bytes = prefix
         """The directory that is not theirs; empty for everything."""
 
 

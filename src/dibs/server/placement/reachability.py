@@ -19,7 +19,7 @@ from dibs.locks.requests import new_id
 from dibs.model import Inspect
 from dibs.runtime.aio import AsyncRuntime
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 SILENT_FOR = 1.0
 """Seconds without an answer after which a placement is asked; as long as that it has to answer."""

@@ -55,7 +55,7 @@ class PlacementRefused(Exception):
 
     def __init__(self, kind: Literal["unknown", "limit"], text: str) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.kind: Literal["unknown", "limit"] = kind
 
 
 class Restriction(Struct, frozen=True):

@@ -23,7 +23,7 @@ from dibs.server.placement.rules import Place
 from dibs.server.placement.table import RoutingTable, TableReader, is_denial, is_grant
 from dibs.server.records.port import Records
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 AGAIN = 3
 """How often a command is sent because its directory has moved meanwhile."""
@@ -62,7 +62,7 @@ class StoreRouter:
         self.places: tuple[Place, ...] = ()
         """The placements that are here, in the order of the list."""
         self.keeper = self
-        self.notifications = NotificationRouter(lambda _: None)
+        self.notifications: NotificationRouter = NotificationRouter(lambda _: None)
         self.receiver: Receiver = self.notifications
         """Takes the notifications of all stores."""
         self.connect_timeout = first.connect_timeout
@@ -75,8 +75,8 @@ class StoreRouter:
             first.keeper.unwatch,
             first.keeper.held,
         )
-        self.is_ready = False
-        self.reachability = Reachability(first.now)
+        self.is_ready: bool = False
+        self.reachability: Reachability = Reachability(first.now)
         self._first = first
         self._by_address = stores
         self._complaints = LogOnce()

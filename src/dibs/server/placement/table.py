@@ -112,8 +112,8 @@ class TableReader:
         fresh: float,
         first: AsyncRuntime,
     ) -> None:
-        self.table = table
-        self.fresh = fresh
+        self.table: RoutingTable = table
+        self.fresh: float = fresh
         self.every = min(READ_EVERY, fresh / 6)
         self.on_change: Callable[[], None] = lambda: None
         """Called when the table has changed."""

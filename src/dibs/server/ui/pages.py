@@ -19,7 +19,7 @@ from dibs.server.auth.sessions import Sessions, SignedIn
 from dibs.server.quotas import Quotas
 from dibs.stores.http.names import encoded
 
-log = logging.getLogger("dibs.server")
+log: logging.Logger = logging.getLogger("dibs.server")
 
 MAX_BODY = 4096
 """Bytes of a request to sign in."""

@@ -23,8 +23,8 @@ class KeyCall:
     __slots__ = ("commands", "done", "key")
 
     def __init__(self, key: "KeyCalls", commands: Sequence[Command], done: Done) -> None:
-        self.key = key
-        self.commands = commands
+        self.key: KeyCalls = key
+        self.commands: Sequence[Command] = commands
         self.done: Done | None = done
         """None: it has ended, or its caller gave up."""
 
@@ -85,11 +85,11 @@ class KeyCalls:
         """Those of the swap that is under way."""
         self.hurry: asyncio.Future[None] | None = None
         """Set to end the pause after conflicts early."""
-        self.running = False
+        self.running: bool = False
         self.task: asyncio.Task[None] | None = None
-        self.given_up = False
+        self.given_up: bool = False
         """All callers of what is under way gave up."""
-        self.sightings = Sightings()
+        self.sightings: Sightings = Sightings()
 
     def take(self) -> list[Command]:
         """Take along all who wait, and return their commands."""

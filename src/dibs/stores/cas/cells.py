@@ -43,7 +43,7 @@ class SwapConflict(Exception):
 
     def __init__(self, cell: Cell | None = None) -> None:
         super().__init__()
-        self.cell = cell
+        self.cell: Cell | None = cell
         """The cell as it is now, if the answer told."""
 
 
@@ -55,7 +55,7 @@ type Receive = Callable[[Sequence[Notification] | DibsError], None]
 """Takes notifications; or an error: the subscription has ended."""
 
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 
 async def load_readable(cells: "Cells", keys: Sequence[bytes]) -> Sequence[tuple[bytes, Cell]]:

@@ -56,8 +56,8 @@ class StoreClock:
     """
 
     def __init__(self, skew: float = SKEW) -> None:
-        self.skew = skew
-        self.disagreement = 0.0
+        self.skew: float = skew
+        self.disagreement: float = 0.0
         """Seconds by which two answers contradicted each other at most: servers' clocks that differ."""
         self._low = self._high = self._at = 0.0
         self._highest_low = self._lowest_high = 0.0

@@ -42,7 +42,7 @@ from dibs.stores.cas.format import unreadable
 from dibs.stores.port import Done, GiveUp, as_dibs
 from dibs.stores.snapshot import State, dump, load
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 QUEUE_LIMIT = 256
 """Waiters that one key can have: its whole book is written with every change."""

@@ -18,7 +18,7 @@ from dibs.stores.etcd.health import examine
 from dibs.stores.etcd.inboxes import AT_ONCE, EtcdInboxes, end_of
 from dibs.stores.etcd.url import EtcdSettings
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 MAX_SIZE, HARD_LIMIT = 800_000, 1_400_000
 """Bytes of a value to which an id is added, and of any value: etcd takes 1.5 MB in a transaction."""

@@ -44,7 +44,7 @@ class EtcdGateway:
     """The members of a cluster, of which one is asked at a time."""
 
     def __init__(self, settings: EtcdSettings, clock: StoreClock, now: Callable[[], float]) -> None:
-        self.settings = settings
+        self.settings: EtcdSettings = settings
         self.clients = [WebClient(member, now, clock.note) for member in settings.members]
         self._current = 0
         """The member that is asked; another one once this one does not answer."""

@@ -31,7 +31,7 @@ class AsyncHttpLink(WebLink):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Requests) -> None:
         super().__init__(loop)
-        self.requests = requests
+        self.requests: Requests = requests
 
 
 async def dial(settings: HttpSettings) -> AsyncHttpLink:
@@ -124,7 +124,7 @@ class AsyncEventStream:
         self.link.close()
 
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 
 class AsyncHttpConnection:

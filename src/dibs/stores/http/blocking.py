@@ -39,9 +39,9 @@ class BlockingHttpLink:
     """A TCP connection for one request at a time. It cannot be used again after an error."""
 
     def __init__(self, sock: socket.socket, requests: Requests, settings: HttpSettings) -> None:
-        self.socket = sock
-        self.requests = requests
-        self.reader = ResponseReader()
+        self.socket: socket.socket = sock
+        self.requests: Requests = requests
+        self.reader: ResponseReader = ResponseReader()
         self._silent = True
         self._settings = settings
         self._open = True
@@ -226,14 +226,14 @@ class BlockingEventStream[R: EventReader]:
             link.close()
 
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 
 class BlockingHttpConnection:
     """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
     def __init__(self, settings: HttpSettings, learn: Callable[[About], None]) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._settings = settings
         self._calls = HttpCalls(self, settings, learn)
         self._until = inf

@@ -39,7 +39,7 @@ class EventReader:
     """Reads the bytes of one stream of events. Subclasses take the events."""
 
     def __init__(self, requests: Requests) -> None:
-        self.begun = False
+        self.begun: bool = False
         """An event has arrived, so the stream works."""
         self.beat = BEAT
         """Seconds between two signs of life, at most."""
@@ -91,9 +91,9 @@ class NotificationReader(EventReader):
 
     def __init__(self, requests: Requests) -> None:
         super().__init__(requests)
-        self.inbox = ""
+        self.inbox: str = ""
         """The address of this stream."""
-        self.missed = False
+        self.missed: bool = False
         """Some notifications were lost on their way to the service."""
         self._arrived: list[Notification] = []
 

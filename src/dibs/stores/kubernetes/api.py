@@ -37,8 +37,8 @@ class KubernetesApi:
     def __init__(
         self, shown: str, access: Access, clock: StoreClock, now: Callable[[], float]
     ) -> None:
-        self.shown = shown
-        self.access = access
+        self.shown: str = shown
+        self.access: Access = access
         self._clock = clock
         self._now = now
         self._busy_since: float | None = None

@@ -35,7 +35,7 @@ from dibs.stores.kubernetes.watch import LeaseWatch
 LISTED = 250
 """Leases that the server lists at a time."""
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 
 class KubernetesCells:
@@ -50,7 +50,7 @@ class KubernetesCells:
         known: dict[bytes, Cell],
     ) -> None:
         """`known`: the cells that this process knows. Watches bring newer ones."""
-        self.api = KubernetesApi(shown, access, clock, now)
+        self.api: KubernetesApi = KubernetesApi(shown, access, clock, now)
         self._known = known
         self._watches: set[LeaseWatch] = set()
 

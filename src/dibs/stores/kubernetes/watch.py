@@ -39,7 +39,7 @@ class LeaseWatch:
         self._known: dict[str, object] = {}
         """The last notifications of each Lease: another elector leaves them in place."""
         self._close: Callable[[], None] | None = None
-        self.ended = False
+        self.ended: bool = False
 
     async def begin(self) -> None:
         """Begin it; once more with new credentials, if there are any. Raises `DibsError`."""

@@ -49,7 +49,7 @@ NO_BUCKET, BUCKET_EXISTS, NO_MESSAGE, TOO_LARGE = 10059, 10058, 10037, 10054
 NO_JETSTREAM, WRONG_SEQUENCE = (0, 10039, 10076), (10071, 10164)
 """Codes of JetStream's errors; 0 stands for a request that nobody answers."""
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 _DELETED = {"KV-Operation": "DEL"}
 _NOT_ALLOWED = "permissions violation"

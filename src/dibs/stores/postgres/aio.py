@@ -196,7 +196,7 @@ class AsyncPostgresConnection:
     parallel = 2
 
     def __init__(self, site: Site) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._site = site
         self._session = Session(site, connect_loop, keeps=(ledger.APPLY,))
         self._turn = asyncio.Lock()

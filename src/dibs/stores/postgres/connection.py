@@ -37,7 +37,7 @@ from dibs.stores.postgres.errors import (
 from dibs.stores.postgres.schema import Rows
 from dibs.stores.postgres.url import Address
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 TIMEOUT = 10.0
 """Seconds that the server has to answer a call whose caller sets no limit."""
@@ -49,10 +49,10 @@ class Site:
     __slots__ = ("address", "clock", "has_schema", "identity", "is_pooled", "notifies", "work")
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
-        self.address = address
-        self.clock = clock
+        self.address: Address = address
+        self.clock: Clock | None = clock
         """Replaces the database's clock, in tests."""
-        self.has_schema = False
+        self.has_schema: bool = False
         """The schema is there, in a format that we read."""
         self.identity: tuple[str, str] | None = None
         """Which database it is, once that was asked; another server may answer by now."""
@@ -60,7 +60,7 @@ class Site:
         """Something in between may give each transaction another server connection."""
         self.notifies = address.pooler != "yes"
         """Notifications reach us."""
-        self.work = 0
+        self.work: int = 0
         """Commands since the last sweep."""
 
     @property
@@ -127,7 +127,7 @@ class Wire(ABC):
         pgconn.nonblocking = 1
         self.pgconn = pgconn
         self.fd = pgconn.socket
-        self.is_cut = False
+        self.is_cut: bool = False
         self._prepared: set[bytes] = set()
         self._parts: list[PGresult] = []
 
@@ -242,7 +242,7 @@ class Session[W: Wire]:
         keeps: tuple[Statement, ...] = (),
         after: Callable[[W], Awaitable[None]] | None = None,
     ) -> None:
-        self.site = site
+        self.site: Site = site
         self.wire: W | None = None
         self._connect = connect
         self._keeps = keeps

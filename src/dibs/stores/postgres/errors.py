@@ -26,7 +26,7 @@ class SqlError(Exception):
 
     def __init__(self, state: str, message: str) -> None:
         super().__init__(message)
-        self.state = state
+        self.state: str = state
         """The SQLSTATE."""
 
 

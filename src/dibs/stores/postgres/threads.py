@@ -115,7 +115,7 @@ class BlockingPostgresConnection:
     """See `BlockingConnection`. Notifications come in over the same connection."""
 
     def __init__(self, site: Site) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._site = site
         self._until = inf
         """When the call that is under way has to end, connecting included."""

@@ -30,8 +30,8 @@ class LoopLink(BufferedLink):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
         super().__init__(loop)
-        self.endpoint = endpoint
-        self.has_functions = True
+        self.endpoint: Endpoint = endpoint
+        self.has_functions: bool = True
         self.take: Callable[[Any], None] | None = None
         self.lost: Callable[[Exception], None] | None = None
         """Called once when it breaks, but not when it is closed by us."""
@@ -167,7 +167,7 @@ class AsyncRedisConnection:
     parallel = 2
 
     def __init__(self, settings: Settings, context: CallContext, listings: Listings) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._settings = settings
         self._context = context
         self._dial = LoopDial()
@@ -279,7 +279,7 @@ class LoopSubscription:
     """A connection on which one inbox's notifications arrive, and which is asked whether it still stands."""
 
     def __init__(self, link: LoopLink, inbox: str, deliver: Deliver) -> None:
-        self.link = link
+        self.link: LoopLink = link
         self.error: DibsError | None = None
         self._inbox = inbox
         self._deliver = deliver

@@ -200,9 +200,9 @@ class SocketLink:
     """See `Link`. Each call sends, then waits for its answers, and nothing suspends."""
 
     def __init__(self, sock: socket.socket, endpoint: Endpoint, dial: "SocketDial") -> None:
-        self.endpoint = endpoint
-        self.has_functions = True
-        self.socket = sock
+        self.endpoint: Endpoint = endpoint
+        self.has_functions: bool = True
+        self.socket: socket.socket = sock
         self._dial = dial
         self._open = True
         self._timeout = sock.gettimeout() or LEAST_WAIT

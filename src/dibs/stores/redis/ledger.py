@@ -168,9 +168,9 @@ class CallContext:
     __slots__ = ("clock", "holdoff", "inbox")
 
     def __init__(self, clock: Clock | None = None, holdoff: float = 0.0, inbox: str = "") -> None:
-        self.clock = clock
-        self.holdoff = holdoff
-        self.inbox = inbox
+        self.clock: Clock | None = clock
+        self.holdoff: float = holdoff
+        self.inbox: str = inbox
 
     def call(self, commands: Sequence[Command]) -> LedgerCall:
         """The call that applies a batch."""

@@ -77,7 +77,7 @@ class BlockingRedisConnection:
     """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
     def __init__(self, settings: Settings, context: CallContext, listings: Listings) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._settings = settings
         self._context = context
         self._dial = SocketDial()

@@ -172,7 +172,7 @@ class Worker:
     """
 
     def __init__(self, connection: Connection, take: "weakref.WeakMethod[Take]") -> None:
-        self.notifier = Notifier()
+        self.notifier: Notifier = Notifier()
         self._connection = connection
         self._take = take
         """Takes notifications for us, in the loop."""

@@ -33,9 +33,9 @@ class Connection:
     """A connection to the file. Its user holds `lock` during each call, so that a fork finds it at rest."""
 
     def __init__(self, file: StoreFile) -> None:
-        self.file = file
+        self.file: StoreFile = file
         self.lock = threading.Lock()
-        self.work = 0
+        self.work: int = 0
         """Commands applied since the last maintenance."""
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None

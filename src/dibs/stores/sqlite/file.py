@@ -51,9 +51,9 @@ class StoreFile:
         self.boot = boot
         """The boot whose time `clock` tells. A clock that was passed in counts as a boot of its own."""
         self.clock = clock or BootClock()
-        self.adopted = False
+        self.adopted: bool = False
         """The file was seen with our boot: another one in it means another running machine."""
-        self.swept_to = b""
+        self.swept_to: bytes = b""
         """Idle keys up to this one were deleted."""
 
     def prepare(self) -> None:

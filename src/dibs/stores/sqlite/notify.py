@@ -40,7 +40,7 @@ class Notifier:
     """Sends notifications to other connections. Once it listens, it receives our own."""
 
     def __init__(self) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         """The address at which we listen; empty while we do not."""
         self.socket: socket.socket | None = None
 

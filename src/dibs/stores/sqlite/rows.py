@@ -87,7 +87,7 @@ class RowBook:
     expires_at = staticmethod(stored_expiry)
 
     def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None) -> None:
-        self.execute = execute
+        self.execute: Execute = execute
         """Reads and writes rows; `no_rows` outside of a transaction."""
         self._key = key
         self._known: dict[str, Entry | None] = {}
@@ -99,7 +99,7 @@ class RowBook:
         self._front_is_all = False
         self._ranks: list[tuple[int, int]] | None = None
         """The ranks of the first waiters, up to `COUNTED_POSITIONS` of them or a few more."""
-        self.simple = False
+        self.simple: bool = False
         """When it was last written, everything of this key was in its own row."""
         self._row: Row = row or (
             *(key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, 0, b""),

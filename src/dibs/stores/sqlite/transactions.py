@@ -42,7 +42,7 @@ class Transactions:
         self._file = file
         self._cursor = cursor
         self._execute: Execute = cursor.execute
-        self.identity = identity
+        self.identity: Identity = identity
         self._floor = floor
         self._check_at = -inf
         self._version = -1

@@ -88,7 +88,7 @@ class TemporalConnection:
     """Connects when it is first asked for a client. Any loop's tasks can use the one client."""
 
     def __init__(self, settings: TemporalSettings) -> None:
-        self.settings = settings
+        self.settings: TemporalSettings = settings
         self._target: TemporalTarget | None = None
         self._client: Client | None = None
         self._is_inherited = False

@@ -47,7 +47,7 @@ from dibs.stores.temporal.wire import BLOCKED
 if TYPE_CHECKING:
     from temporalio.client import WorkflowExecution
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 STARTS = 3.0
 """Seconds that connecting, and the start of a broker, can take on a busy machine."""

@@ -39,7 +39,7 @@ class WebClient:
         server_name: str = "",
     ) -> None:
         """`tunnel` makes sockets through a proxy. The certificate is for `server_name`, else the host."""
-        self.endpoint = endpoint
+        self.endpoint: WebEndpoint = endpoint
         self._tunnel = tunnel
         self._server_name = server_name
         self._streams: WeakSet[WebLink] = WeakSet()

@@ -25,9 +25,9 @@ class WebLink(BufferedLink):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self.silent = True
+        self.silent: bool = True
         """Nothing has ever arrived on it."""
-        self.reader = ResponseReader()
+        self.reader: ResponseReader = ResponseReader()
         self._land: Land | None = None
         self._used = loop.time()
 

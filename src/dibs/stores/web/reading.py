@@ -104,7 +104,7 @@ class Events:
     """Parses events from bytes, as pairs of kind and data. Comments only show that the sender is alive."""
 
     def __init__(self) -> None:
-        self.last_id = ""
+        self.last_id: str = ""
         """The id of the last complete event that had one; the next request continues there."""
         self._id = ""
         self._rest = b""

@@ -37,7 +37,7 @@ from dibs.temporal.activity.semaphore import (
 )
 from dibs.temporal.sdk import cancel_here, this_context
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 BEAT = 5.0
 """Seconds between the heartbeats of a wait, even without a heartbeat timeout: so it can be cancelled."""
@@ -58,7 +58,7 @@ class HeartbeatClock:
     """The time of the activity's last heartbeat."""
 
     def __init__(self) -> None:
-        self.last = 0.0
+        self.last: float = 0.0
         self._loop = asyncio.get_running_loop()
 
     def beat(self) -> None:

@@ -38,17 +38,17 @@ class ActivityLock:
         """The activity missed its heartbeats, so the lease is no longer renewed."""
         self._has_ended = False
         """The activity has ended, and the lock is released or soon will be."""
-        self.activity = activity
+        self.activity: str = activity
         """The function that needs it."""
-        self.name = name
+        self.name: str = name
         """`{application}:{lock}`, as in lists of the store."""
         self.slot: int = lease.slots[0]
         """Number of its slot, from 0. Nobody else holds that slot."""
         self.token: int = lease.token
         """The fencing token, which rises with every grant. Send it with each write."""
-        self.owner = owner
+        self.owner: str = owner
         """`{application}:{run id}:{activity id}`, as in lists of the store."""
-        self.waited = waited
+        self.waited: float = waited
         """Seconds that this attempt waited for it in its worker."""
 
     @property

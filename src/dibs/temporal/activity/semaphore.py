@@ -22,7 +22,7 @@ from dibs.runtime.port import Runtime
 from dibs.settings import configured
 from dibs.temporal.activity.decorator import LockBackend, LockNeed, refuse_nowhere
 
-log = logging.getLogger("dibs")
+log: logging.Logger = logging.getLogger("dibs")
 
 # -- the position in the queue --------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class QueuePosition:
         self._activity = info.activity_id
         self._url = url
         self._salt = salt
-        self.since = since
+        self.since: float = since
         """When the first of these attempts started, by the server's clock, in seconds since 1970."""
 
     @classmethod

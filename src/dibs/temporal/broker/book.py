@@ -59,7 +59,7 @@ class BrokerBook:
     def __init__(self, key: bytes, state: dict[str, Any] | None = None) -> None:
         state = state or {}
         book = state.get("book")
-        self.key = key
+        self.key: bytes = key
         self.book = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self._sizes = {entry.id: _size(entry) for entry in self.book.entries()}
         """Bytes of each entry, also of some that have ended."""

@@ -42,10 +42,10 @@ class QueuedAcquire:
     """
 
     def __init__(self, calls: BrokerCalls, broker: Broker, acquire: Acquire, *, fast: bool) -> None:
-        self.lease = BrokeredLease(acquire.id, acquire.ttl)
-        self.alarm = Alarm()
+        self.lease: BrokeredLease = BrokeredLease(acquire.id, acquire.ttl)
+        self.alarm: Alarm = Alarm()
         """Wakes the wait. The permit takes it over, with its timer."""
-        self.answered = False
+        self.answered: bool = False
         """The broker has answered."""
         self._calls = calls
         self._broker = broker

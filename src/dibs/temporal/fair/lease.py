@@ -35,11 +35,11 @@ class BrokeredLease:
     """A lease from its first call to its end."""
 
     def __init__(self, lease_id: str, ttl: float) -> None:
-        self.id = lease_id
+        self.id: str = lease_id
         self.fingerprint = fingerprint(lease_id)
         """The fingerprint, by which notifications name it."""
-        self.ttl = ttl
-        self.token = 0
+        self.ttl: float = ttl
+        self.token: int = 0
         self.slots: tuple[int, ...] = ()
         self.deadline = -inf
         """Time at which the holder stops trusting it."""

@@ -96,7 +96,7 @@ class SlotPermit(Permit):
         self._keeping: asyncio.Task[None] | None = None
         self._child = child
         self._state = run_state()
-        self.armed = False
+        self.armed: bool = False
         """It has reported, so a worker serves it."""
         self.ended = False
         self.failure: BaseException | None = None

@@ -23,7 +23,7 @@ class RunState:
         self._listeners: dict[str, Listener] = {}
         self._early_news: dict[str, list[PermitNews]] = {}
         """News of permits whose run ID is not known here yet: one task can bring both, the news first."""
-        self.released = 0
+        self.released: int = 0
         """Number of permits given up. Other tasks of this run wait for it to change."""
         workflow.set_signal_handler(NEWS, self._receive)
 

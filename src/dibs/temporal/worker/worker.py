@@ -42,7 +42,7 @@ _REPORTED = 2
 _LATE = 8
 """The same before it was ready at all: some five seconds."""
 
-logger = logging.getLogger("dibs.temporal")
+logger: logging.Logger = logging.getLogger("dibs.temporal")
 
 
 class TemporalWorker:
@@ -65,7 +65,7 @@ class TemporalWorker:
         identity: str | None = None,
         **options: Any,
     ) -> None:
-        self.client = client
+        self.client: Client = client
         self.task_queue = queue_of(task_queue)
         self.identity = identity or f"dibs@{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"
         self._not_ready: str | None = "it has not started"

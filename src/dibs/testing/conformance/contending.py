@@ -17,10 +17,10 @@ class ContendingThreads:
     """Takes and releases units of one key, and sees whether too many are inside."""
 
     def __init__(self, world: World, capacity: int) -> None:
-        self.world = world
-        self.capacity = capacity
-        self.inside = 0
-        self.most = 0
+        self.world: World = world
+        self.capacity: int = capacity
+        self.inside: int = 0
+        self.most: int = 0
         self.tokens: list[int] = []
         self.errors: list[BaseException] = []
         self.lock = threading.Lock()

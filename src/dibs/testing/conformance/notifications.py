@@ -25,8 +25,8 @@ class Wanted:
     """Tells whether a notification is the one that a case waits for."""
 
     def __init__(self, lease: str, event: str) -> None:
-        self.lease = lease
-        self.event = event
+        self.lease: str = lease
+        self.event: str = event
 
     def __call__(self, notification: Notification) -> bool:
         return (notification.lease, notification.event) == (self.lease, self.event)

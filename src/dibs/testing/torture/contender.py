@@ -73,9 +73,9 @@ class Contender:
 
     def __init__(self, worker: ContenderHost, number: int) -> None:
         self.draw = random.Random(worker.orders.seed * 1_000 + number)  # noqa: S311
-        self.interruptible = False
+        self.interruptible: bool = False
         """It waits in a queue, and can be called away."""
-        self.primitive = ""
+        self.primitive: str = ""
         """Primitive of its current turn."""
         self.ttl = worker.orders.ttl
         self.patience = worker.orders.wait

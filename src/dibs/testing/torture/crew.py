@@ -21,8 +21,8 @@ class Crew:
     """The workers of a round. One that dies is replaced. After `end`, no worker is left."""
 
     def __init__(self, url: str, prefix: str, plan: TorturePlan, folder: Path) -> None:
-        self.board = Board(folder / "board")
-        self.recorder = Recorder(folder / "history-supervisor.jsonl")
+        self.board: Board = Board(folder / "board")
+        self.recorder: Recorder = Recorder(folder / "history-supervisor.jsonl")
         self.bad_ends: list[int] = []
         """Exit codes of workers that ended by themselves."""
         self._url, self._prefix, self._plan, self._folder = url, prefix, plan, folder

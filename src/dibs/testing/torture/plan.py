@@ -68,9 +68,9 @@ class TorturePlan:
         sides: Sequence[SideName] = SIDES,
     ) -> None:
         self.seconds = _some_seconds(seconds) if seconds is not None else HOUR if cycles else 60.0
-        self.cycles = cycles
-        self.processes = processes
-        self.tasks = tasks
+        self.cycles: int | None = cycles
+        self.processes: int = processes
+        self.tasks: int = tasks
         self.sides = tuple(sides)
         self.ttl = safe_ttl(ttl)
         self.seed = secrets.randbelow(1_000_000) if seed is None else seed

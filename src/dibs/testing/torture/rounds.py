@@ -64,7 +64,7 @@ class Round:
         number: int,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.crew = crew
+        self.crew: Crew = crew
         self.doing: Doing = "starting"
         self._found = Verdict()
         self._idle: list[int] = []

@@ -25,7 +25,7 @@ class Turns:
     capacity = 1
 
     def __init__(self, client: Any, name: str, orders: Orders) -> None:
-        self.client = client
+        self.client: Any = client
         self.name = orders.prefix + name
         self.how: dict[str, Any] = {"ttl": orders.ttl, "wait": orders.wait, "env_load": False}
         self.resource = self.described(name)
@@ -210,7 +210,7 @@ class Candidacy:
 
     def __init__(self, contender: Contender, key: bytes) -> None:
         self.invoked = contender.asking(key)
-        self.led = False
+        self.led: bool = False
         self._hand = contender
 
     def started(self, term: Any) -> None:

@@ -34,10 +34,10 @@ class TortureWorker:
     """The process that contenders share: its history, its protected files, its row on the board."""
 
     def __init__(self, orders: Orders) -> None:
-        self.orders = orders
-        self.recorder = Recorder(orders.history)
-        self.side = TortureSide(orders.side)
-        self.stopping = False
+        self.orders: Orders = orders
+        self.recorder: Recorder = Recorder(orders.history)
+        self.side: TortureSide = TortureSide(orders.side)
+        self.stopping: bool = False
         self.contenders = [Contender(self, number) for number in range(orders.tasks)]
         self.write = ProtectedFiles(Path(orders.folder), self.recorder).write
         self._board = Board(Path(orders.folder, "board"))
