@@ -10,9 +10,9 @@ import pytest
 from celery import Celery  # type: ignore[import-untyped]
 
 import dibs.sync
-from dibs import AcquireTimeout, LeaseLost, current_lease
+from dibs import AcquireTimeout, LeaseLost
 from dibs.contrib.celery import locked
-from dibs.sync import Lease
+from dibs.sync import Lease, current_lease
 
 app = Celery("tasks", broker="memory://", backend="cache+memory://")
 client = dibs.sync.connect(f"memory://{uuid4()}")

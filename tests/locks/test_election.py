@@ -229,7 +229,7 @@ async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: Client) ->
         told.append("body")
     assert told == ["starts", "body", "stops"]
     with pytest.raises(TypeError, match="coroutine function"):
-        dibs.sync.LeaderElection("main", on_stopped=stopped)
+        dibs.sync.LeaderElection("main", on_stopped=stopped)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a function"):
         dibs.LeaderElection("main", on_started="start")  # type: ignore[arg-type]
 

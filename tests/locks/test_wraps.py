@@ -99,7 +99,7 @@ def test_a_semaphore_lets_its_capacity_run(
 
 async def test_a_semaphore_holds_a_coroutine_function_too(module: Any, client: Any) -> None:
     @module.Semaphore.wraps("gpu", 2, client=client)
-    async def work() -> int:
+    async def work() -> Any:
         return (await client_status()).used
 
     async def client_status() -> Any:
