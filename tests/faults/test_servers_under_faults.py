@@ -75,12 +75,13 @@ def striking(fault: Fault, times: int, every: float) -> Iterator[list[None]]:
 
 
 def keeps_leases(url: str, fault: Fault, times: int, every: float, seconds: float) -> None:
+    """Raise if a promise was broken. Long runs also kill and pause the processes."""
     plan = TorturePlan(seconds=seconds, ttl=TTL, processes=4, seed=1)
     with striking(fault, times, every) as struck:
         verdict = Torture(url, plan).run()
     assert verdict.violations == [], str(verdict)
     assert verdict.cycles > 20, str(verdict)
-    assert verdict.struck > 0, str(verdict)
+    assert verdict.struck > 0 or seconds < 9, str(verdict)
     assert len(struck) == times, "not every fault has happened"
 
 
@@ -125,7 +126,7 @@ def kill_leader(cluster: EtcdCluster) -> None:
 def running(store: str, folder: Path) -> Iterator[tuple[object, str]]:
     """A server that keeps leases through crashes of its own, and its URL."""
     if store == "redis":
-        with RedisServer(folder, persistence="everysec") as redis:
+        with RedisServer(folder, persistence="always") as redis:
             yield redis, redis.url
     elif store == "postgres":
         with PostgresServer(folder) as postgres:
@@ -161,7 +162,7 @@ def test_leases_are_kept_through_faults_of_the_server(
     seconds: float,
     tmp_path: Path,
 ) -> None:
-    """A crash of Redis leaves what the system was given: `everysec` keeps as much as `always`."""
+    """Redis has `appendfsync always`: with `everysec` it answers before it writes while its disk is slow."""
     with running(store, tmp_path) as (server, url):
         keeps_leases(url, lambda: fault(server), times, every, seconds)
 

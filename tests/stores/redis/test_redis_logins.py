@@ -281,6 +281,7 @@ async def test_a_replica_has_the_function_of_its_master(side: Side, tmp_path: Pa
             with master.client() as other:
                 wait_until(lambda: other.wait(1, 1000) == 1, "the replica has it all")
             client.replicaof("NO", "ONE")
+        reset(replica)
         await cycle(side, replica)
         assert "function|load" not in calls(replica)
 
