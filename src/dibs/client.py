@@ -217,7 +217,7 @@ class NamedStore:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self.name = store_name(name)
+        self.name: str = store_name(name)
 
     @property
     def session(self) -> StoreSession:

@@ -45,7 +45,7 @@ class NameTemplate:
                 raise ValueError(f"{template!r}: a field is a parameter's name and nothing else")
             self._parts.append((text, field))
         self._template = template
-        self.fields = tuple(field for _, field in self._parts if field is not None)
+        self.fields: tuple[str, ...] = tuple(field for _, field in self._parts if field is not None)
         if function is not None:
             self._signature = inspect.signature(function)
             self.check(self._signature.parameters, called(function))

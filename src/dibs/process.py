@@ -28,7 +28,7 @@ class _Generation:
     __slots__ = ("number",)
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number: int = 0
 
 
 generation = _Generation()
@@ -52,7 +52,7 @@ class FreshLock:
     __slots__ = ("__weakref__", "held")
 
     def __init__(self) -> None:
-        self.held = threading.Lock()
+        self.held: threading.Lock = threading.Lock()
         on_fork(self)
 
     def after_fork(self) -> None:

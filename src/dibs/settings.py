@@ -100,11 +100,11 @@ class SettingsFile:
     def __init__(self, path: str, values: Mapping[str, Any]) -> None:
         self.top: Table = Table(f"{path}:", values)
         self.top.refuse_others((*STORE_KEYS, STORES, *KINDS, *READERS))
-        self.sections = {
+        self.sections: dict[str, dict[str, Table]] = {
             kind: self.top.tables(kind, f'such as [{kind}.cart] or [{kind}."order:{{id}}"]')
             for kind in KINDS
         }
-        self.stores = self.top.tables(STORES, f"such as [{STORES}.reports]")
+        self.stores: dict[str, Table] = self.top.tables(STORES, f"such as [{STORES}.reports]")
         for name, store in self.stores.items():
             try:
                 store_name(name)
@@ -270,7 +270,7 @@ class ConfigCache[C: PrimitiveConfig]:
     """The configs of one kind that a client has made, by their options. Settings are read once."""
 
     def __init__(self, make: type[C], kind: Kind) -> None:
-        self.settings = settings_for_all(make, kind)
+        self.settings: Mapping[str, Any] | None = settings_for_all(make, kind)
         """Settings that every name has; None if some names have settings of their own."""
         self._make = make
         self._unset = (UNSET,) * len(make._readers)

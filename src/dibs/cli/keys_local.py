@@ -30,7 +30,7 @@ class LocalKeys:
         self._url = url
         self._stores = stores
         """Where servers that cannot read the records look for revoked keys."""
-        self.place = redacted(url)
+        self.place: str = redacted(url)
         self._who = Principal(
             "", f"{user_name() or 'somebody'} at {gethostname()}", frozenset(Scope), EVERYTHING
         )

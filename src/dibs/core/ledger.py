@@ -64,7 +64,7 @@ class StepBudget:
     __slots__ = ("steps",)
 
     def __init__(self) -> None:
-        self.steps = BATCH_STEPS
+        self.steps: int = BATCH_STEPS
 
 
 def apply(

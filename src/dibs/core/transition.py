@@ -38,9 +38,9 @@ class Transition:
         self.stamp: int = stamp
         self.caller: str | None = caller
         """The id of the command. It gets a reply, so it needs no notification."""
-        self.units_free_in = inf
+        self.units_free_in: float = inf
         """Seconds until time frees units that this command granted, perhaps to a dead waiter, or retained."""
-        self.steps = STEPS
+        self.steps: int = STEPS
         """How many entries this command may still expire, and waiters grant or refuse."""
         self.notifications: list[Notification] = []
 

@@ -20,7 +20,7 @@ class FileFence:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.realpath(path))
+        self.path: Path = Path(os.path.realpath(path))
         """The file itself, where a symbolic link was given."""
         self._fence = Path(f"{self.path}.fence")
 

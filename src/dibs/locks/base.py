@@ -274,7 +274,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             raise TypeError(f"on_lost is {on_lost!r}: give a function that takes the lease")
         if on_wait is not None:
             check_on_wait(on_wait, may_await=self._may_await)
-        self.key = key_of(self.kind, name)
+        self.key: bytes = key_of(self.kind, name)
         self.name = name
         self.config = config
         self._on_lost = on_lost

@@ -34,7 +34,7 @@ class ManualLeases:
 
     def __init__(self, rt: Runtime, kind: Kind, name: str | bytes) -> None:
         self._rt = rt
-        self.key = key_of(kind, name)
+        self.key: bytes = key_of(kind, name)
         self._latest: str | None = None
         """The id of the latest acquire."""
 

@@ -101,7 +101,7 @@ class DeadlockDetector:
         self._rt = rt
         self._request = request
         self._since = since
-        self.due_at = since + FIRST_LOOK
+        self.due_at: float = since + FIRST_LOOK
         """When to look next; `inf` if never."""
         self._pause = FIRST_LOOK
         self._held: list[ref[Any]] | None = None

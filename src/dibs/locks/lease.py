@@ -117,6 +117,8 @@ class LeaseBase:
         self._options = options
         self._rules = options.rules
         self.key: bytes = key
+        self.token: int
+        self.slots: tuple[int, ...]
         (
             self._id,
             self.token,

@@ -136,7 +136,7 @@ class RWLeaseBase(LeaseBase):
             self.ensure()
         elif reply.token != self.token:
             self._outgrown = self.token, self._rt.now()
-            self.token = reply.token
+            self.token: int = reply.token
         return None
 
     def _next_resize(self, units: int) -> Resize:

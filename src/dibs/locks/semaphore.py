@@ -31,7 +31,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         **options: Unpack[ClientLockOptions[LeaseT]],
     ) -> None:
         """Describe it; `capacity` is the number of units. The options are those of a `Lock`."""
-        self.capacity = _checked(capacity)
+        self.capacity: int = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(options.setdefault("reentrant", False))
         super().__init__(name, *more, **options)

@@ -14,9 +14,9 @@ from dibs.process import on_fork
 from dibs.runtime.batcher import Batcher, Call
 from dibs.runtime.holding import HeldByOwner
 from dibs.runtime.keeper import StoreKeeper
-from dibs.runtime.notifications import Receiver
+from dibs.runtime.notifications import NotificationRouter, Receiver
 from dibs.runtime.port import CallResult, TimedReply
-from dibs.stores.port import Store
+from dibs.stores.port import AsyncConnection, Store
 
 
 class TaskJob:
@@ -154,13 +154,13 @@ class AsyncRuntime:
         self.connect_timeout: float = connect_timeout
         self.call_timeout: float = call_timeout
         self.holding: HeldByOwner = HeldByOwner()
-        self.notifications = keeper.new_router()
+        self.notifications: NotificationRouter = keeper.new_router()
         self.receiver: Receiver = self.notifications
         """Takes the store's notifications: `notifications`, unless somebody stands in between."""
-        self.now = clock.now
-        self.stamp = clock.stamp
-        self.me = asyncio.current_task
-        self.connection = store.async_connection()
+        self.now: Callable[[], float] = clock.now
+        self.stamp: Callable[[], int] = clock.stamp
+        self.me: Callable[[], asyncio.Task[Any] | None] = asyncio.current_task
+        self.connection: AsyncConnection = store.async_connection()
         self._clock = clock
         self._loop = loop
         self._batcher = Batcher(self.connection, loop, clock, call_timeout)

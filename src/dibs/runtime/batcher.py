@@ -54,7 +54,7 @@ class Call:
         """Seconds that one round trip may take for it."""
         self.waits: float = waits
         """Seconds that its caller waits."""
-        self.until = now + waits
+        self.until: float = now + waits
 
     def too_late(self) -> None:
         """Let the caller stop waiting; what is under way goes on."""

@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -86,8 +86,8 @@ class StoreKeeper:
     def _reset(self) -> None:
         self._chores: deque[_Chore] = deque()
         self._scheduler = RenewalScheduler(self._timers, self._look)
-        self.watch = self._scheduler.add
-        self.unwatch = self._scheduler.discard
+        self.watch: Callable[[Watched, float, float], None] = self._scheduler.add
+        self.unwatch: Callable[[Watched], None] = self._scheduler.discard
         self._poked: SimpleQueue[None] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -116,8 +116,8 @@ class ThreadRuntime:
         self.connect_timeout: float = connect_timeout
         self.call_timeout: float = call_timeout
         self.holding: HeldByOwner = HeldByOwner()
-        self.now = clock.now
-        self.me = threading.current_thread
+        self.now: Callable[[], float] = clock.now
+        self.me: Callable[[], threading.Thread] = threading.current_thread
         self._clock = clock
         self._closed = False
         self._pool = Pool(store.connections)

@@ -50,7 +50,7 @@ class LateCopies:
     __slots__ = ("_made", "ids", "tombstone")
 
     def __init__(self, call_timeout: float) -> None:
-        self.tombstone = tombstone_ttl(call_timeout)
+        self.tombstone: float = tombstone_ttl(call_timeout)
         """Seconds for which a late copy can be on its way."""
         self._made: dict[str, None] = {}
         """Ids that this server made and has not released. The latest comes last."""

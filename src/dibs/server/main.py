@@ -70,7 +70,7 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config: ServerConfig = config
-        self.server_id = secrets.token_hex(6)
+        self.server_id: str = secrets.token_hex(6)
         """Names this server among those of the service. New at each start."""
         self.url: str = ""
         """Its URL, once it listens."""
@@ -124,14 +124,17 @@ class Server:
         self.records = records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
+        self.keys: KeyService
         self.keys = keys = KeyService(records, secrets=config.secrets())
         await keys.cache.load()
         stack.push_async_callback(keys.cache.close)
         self._check_keys()
+        self.audit: Audit
         self.audit = audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
         stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
         # commands go to the store, or to that of several where their key lives
+        self.runtime: StoreRouter
         self.runtime = runtime = await StoreRouter.over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.cache.markers = Markers(lambda: runtime.stores)
@@ -142,25 +145,33 @@ class Server:
         """Make the parts of the service, each with the parts that it uses."""
         config, limits, stack = self.config, self.config.limits, self._stack
         runtime, records, keys, audit = self.runtime, self.records, self.keys, self.audit
+        self.quotas: Quotas
         self.quotas = quotas = Quotas(limits, runtime.now)
+        self.leases: LeaseService
         self.leases = leases = LeaseService(runtime, quotas)
+        self.streams: NotificationStreams
         self.streams = streams = NotificationStreams(self.server_id, limits)
+        self.activity: Activity
         self.activity = activity = Activity(runtime.now, runtime.scan)
         leases.observers.append(activity.applied)
         receiver = StreamReceiver(runtime.receiver, streams)
         runtime.receiver = ObservingReceiver(receiver, activity.keys)
+        self.sessions: Sessions
         self.sessions = sessions = Sessions(keys, records, config.origins)
         await keys.cache.on_change(sessions.read_ended)
         trouble = "other servers cannot be told who has signed out"
         stack.enter_context(background(repeat(sessions.write_ended, 1.0, trouble)))
+        self.shutdown: Shutdown
         self.shutdown = shutdown = Shutdown()
+        self.endings: Endings
         self.endings = endings = Endings(shutdown, keys.cache, sessions)
-        self.health = Health(shutdown, keys.cache, leases)
+        self.health: Health = Health(shutdown, keys.cache, leases)
 
         lines = stack.enter_context(logging_to(STDERR, config.log_format))
         if config.log_format:
             self.meters.append(lines.request)
         metrics = self._metrics() if config.metrics else None
+        self.tracing: Tracing | None
         self.tracing = tracing = _tracing(leases)
         await stack.enter_async_context(activity.polling())
 

@@ -43,7 +43,7 @@ class Claimant:
 
     def __init__(self, client: Client, require: frozenset[str]) -> None:
         self._about: dict[str, Any] = {"client": client, "require": require}
-        self.label = f"tasks-{token_hex(3)}"
+        self.label: str = f"tasks-{token_hex(3)}"
         """Part of the owner's name, by which it recognises its own leases."""
         TaskLock("any", 1, 1, **self._about)  # an unsuitable store is refused here, and not later
 

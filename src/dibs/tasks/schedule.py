@@ -56,7 +56,7 @@ class Every:
     def __init__(self, period: Duration, offset: Duration = 0) -> None:
         if callable(period):
             raise TypeError('write @tasks.every("60s"), with the time between two runs')
-        self.period = seconds(period, "every")
+        self.period: float = seconds(period, "every")
         late = seconds(offset, "offset")
         if not SHORTEST <= self.period < float("inf"):
             raise ValueError(f"every is {self.period:g} s: give at least {SHORTEST:g} s")
@@ -114,7 +114,7 @@ class Cron:
         if not isinstance(expression, str):
             raise TypeError(f'cron is {expression!r}: give a text such as "*/5 * * * *" ({FORM})')
         self.expression: str = expression
-        self.zone = None if zone is None else zone_of(zone)
+        self.zone: tzinfo | None = None if zone is None else zone_of(zone)
         self._plan = _NICKNAMES.get(expression.strip().lower(), expression)
         self._check()
 

@@ -69,6 +69,7 @@ class RunStats:
     """Counts what becomes of one task, and reports its trouble and its failures."""
 
     def __init__(self, name: str, on_error: OnError | None) -> None:
+        self.won: int
         self.won = self.elsewhere = self.skipped = self.missed = self.failed = 0
         self.next_run: int | None = None
         self.trouble: str | None = None

@@ -99,7 +99,7 @@ class DibsPlugin(SimplePlugin):
         backend: LockBackend = None,
         wait_in_slot: Duration | None = WAIT_IN_SLOT,
     ) -> None:
-        self.task_queue = queue_of(task_queue)
+        self.task_queue: str = queue_of(task_queue)
         if not isinstance(serve, bool):
             raise TypeError(f"serve is {serve!r}: give True or False")
         self.serve: bool = serve

@@ -69,8 +69,8 @@ class Semaphore:
                 raise TypeError(
                     f"no option {min(others)}= here; ttl=, wait= and so on go to acquire()"
                 )
-            self.task_queue = named_queue(task_queue)
-            self.quarantine = seconds(quarantine, "quarantine")
+            self.task_queue: str | None = named_queue(task_queue)
+            self.quarantine: float = seconds(quarantine, "quarantine")
             _check(self)
         self._blocks: dict[asyncio.Task[Any] | None, list[PermitBlock]] = {}
 

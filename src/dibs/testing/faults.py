@@ -194,7 +194,7 @@ class FaultyAsyncConnection(_FaultyConnection[AsyncConnection]):
 
     def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
         super().__init__(connection, faults)
-        self.parallel = connection.parallel
+        self.parallel: int = connection.parallel
         self.close, self.examine = connection.close, connection.examine
 
     async def open(self) -> None:

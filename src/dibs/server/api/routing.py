@@ -129,7 +129,7 @@ class Caller:
         """By name in lower case. A look-up costs a tenth of one in `request.headers`, which is a list."""
         if len(self.headers) != len(raw):
             _check_doubles(raw)
-        self.principal = NOBODY
+        self.principal: Principal = NOBODY
         self.session: BrowserSession | None = None
         """The dashboard's session, if the request came with one instead of an API key."""
         self.allowed: bool = True
@@ -331,7 +331,7 @@ class BoundOperation:
     def __init__(self, operation: Operation, part: object) -> None:
         self.operation: Operation = operation
         self.handle: RouteHandler = MethodType(operation.handler, part)
-        self.arguments = operation.arguments
+        self.arguments: tuple[str, ...] = operation.arguments
 
 
 type Found = BoundOperation | ApiProblem

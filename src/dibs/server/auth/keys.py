@@ -74,7 +74,7 @@ class KeyService:
         self, records: Records, clock: Clock | None = None, secrets: ServiceSecret | None = None
     ) -> None:
         self._records = records
-        self.secrets = secrets or ServiceSecret()
+        self.secrets: ServiceSecret = secrets or ServiceSecret()
         """The service's own; to be used through `credentials.Signatures`."""
         clock = clock or SystemClock()
         self.cache: KeyCache = KeyCache(records, clock)

@@ -65,8 +65,8 @@ class StoreRouter:
         self.notifications: NotificationRouter = NotificationRouter(lambda _: None)
         self.receiver: Receiver = self.notifications
         """Takes the notifications of all stores."""
-        self.connect_timeout = first.connect_timeout
-        self.call_timeout = max(each.call_timeout for each in stores.values())
+        self.connect_timeout: float = first.connect_timeout
+        self.call_timeout: float = max(each.call_timeout for each in stores.values())
         self.holding, self.stamp = first.holding, first.stamp
         self.now, self.me, self.signal, self.guard = first.now, first.me, first.signal, first.guard
         self.spawn, self.call_soon, self.examine = first.spawn, first.call_soon, first.examine

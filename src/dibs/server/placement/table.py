@@ -114,7 +114,7 @@ class TableReader:
     ) -> None:
         self.table: RoutingTable = table
         self.fresh: float = fresh
-        self.every = min(READ_EVERY, fresh / 6)
+        self.every: float = min(READ_EVERY, fresh / 6)
         self.on_change: Callable[[], None] = lambda: None
         """Called when the table has changed."""
         self._records = records

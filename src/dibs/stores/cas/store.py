@@ -122,7 +122,7 @@ class AsyncCasConnection:
         on_fork(self)
 
     def _reset(self) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._shared: _Shared | None = None
         self._deliver: Deliver | None = None
         self._end_subscription: Callable[[], None] | None = None

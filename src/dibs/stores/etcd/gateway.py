@@ -45,7 +45,9 @@ class EtcdGateway:
 
     def __init__(self, settings: EtcdSettings, clock: StoreClock, now: Callable[[], float]) -> None:
         self.settings: EtcdSettings = settings
-        self.clients = [WebClient(member, now, clock.note) for member in settings.members]
+        self.clients: list[WebClient] = [
+            WebClient(member, now, clock.note) for member in settings.members
+        ]
         self._current = 0
         """The member that is asked; another one once this one does not answer."""
         self._token = b""

@@ -59,8 +59,9 @@ class AsyncEventStream:
 
     async def begin(self) -> None:
         """Connect, request the stream, and wait for its first event. Raises `DibsError`."""
+        self.link: AsyncHttpLink
         self.link = link = await dial(self._settings)
-        self.reader = NotificationReader(link.requests)
+        self.reader: NotificationReader = NotificationReader(link.requests)
         link.reader.heed = self._heed
         link.launch(link.requests.stream(), self._over)
         try:
@@ -139,7 +140,7 @@ class AsyncHttpConnection:
         on_fork(self)
 
     def _reset(self) -> None:
-        self.inbox = ""
+        self.inbox: str = ""
         self._links = LinkPool(partial(dial, self._settings))
         self._stream: AsyncEventStream | None = None
         self._loop_end: LoopEnd | None = None

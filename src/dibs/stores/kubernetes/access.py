@@ -67,7 +67,7 @@ class Trust:
     ) -> None:
         """`pairs`: the client certificate and its key, each as PEM or a file; or nothing."""
         self._ca = _pem(cluster, "certificate-authority")
-        self.insecure = bool(cluster.get("insecure-skip-tls-verify"))
+        self.insecure: bool = bool(cluster.get("insecure-skip-tls-verify"))
         self._credentials = credentials
         self._pairs = pairs
         self._made: tuple[object, ssl.SSLContext] | None = None

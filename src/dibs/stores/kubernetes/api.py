@@ -44,7 +44,7 @@ class KubernetesApi:
         self._busy_since: float | None = None
         """When the first 429 came after which there was no other answer."""
         group = f"{access.prefix}/apis/coordination.k8s.io/v1"
-        self.leases = f"{group}/namespaces/{quote(access.namespace)}/leases"
+        self.leases: str = f"{group}/namespaces/{quote(access.namespace)}/leases"
         """The path of all Leases of the namespace."""
 
     @cached_property

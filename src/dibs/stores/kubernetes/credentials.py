@@ -71,7 +71,7 @@ class TokenFile(NoCredentials):
     """A file whose token is replaced from time to time."""
 
     def __init__(self, path: Path) -> None:
-        self.shown = f"the token in {path}, read again each minute"
+        self.shown: str = f"the token in {path}, read again each minute"
         self._path = path
         self._header = b""
         self._read_at = 0.0
@@ -98,7 +98,7 @@ class ExecPlugin:
     def __init__(self, options: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
         self._version = str(options.get("apiVersion"))
         self._command = [str(options["command"]), *map(str, options.get("args") or ())]
-        self.shown = f"the exec plugin {self._command[0]}"
+        self.shown: str = f"the exec plugin {self._command[0]}"
         if self._version not in VERSIONS:
             told = f"{self.shown} has apiVersion {self._version}; supported: {', '.join(VERSIONS)}"
             raise NotConfigured(told)

@@ -56,9 +56,9 @@ class Site:
         """The schema is there, in a format that we read."""
         self.identity: tuple[str, str] | None = None
         """Which database it is, once that was asked; another server may answer by now."""
-        self.is_pooled = address.pooler == "yes"
+        self.is_pooled: bool = address.pooler == "yes"
         """Something in between may give each transaction another server connection."""
-        self.notifies = address.pooler != "yes"
+        self.notifies: bool = address.pooler != "yes"
         """Notifications reach us."""
         self.work: int = 0
         """Commands since the last sweep."""
@@ -90,9 +90,9 @@ class Statement:
     def __init__(self, name: str, text: str) -> None:
         first, *others = text.split("%s")
         numbers = count(1)
-        self.text = first + "".join(f"${next(numbers)}{part}" for part in others)
-        self.name = name.encode()
-        self.sql = self.text.encode()
+        self.text: str = first + "".join(f"${next(numbers)}{part}" for part in others)
+        self.name: bytes = name.encode()
+        self.sql: bytes = self.text.encode()
 
 
 def dump(values: Values) -> list[bytes | None]:
@@ -126,7 +126,7 @@ class Wire(ABC):
     def __init__(self, pgconn: PGconn) -> None:
         pgconn.nonblocking = 1
         self.pgconn = pgconn
-        self.fd = pgconn.socket
+        self.fd: int = pgconn.socket
         self.is_cut: bool = False
         self._prepared: set[bytes] = set()
         self._parts: list[PGresult] = []

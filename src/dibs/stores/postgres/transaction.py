@@ -38,7 +38,7 @@ class WithinConnection:
                 f"within= is a {kind.__module__}.{kind.__qualname__}: give the connection of psycopg 3 "
                 "(psycopg.Connection or psycopg.AsyncConnection) that the transaction is on"
             )
-        self.blocking = isinstance(connection, psycopg.Connection)
+        self.blocking: bool = isinstance(connection, psycopg.Connection)
         """The caller's connection blocks."""
         self._site = site
         self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection

@@ -59,22 +59,22 @@ class Address:
     __slots__ = ("conninfo", "may_migrate", "place", "pooler", "shown", "target")
 
     def __init__(self, url: str) -> None:
-        self.shown = redacted(url)
+        self.shown: str = redacted(url)
         authority, _, path = url.partition("://")[2].partition("?")[0].partition("/")
         if authority.count("@") > 1 or "@" in path:
             raise NotConfigured(
                 f"{self.shown!r}: write @ in a password or a name as %40, and / as %2F"
             )
         url, ours = _without_ours(url, self.shown)
-        self.pooler = ours.get("pooler", "auto")
-        self.may_migrate = ours.get("migrate", "yes") == "yes"
+        self.pooler: str = ours.get("pooler", "auto")
+        self.may_migrate: bool = ours.get("migrate", "yes") == "yes"
         given = _parsed(url, self.shown)
         settings = {**_DEFAULTS, **given}
         if "," in str(given.get("host", "")):
             settings.setdefault("target_session_attrs", "read-write")
-        self.conninfo = make_conninfo("", **settings)
-        self.target = _target(given)
-        self.place = _place(self.target)
+        self.conninfo: str = make_conninfo("", **settings)
+        self.target: Target = _target(given)
+        self.place: str = _place(self.target)
 
 
 def _without_ours(url: str, name: str) -> tuple[str, dict[str, str]]:

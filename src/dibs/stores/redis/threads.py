@@ -32,7 +32,7 @@ class SocketSubscription:
 
     def __init__(self, link: SocketLink, inbox: str, found: list[Notification]) -> None:
         self.socket: socket.socket = link.socket
-        self.endpoint = link.endpoint
+        self.endpoint: Endpoint = link.endpoint
         self._link = link
         self._inbox = inbox
         self._found = found

@@ -34,7 +34,7 @@ class Connection:
 
     def __init__(self, file: StoreFile) -> None:
         self.file: StoreFile = file
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.work: int = 0
         """Commands applied since the last maintenance."""
         self._db: sqlite3.Connection | None = None

@@ -39,7 +39,7 @@ class StoreFile:
 
     def __init__(self, url: str, clock: Clock | None = None, boot: str | None = None) -> None:
         location, _, options = url.partition("?")
-        self.path = _path(url, location)
+        self.path: str = _path(url, location)
         try:
             found = read_options(options, _OPTIONS)
         except ValueError as error:

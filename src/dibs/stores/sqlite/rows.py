@@ -107,7 +107,7 @@ class RowBook:
         )
         _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
         waiting, holds, tombs, self.due, self.doubt, taken = self._row[6:12]
-        self.taken = int.from_bytes(taken)
+        self.taken: int = int.from_bytes(taken)
         self._counts: dict[Kind, int] = {QueueEntry: waiting, Hold: holds, Tombstone: tombs}
         self._inner = None if self._row[12] is None else _entry_of(Hold, self._row[12:])
 

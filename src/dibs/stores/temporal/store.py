@@ -156,7 +156,7 @@ class Inbox:
     """
 
     def __init__(self, calls: BrokerClient, deliver: Deliver) -> None:
-        self.name = secrets.token_urlsafe(12)
+        self.name: str = secrets.token_urlsafe(12)
         """Nobody can guess it, so nobody else gets what is for us."""
         self._calls = calls
         self._deliver = deliver

@@ -60,7 +60,7 @@ class BrokerBook:
         state = state or {}
         book = state.get("book")
         self.key: bytes = key
-        self.book = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
+        self.book: MemoryBook = load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self._sizes = {entry.id: _size(entry) for entry in self.book.entries()}
         """Bytes of each entry, also of some that have ended."""
         self._size = sum(self._sizes.values())

@@ -36,14 +36,14 @@ class BrokeredLease:
 
     def __init__(self, lease_id: str, ttl: float) -> None:
         self.id: str = lease_id
-        self.fingerprint = fingerprint(lease_id)
+        self.fingerprint: str = fingerprint(lease_id)
         """The fingerprint, by which notifications name it."""
         self.ttl: float = ttl
         self.token: int = 0
         self.slots: tuple[int, ...] = ()
-        self.deadline = -inf
+        self.deadline: float = -inf
         """Time at which the holder stops trusting it."""
-        self.renew_at = -inf
+        self.renew_at: float = -inf
         """Time of the next renewal."""
         self.refusal: Refusal | None = None
         self.ending: Ending | None = None

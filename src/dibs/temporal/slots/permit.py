@@ -98,7 +98,7 @@ class SlotPermit(Permit):
         self._state = run_state()
         self.armed: bool = False
         """It has reported, so a worker serves it."""
-        self.ended = False
+        self.ended: bool = False
         self.failure: BaseException | None = None
         """Why its workflow could not be a permit."""
         self._state.listen(run_id, self._receive)

@@ -66,8 +66,10 @@ class TemporalWorker:
         **options: Any,
     ) -> None:
         self.client: Client = client
-        self.task_queue = queue_of(task_queue)
-        self.identity = identity or f"dibs@{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"
+        self.task_queue: str = queue_of(task_queue)
+        self.identity: str = (
+            identity or f"dibs@{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"
+        )
         self._not_ready: str | None = "it has not started"
         self._stopping = asyncio.Event()
         if "graceful_shutdown_timeout" in options:

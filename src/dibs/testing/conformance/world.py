@@ -49,15 +49,15 @@ class World:
     def __init__(self, harness: Harness, mode: Mode, tmp_path: Path) -> None:
         self.mode: Mode = mode
         self.clock: ManualClock = ManualClock()
-        self.second = harness.second
-        self.manual = harness.manual
+        self.second: float = harness.second
+        self.manual: bool = harness.manual
         self._harness = harness
         self._tmp_path = tmp_path
         self._open: list[TestedConnection] = []
         self._unique = secrets.token_hex(6)
         self.kind: bytes = b"semaphore"
         """Of the keys of this case."""
-        self.store = harness.make_store(self.clock, tmp_path)
+        self.store: Store = harness.make_store(self.clock, tmp_path)
 
     # -- names, times
 

@@ -77,9 +77,9 @@ class Contender:
         """It waits in a queue, and can be called away."""
         self.primitive: str = ""
         """Primitive of its current turn."""
-        self.ttl = worker.orders.ttl
-        self.patience = worker.orders.wait
-        self.side = worker.side
+        self.ttl: float = worker.orders.ttl
+        self.patience: float = worker.orders.wait
+        self.side: TortureSide = worker.side
         self._worker = worker
         self._recorder = worker.recorder
         self._held = 0

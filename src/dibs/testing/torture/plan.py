@@ -67,13 +67,15 @@ class TorturePlan:
         primitives: Sequence[str] = PRIMITIVES,
         sides: Sequence[SideName] = SIDES,
     ) -> None:
-        self.seconds = _some_seconds(seconds) if seconds is not None else HOUR if cycles else 60.0
+        self.seconds: float = (
+            _some_seconds(seconds) if seconds is not None else HOUR if cycles else 60.0
+        )
         self.cycles: int | None = cycles
         self.processes: int = processes
         self.tasks: int = tasks
-        self.sides = tuple(sides)
-        self.ttl = safe_ttl(ttl)
-        self.seed = secrets.randbelow(1_000_000) if seed is None else seed
+        self.sides: tuple[SideName, ...] = tuple(sides)
+        self.ttl: float = safe_ttl(ttl)
+        self.seed: int = secrets.randbelow(1_000_000) if seed is None else seed
         if not 2 <= processes <= MOST:
             raise ValueError(f"processes is {processes}: it takes 2 to {MOST} to contend")
         if not 1 <= tasks <= MOST_TASKS:
@@ -82,7 +84,7 @@ class TorturePlan:
             raise ValueError(f"cycles is {cycles}: give at least 1")
         if not sides or set(sides) - set(SIDES):
             raise ValueError(f"sides is {sides!r}: give {' or '.join(SIDES)}, or both")
-        self.resources = _resources(primitives, processes * tasks, locks)
+        self.resources: dict[str, int] = _resources(primitives, processes * tasks, locks)
 
     @property
     def names(self) -> list[str]:

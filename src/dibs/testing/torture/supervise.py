@@ -110,7 +110,7 @@ class Torture:
         *,
         progress: Callable[[TortureProgress], object] = lambda progress: None,
     ) -> None:
-        self.plan = plan or TorturePlan()
+        self.plan: TorturePlan = plan or TorturePlan()
         self.under_way: bool = False
         """Whether the store has been found fit, so that there will be a verdict."""
         self._client = sync.connect(url, connect_timeout=SOON, call_timeout=SOON)

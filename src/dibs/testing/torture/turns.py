@@ -26,7 +26,7 @@ class Turns:
 
     def __init__(self, client: Any, name: str, orders: Orders) -> None:
         self.client: Any = client
-        self.name = orders.prefix + name
+        self.name: str = orders.prefix + name
         self.how: dict[str, Any] = {"ttl": orders.ttl, "wait": orders.wait, "env_load": False}
         self.resource = self.described(name)
         self.key: bytes = self.resource.key
@@ -209,7 +209,7 @@ class Candidacy:
     """Records the terms of a candidate, as its callbacks report them."""
 
     def __init__(self, contender: Contender, key: bytes) -> None:
-        self.invoked = contender.asking(key)
+        self.invoked: float = contender.asking(key)
         self.led: bool = False
         self._hand = contender
 

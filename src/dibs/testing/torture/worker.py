@@ -38,7 +38,9 @@ class TortureWorker:
         self.recorder: Recorder = Recorder(orders.history)
         self.side: TortureSide = TortureSide(orders.side)
         self.stopping: bool = False
-        self.contenders = [Contender(self, number) for number in range(orders.tasks)]
+        self.contenders: list[Contender] = [
+            Contender(self, number) for number in range(orders.tasks)
+        ]
         self.write = ProtectedFiles(Path(orders.folder), self.recorder).write
         self._board = Board(Path(orders.folder, "board"))
         self._board.show(orders.number, ())  # the one before may have died a holder
