@@ -156,9 +156,7 @@ def wraps(
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
 
     base = _BASES[primitive]
-    if place and place != (
-        1,
-    ):  # only an explicit reentrant=True is an error, as in the constructor
+    if place and place[0] > 1:  # only an explicit reentrant=True is an error, as in the constructor
         options = {"reentrant": False, **options}
     config, about = _config_for(base, template, options, one_try=on_busy == "skip")
     if place:
