@@ -15,7 +15,7 @@ import pytest
 
 from dibs import LeaseLost
 from dibs.sync import connect
-from dibs.testing import FaultProxy, Torture, TorturePlan
+from dibs.testing import FaultProxy, Torture, TorturePlan, TortureProgress
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.postgres import PostgresServer
@@ -33,11 +33,9 @@ pytestmark = [
 TTL = 1.0
 
 LENGTHS = pytest.mark.parametrize(
-    # strikes, seconds between them, seconds; the long run ends with a calm phase, that serves everybody
-    ("times", "every", "seconds"),
-    [(2, 0.8, 4.0), pytest.param(4, 2.5, 20.0, marks=pytest.mark.long)],
-    ids=["short", "long"],
+    "is_long", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "long"]
 )
+"""A short run ends after its last fault; a long one with a calm phase, in which everybody is served."""
 
 type Fault = Callable[[], object]
 
@@ -48,41 +46,74 @@ def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)
 
 
-@contextmanager
-def striking(fault: Fault, times: int, every: float) -> Iterator[list[None]]:
-    """Let something happen to the server in regular intervals. Gives how often it has happened."""
-    over, errors, struck = threading.Event(), list[BaseException](), list[None]()
+class Striker:
+    """Lets something happen to the server in intervals, once the processes of a torture work."""
+
+    def __init__(self, fault: Fault, times: int, every: float) -> None:
+        self._fault = fault
+        self._times = times
+        self._every = every
+        self._work, self._struck, self._over = (threading.Event() for _ in range(3))
+        self.done = 0
+        """How often it has happened."""
+        self.errors: list[BaseException] = []
+
+    def note(self, progress: TortureProgress) -> None:
+        """How far the torture has come."""
+        if progress.doing == "faults":
+            self._work.set()
+        if progress.struck:
+            self._struck.set()
+
+    def strike(self) -> None:
+        try:
+            self._work.wait(60)
+            for _ in range(self._times):
+                if self._over.wait(self._every):
+                    return
+                self._fault()
+                self.done += 1
+            self._struck.wait(30)
+            self._over.wait(self._every)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def end(self) -> None:
+        for each in (self._over, self._work, self._struck):
+            each.set()
+
+
+def keeps_leases(
+    url: str,
+    fault: Fault,
+    is_long: bool,
+    *,
+    times: int = 2,
+    every: float = 0.8,
+    seconds: float = 20.0,
+) -> None:
+    """Kill and pause processes, and let the fault happen meanwhile. Raise if a promise was broken."""
+    striker = Striker(fault, 2 * times if is_long else times, 3 * every if is_long else every)
+    plan = TorturePlan(seconds=seconds if is_long else 90.0, ttl=TTL, processes=4, seed=1)
+    torture = Torture(url, plan, progress=striker.note)
 
     def strike() -> None:
-        for _ in range(times):
-            if over.wait(every):
-                return
-            try:
-                fault()
-                struck.append(None)
-            except BaseException as error:
-                errors.append(error)
-                raise
+        striker.strike()
+        if not is_long:
+            torture.stop()
 
     thread = threading.Thread(target=strike)
     thread.start()
     try:
-        yield struck
+        verdict = torture.run()
     finally:
-        over.set()
+        striker.end()
         thread.join()
-    assert errors == []
-
-
-def keeps_leases(url: str, fault: Fault, times: int, every: float, seconds: float) -> None:
-    """Raise if a promise was broken. Long runs also kill and pause the processes."""
-    plan = TorturePlan(seconds=seconds, ttl=TTL, processes=4, seed=1)
-    with striking(fault, times, every) as struck:
-        verdict = Torture(url, plan).run()
+    assert striker.errors == []
+    assert striker.done == times or (is_long and striker.done), "not every fault has happened"
     assert verdict.violations == [], str(verdict)
-    assert verdict.cycles > 20, str(verdict)
-    assert verdict.struck > 0 or seconds < 9, str(verdict)
-    assert len(struck) == times, "not every fault has happened"
+    assert verdict.cycles > 10, str(verdict)
+    assert verdict.struck > 0, str(verdict)
 
 
 # ---- faults of the server -------------------------------------------------------------------------
@@ -157,14 +188,12 @@ def running(store: str, folder: Path) -> Iterator[tuple[object, str]]:
 def test_leases_are_kept_through_faults_of_the_server(
     store: str,
     fault: Callable[[object], None],
-    times: int,
-    every: float,
-    seconds: float,
+    is_long: bool,
     tmp_path: Path,
 ) -> None:
     """Redis has `appendfsync always`: with `everysec` it answers before it writes while its disk is slow."""
     with running(store, tmp_path) as (server, url):
-        keeps_leases(url, lambda: fault(server), times, every, seconds)
+        keeps_leases(url, lambda: fault(server), is_long)
 
 
 # ---- Redis without persistence --------------------------------------------------------------------
@@ -172,13 +201,13 @@ def test_leases_are_kept_through_faults_of_the_server(
 
 @LENGTHS
 def test_redis_without_persistence_keeps_exclusion_by_its_hold_off(
-    tmp_path: Path, times: int, every: float, seconds: float
+    tmp_path: Path, is_long: bool
 ) -> None:
     with RedisServer(tmp_path) as server:
         url = f"{server.url}?restart_holdoff={TTL + 0.5}s"
         with connect(url) as client:
             client.lock("first").acquire(wait=10).release()  # a new server is an empty one, too
-        keeps_leases(url, lambda: crash(server), times // 2, every, seconds)
+        keeps_leases(url, lambda: crash(server), is_long, times=1)
 
 
 def test_redis_with_an_old_snapshot_keeps_exclusion_by_its_hold_off(tmp_path: Path) -> None:
@@ -259,5 +288,4 @@ def test_the_network_fails(distant: tuple[str, FaultProxy], ways: tuple[str, ...
         threading.Event().wait(0.5)
         proxy.heal()
 
-    is_short = len(ways) > 1
-    keeps_leases(url, fault, 4, 0.4 if is_short else 1.2, 5.0 if is_short else 9.0)
+    keeps_leases(url, fault, len(ways) == 1, times=4, every=0.4, seconds=12.0)
