@@ -72,8 +72,8 @@ _first_seen: dict[str, str] = {}
 """What is there after a test and was not before it: which test that was."""
 
 
-def left_behind(folder: str) -> set[str]:
-    """Threads that keep this process alive, its child processes, and files of tests that are open."""
+def left_behind() -> set[str]:
+    """Threads that keep this process alive, and its child processes."""
     found = {
         f"thread {thread.name}"
         for thread in threading.enumerate()
@@ -85,33 +85,25 @@ def left_behind(folder: str) -> set[str]:
                 command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if not any(each in command for each in OF_PYTHON):
                     found.add(f"process {pid}: {command}")
-    with suppress(OSError):
-        for file in os.listdir("/proc/self/fd"):
-            with suppress(FileNotFoundError):
-                target = os.readlink(f"/proc/self/fd/{file}")
-                if target.startswith(folder):
-                    found.add(f"file {target}")
     return found
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _nothing_is_left_behind() -> Iterator[None]:
     """At the end, as fixtures of modules and sessions may have what tests share.
 
     Sockets and files that nobody closes are errors too: `ResourceWarning`s are.
     """
     yield
-    folder, end = str(tmp_path_factory.getbasetemp()), time.monotonic() + WITHIN
-    while (left := left_behind(folder)) and time.monotonic() < end:
+    end = time.monotonic() + WITHIN
+    while (left := left_behind()) and time.monotonic() < end:
         gc.collect()
         time.sleep(0.01)
     assert not left, [f"{each}, since {_first_seen.get(each, '?')}" for each in sorted(left)]
 
 
 @pytest.fixture(autouse=True)
-def _what_is_new(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def _what_is_new(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    for each in left_behind(str(tmp_path_factory.getbasetemp())):
+    for each in left_behind():
         _first_seen.setdefault(each, request.node.nodeid)
