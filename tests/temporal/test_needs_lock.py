@@ -195,7 +195,7 @@ async def test_an_activity_that_acquires_what_it_holds_is_told_so(
     @needs_lock("x", backend=store)
     async def work() -> None:
         with pytest.raises(dibs.Reentrant):
-            await store.semaphore("x", 1).acquire(wait=PATIENCE)
+            await store.semaphore("x", 1).acquire(wait=5)
 
     async with working(temporal_server.address, work) as world:
         assert await world.run(Step("work", attempts=1)) == [None]
