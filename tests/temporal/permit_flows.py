@@ -131,18 +131,21 @@ class Several(Flow):
 
 
 @workflow.defn
-class Outstaying(Flow):
-    """Leaves when it is told to, whatever happens to its lease."""
+class Nested(Flow):
+    """Holds one resource while two of its tasks hold another."""
 
     @workflow.run
-    async def run(self, wish: Wish) -> None:
-        async with acquire(wish):
-            self.state = "holds"
-            staying = asyncio.create_task(workflow.wait_condition(lambda: self.leaving))
-            try:
-                await asyncio.shield(staying)
-            except asyncio.CancelledError:
-                await staying
+    async def run(self, wish: Wish) -> list[Held]:
+        inner = replace(wish, resource=f"{wish.resource}-inner", capacity=2)
+
+        async def one() -> Held:
+            async with acquire(inner) as permit:
+                return await self.hold(inner, permit)
+
+        async with acquire(wish) as permit:
+            helds = await asyncio.gather(one(), one())
+            permit.ensure()
+            return [await self.hold(wish, permit), *helds]
 
 
 @workflow.defn
@@ -324,5 +327,5 @@ class Wrong(Flow):
 
 
 FLOWS = (
-    Holding, Several, Outstaying, Relay, Interrupted, Impatient, Permits, Units, Wrong,
+    Holding, Several, Nested, Relay, Interrupted, Impatient, Permits, Units, Wrong,
 )  # fmt: skip

@@ -188,6 +188,19 @@ async def test_an_argument_that_makes_no_name_fails_the_activity_for_good(
     assert "InvalidName" in long
 
 
+async def test_an_activity_that_acquires_what_it_holds_is_told_so(
+    temporal_server: TemporalServer, store: dibs.Client
+) -> None:
+    @activity.defn
+    @needs_lock("x", backend=store)
+    async def work() -> None:
+        with pytest.raises(dibs.Reentrant):
+            await store.semaphore("x", 1).acquire(wait=5)
+
+    async with working(temporal_server.address, work) as world:
+        assert await world.run(Step("work", attempts=1)) == [None]
+
+
 # -- how it is installed ---------------------------------------------------------------------------
 
 
@@ -222,6 +235,16 @@ async def test_one_line_installs_it_at_the_client_and_twice_is_once(
             )
     assert found == "monday: report:monday:0"
     assert (await store.status("report:monday", "semaphore")).last_token > 0
+
+
+async def test_an_activity_on_another_queue_is_locked_by_the_worker_that_runs_it(
+    temporal_server: TemporalServer,
+) -> None:
+    """The workflow's worker knows neither the activity nor its lock."""
+    address = temporal_server.address
+    async with working(address, load) as there:
+        async with working(address, interceptors=[]) as here:
+            assert await here.run(Step("load", ["acme", []], queue=there.queue)) == [["acme"]]
 
 
 async def test_histories_do_not_depend_on_whether_it_is_installed(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from temporalio import activity
 from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 import dibs
 from dibs.core.timing import trusted
-from dibs.temporal import current_lock, needs_lock
+from dibs.temporal import LockInterceptor, current_lock, needs_lock
 from dibs.temporal.activity.decorator import need_of
 from dibs.temporal.activity.semaphore import longest_hold, semaphore_for, times_of, ttl_for, whole
 from dibs.testing import FaultProxy, expire
@@ -267,6 +268,42 @@ async def test_activities_of_one_run_never_release_each_others_lock(
     assert left.note == f"work of {handle.id}"
 
 
+class LosesFirstResults(Interceptor):
+    """The server does not learn of what the first attempt of an activity returned."""
+
+    def intercept_activity(
+        self,
+        next: ActivityInboundInterceptor,  # noqa: A002  # its name there
+    ) -> ActivityInboundInterceptor:
+        return LosesFirstResult(next)
+
+
+class LosesFirstResult(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        result = await self.next.execute_activity(input)
+        if activity.info().attempt == 1:
+            raise RuntimeError("the result was lost")
+        return result
+
+
+async def test_a_lost_result_leaks_no_slot(
+    temporal_server: TemporalServer, store: dibs.Client
+) -> None:
+    tokens: list[int] = []
+
+    @activity.defn
+    @needs_lock("x", capacity=2, backend=store)
+    async def work() -> int:
+        tokens.append(current_lock().token)
+        return await holders(store)
+
+    losing = [LosesFirstResults(), LockInterceptor()]
+    async with working(temporal_server.address, work, interceptors=losing) as world:
+        assert await world.run(Step("work")) == [1]
+    assert len(set(tokens)) == 2
+    assert not await holders(store)
+
+
 # -- the way to the store, and the worker ----------------------------------------------------------
 
 
@@ -298,6 +335,32 @@ async def test_an_outage_of_the_store_fails_no_workflow(
             (attempt,) = await handle.result()
             assert not await holders(client)
     assert (attempt > 1) == (not bounded)
+
+
+async def test_a_lost_reply_of_the_store_leaks_no_slot(
+    temporal_server: TemporalServer, redis_server: RedisServer, redis_url: str
+) -> None:
+    """The store has granted, and the worker asks again: it gets the same lease, and no other."""
+    with FaultProxy("127.0.0.1", redis_server.port) as proxy:
+        client = dibs.connect(proxy.url_for(redis_url), call_timeout="500ms")
+
+        @activity.defn
+        @needs_lock("x", capacity=2, backend=client)
+        async def work() -> int:
+            return await holders(store)
+
+        async with (
+            client,
+            dibs.connect(redis_url) as store,
+            working(temporal_server.address, work) as world,
+        ):
+            assert await world.run(Step("work")) == [1]  # it is connected
+            proxy.drop_replies()
+            handle = await world.start(Step("work"))
+            await poll(lambda: holders(store))
+            proxy.heal()
+            assert await handle.result() == [1]
+            assert not await holders(store)
 
 
 @pytest.mark.multiprocess

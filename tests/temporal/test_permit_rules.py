@@ -1,5 +1,6 @@
 """Permits in workflow code without a server: what is refused, and how it reads a broker's replies."""
 
+import asyncio
 import random
 import re
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from dibs.core.names import key_of
@@ -27,7 +29,7 @@ from dibs.temporal import (
 from dibs.temporal.errors import Misused
 from dibs.temporal.fair.lease import BrokeredLease, pause
 from dibs.temporal.options import AcquireOptions
-from dibs.temporal.permit import FORMAT, Handoff
+from dibs.temporal.permit import FORMAT, Handoff, may_run_on
 from dibs.temporal.slots.acquire import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from dibs.temporal.slots.run_state import MAX_EARLY_NEWS, RunState
 from dibs.temporal.slots.workflow import ARMED, PermitNews
@@ -146,6 +148,28 @@ def test_how_long_it_is_held(asked: dict[str, Any], ttl: float, max_hold: float)
 
 def test_a_short_longest_pause_shortens_the_first() -> None:
     assert (checked(max_backoff=2).backoff, checked(max_backoff=2).max_backoff) == (2.0, 2.0)
+
+
+class NextRun(workflow.ContinueAsNewError):
+    """Only subclasses can be made."""
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (None, False),
+        (TimeoutError(), True),
+        (ExceptionGroup("", [ApplicationError("sibling")]), True),
+        (asyncio.CancelledError(), True),
+        (Misused("no name"), False),
+        (NextRun(), False),
+    ],
+)
+def test_a_body_that_failed_may_have_left_work_behind(
+    error: BaseException | None, may: bool
+) -> None:
+    """Then its quarantine begins."""
+    assert may_run_on(error) is may
 
 
 # -- a lease in fair mode --------------------------------------------------------------------------

@@ -105,6 +105,14 @@ async def test_cancelled_it_ends_at_once_or_after_its_quarantine(permits: Permit
     await replay(history, PermitSlotWorkflow, sandboxed=True)
 
 
+async def test_released_in_its_quarantine_it_ends_at_once(permits: Permits) -> None:
+    permit = await permits.start(quarantine_seconds=60.0)
+    await permit.signal("retire")
+    assert (await status_of(permit)).retiring
+    await permit.signal("release")
+    assert await permit.result() == "released"
+
+
 async def test_taken_up_by_a_workflow_that_is_gone_its_lease_runs_out(permits: Permits) -> None:
     """An earlier run has used it."""
     gone = await permits.start()

@@ -13,6 +13,7 @@ from tests.temporal.permit_flows import (
     Held,
     Impatient,
     Interrupted,
+    Nested,
     Permits,
     Several,
     Wrong,
@@ -54,6 +55,14 @@ async def test_tasks_of_one_workflow_take_turns(world: World, mode: str) -> None
     assert overlap(*spans_of(await handle.result())) <= 0
     if mode == "slot":
         assert "START_CHILD_WORKFLOW_EXECUTION_FAILED" not in kinds(await handle.fetch_history())
+
+
+@both_modes
+async def test_one_workflow_holds_several_resources(world: World, mode: str) -> None:
+    wish = world.wish(mode, hold=0.1)
+    outer, *inner = await (await world.start(Nested, wish, result=list[Held])).result()
+    assert outer.slots == ["0"]
+    assert sorted(each.slots for each in inner) == [["0"], ["1"]]
 
 
 @both_modes

@@ -18,7 +18,7 @@ from dibs.temporal.slots import permit as slot_permit
 from dibs.temporal.slots.permit import SlotPermit
 from dibs.temporal.slots.workflow import PermitSlotInput
 from tests.servers.binaries import temporal_program
-from tests.temporal.permit_flows import Held, Holding, Outstaying, Relay, Wish, Wrong
+from tests.temporal.permit_flows import Held, Holding, Relay, Several, Wish, Wrong
 from tests.temporal.permit_world import Handle, World, overlap, spans_of
 from tests.temporal.workers import (
     count,
@@ -69,20 +69,38 @@ async def test_the_guide_s_holder_takes_a_permit_that_our_worker_serves(world: W
     assert await world.permit(wish).result() == "released"
 
 
+# -- tasks of one workflow -------------------------------------------------------------------------
+
+
+async def test_a_slot_that_a_task_gives_back_is_tried_by_the_next_without_a_pause(
+    world: World,
+) -> None:
+    """Another workflow holds the other slot, so they do not know all of the holders."""
+    wish = world.wish("slot", capacity=2, acquire={"backoff": 60.0})
+    holder = await world.holding(wish)
+    tasks = await world.start(Several, replace(wish, hold=0), 2, result=list[Held])
+    first, second = await tasks.result()
+    assert first.slots == second.slots
+    assert "TIMER_FIRED" not in kinds(await tasks.fetch_history())
+    await holder.signal("leave")
+    await holder.result()
+
+
 # -- the end of a permit and of its holder ---------------------------------------------------------
 
 
 async def test_1_a_late_release_leaves_another_task_s_permit_alone(world: World) -> None:
-    wish = world.wish("slot", acquire={"ttl": 1.0, "auto_renew": False})
-    late = await world.holding(wish, Outstaying)
-    holder = await world.holding(replace(wish, acquire={}))
-    await late.signal("leave")
-    assert (await failure_of(late)).type == "LeaseLost"
-    signals = [
-        event.workflow_execution_signaled_event_attributes.signal_name
-        for event in (await world.permit(wish).fetch_history()).events
-    ]
-    assert "release" not in signals
+    """A run that took a permit over does not learn of its end before the next renewal."""
+    wish = world.wish("slot", runs=2, acquire={"ttl": 60.0})
+    relay = await world.holding(wish, Relay)
+    await relay.signal("leave")
+    await world.until_next_run_holds(relay, relay.first_execution_run_id)
+    await world.permit(wish).terminate()
+    holder = await world.holding(wish)
+    await world.client.get_workflow_handle(relay.id).signal("leave")
+    await relay.result()
+    history = await world.permit(wish).fetch_history()
+    assert "WORKFLOW_EXECUTION_SIGNALED" not in kinds(history)
     await holder.signal("leave")
     await holder.result()
 
