@@ -97,6 +97,14 @@ def test_a_waiter_is_in_the_queue_and_gets_its_turn(cli: Cli) -> None:
     assert end(waiter)[:2] == (0, "mine\n")
 
 
+def test_a_lock_delay_keeps_others_out_after_the_lease_expired(cli: Cli) -> None:
+    holder = cli.hold("x", "--ttl", "1s", "--lock-delay", "10m", stdin=subprocess.PIPE)
+    holder.kill()
+    wait_until(lambda: cli.show("x")["holders"][0]["state"] == "retained", "the end of the lease")
+    done = cli("run", "x", "--no-wait", "--", "echo", "never")
+    assert (done.returncode, done.stdout) == (75, "")
+
+
 def test_a_wait_as_json(cli: Cli) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     done = cli("run", "x", "--wait", "0.5", "--json", "--", "true")

@@ -66,6 +66,14 @@ async def test_pages_newest_first(audit: Audit) -> None:
         assert (read, pages) == (wanted, 3)
 
 
+async def test_a_detail_that_is_too_long_is_left_out(audit: Audit) -> None:
+    await audit.write(ROOT, "restriction set", b"shop/", {"long": "x" * 100_000})
+    (line,) = (await audit.page(ROOT)).entries
+    assert line.name == "shop/"
+    assert "long" not in line.detail
+    assert line.detail["left_out"]
+
+
 async def test_a_line_that_cannot_be_read_is_shown_as_such(audit: Audit, records: Records) -> None:
     no_line = b'{"at":1,"what":"a","key":"","who":"","about":"?"}'
     for garbage in (b"", b"\xff", b"[]", b'{"at":"x"}', no_line):

@@ -1,5 +1,6 @@
 """`/v1/events`, `/v1/watch/…` and `/v1/stream`: what happens to locks, as clients receive it."""
 
+import asyncio
 import json
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -214,6 +215,31 @@ def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
         wish = {"op": "acquire", "owner": "x", "ttl": 9}
         batch(client, *(wish | {"key": f"lock:{n}", "id": f"{n:022}"} for n in range(10)))
         assert rest(news) == [("bye", "behind")]
+
+
+def test_others_have_their_turn_while_a_stream_catches_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_routes, "EVENTS_AT_ONCE", 1)
+    client = world.client()
+    for number in range(5):
+        acquired_by(client, f"turn/{number}", "x")
+    log = events_of(world).log
+    after = log.after
+    turns = [True]
+    """Whether others had theirs, before each look into the log."""
+
+    def looked(*asked: Any) -> Any:
+        assert turns[-1]
+        turns.append(False)
+        asyncio.get_running_loop().call_soon(turns.__setitem__, -1, True)
+        return after(*asked)
+
+    monkeypatch.setattr(log, "after", looked)
+    with following(client, recent=5) as news:
+        next(news)
+        assert happened(news, 5) == ["granted x"] * 5
+    assert len(turns) > 5
 
 
 def test_a_heartbeat_has_the_last_id() -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx2
 import pytest
 
@@ -392,6 +393,18 @@ def test_the_secret_is_replaced_while_servers_run(
         for server in (here, there):  # what is remembered ends with its lifetime
             keys_of(server)._tokens._verified.clear()
         assert (statuses(after)[1], statuses(before)[1]) == (200, 401)
+
+
+def test_rotation_replaces_only_a_secret_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIBS_URL", "https://locks.example.com")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    misspelt = ("--records", f"sqlite:///{tmp_path / 'leases.bd'}")
+    for options, why in ((misspelt, "has never run"), ((), "names a service")):
+        with pytest.raises((NotConfigured, click.UsageError), match=why):
+            app.main(["keys", "rotate-secret", *options], "dibs", standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_servers_that_start_at_once_share_one_secret(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`dibs keys`: beside the records, and through a running server."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,24 @@ def test_people_learn_that_it_is_shown_once_and_how_to_use_it(
     assert ["people", "read,force", "shop/"] in [row[1:4] for row in rows]
     assert line("list", "--no-header", *place).count("\n") == len(rows)
     assert line("revoke", "people", *place).startswith("revoked ")
+
+
+def test_on_a_narrow_terminal_words_stay_whole(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("--records", f"sqlite:///{tmp_path / 'records.db'}")
+    life = ("--expires-in", "90d")
+    made = line.json("create", "--name", "of somebody", "--scope", "admin", *life, *place)
+    line("create", "--name", "ended", "--scope", "read", *life, *place)
+    line("revoke", "ended", *place)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = line("list", "--all", "--no-header", *place)
+    assert max(map(len, shown.splitlines())) <= 80
+    for word in ("read,", "acquire,", "force,", "admin", "(everything)", "revoked", made["id"]):
+        assert word in shown.split()
+    dates = [word for word in shown.split() if re.fullmatch(r"\d{4}-\d\d-\d\d", word)]
+    assert len(dates) == 4, "both were made, one is good until then, and one was revoked"
 
 
 def test_the_last_administrator_is_warned_of(line: Line, tmp_path: Path) -> None:

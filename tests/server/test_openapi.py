@@ -10,11 +10,20 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec import Struct
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from dibs.server.api.openapi import describe
+from dibs.server.api.routing import (
+    PUBLIC,
+    BoundOperation,
+    Caller,
+    route,
+    starlette_routes,
+    table_of,
+)
 from dibs.server.app import TABLE
 from dibs.server.limits import Limits
 from tests.sampling import examples
@@ -37,6 +46,40 @@ def test_every_route_is_described() -> None:
     assert described == documented
     operations = [each for path in paths.values() for each in path.values()]
     assert len({each["operationId"] for each in operations}) == len(operations)
+
+
+def test_two_operations_for_one_method_and_path_are_refused() -> None:
+    class Part:
+        @route("GET", ("/x", "/y"), PUBLIC, summary="")
+        async def get(self, _: Caller) -> Any: ...
+
+        @route("GET", "/y", PUBLIC, summary="")
+        async def again(self, _: Caller) -> Any: ...
+
+    async def respond(*_: Any) -> None: ...
+
+    bound = [BoundOperation(each, Part()) for each in table_of(Part)]
+    assert len(starlette_routes(bound[:2], respond)) == 2
+    with pytest.raises(ValueError, match="two operations for GET /y"):
+        starlette_routes(bound, respond)
+
+
+def test_a_handler_with_an_unknown_parameter_is_refused() -> None:
+    class Name:
+        @route("GET", "/x/{word}", PUBLIC, summary="")
+        async def get(self, _: Caller, word: str, name: bytes) -> Any: ...
+
+    class Query:
+        @route("GET", "/x", PUBLIC, summary="")
+        async def get(self, _: Caller, query: Struct) -> Any: ...
+
+    class Body:
+        @route("PUT", "/x", PUBLIC, summary="", body=Struct)
+        async def put(self, _: Caller, body: Struct) -> Any: ...
+
+    for part, missing in ((Name, "name"), (Query, "query"), (Body, "body")):
+        with pytest.raises(TypeError, match=rf"{part.__name__}\..*: nothing gives it {missing}"):
+            table_of(part)
 
 
 def test_it_says_how_ids_and_keys_are_written() -> None:

@@ -328,3 +328,25 @@ def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatc
     assert dropped
     assert sum(map(int, dropped)) + text.count("x" * 100) == 2_000
     assert text.endswith("the reader is back\n")
+
+
+def test_a_log_that_is_not_read_delays_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PATIENCE", 0.1)
+    reader, writer = os.pipe()
+    with logging_to(writer, "json") as lines:
+        for _ in range(9_000):
+            logging.getLogger("dibs.server").warning("x" * 100)
+    with ThreadPoolExecutor() as pool, os.fdopen(reader) as file:
+        reading = pool.submit(file.read)
+        lines.queue.join()
+        os.close(writer)
+        assert len(reading.result(LONG).splitlines()) == 9_000
+
+
+def test_a_warning_if_a_folder_of_records_is_new(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    warning = f"there was no folder {tmp_path / 'misspelt'}, so it was made"
+    for is_new in (True, False):
+        World.over(tmp_path / "misspelt").close()
+        assert (warning in capfd.readouterr().err) == is_new

@@ -31,8 +31,9 @@ class RedisServer(Server):
 
     `users` are ACL lines (`"app on >secret ~* &* +@all"`), `extra` further lines of configuration.
     With `tls` the port speaks nothing else, and `certificate` is what clients are to trust. A killed
-    server comes back with what its persistence kept: a kill loses nothing that the system was given,
-    so `everysec` and `always` differ only by what a power cut would take.
+    server comes back with what its persistence kept: what it had written to its file. `always` writes
+    before each answer. `everysec` does so too, except while an fsync is slow: then Redis postpones
+    writes, and a kill may lose what it answered in the last second or two.
     """
 
     PORT_IS_TAKEN = "in use"

@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from dibs.errors import NotConfigured
+from dibs.server.config import read_config
 from dibs.server.lock_events import LockEvent
 from tests.server.inside import cookie_for, events_of, session_in, sessions_of, ticket_of
 from tests.server.test_records_away import cut_off
@@ -87,6 +89,16 @@ def test_two_sessions_at_once_are_none(enter: Enter) -> None:
         assert ask(f"{rest}; dibs_session={mine}") == 200, rest
 
 
+def test_cookies_of_others_are_ignored(world: World) -> None:
+    with httpx2.Client(base_url=world.url, verify=TRUST) as client:
+        client.headers["cookie"] = "theme=dark"
+        answer = client.get("/v1/locks")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        client.headers["authorization"] = f"Bearer {world.admin_key}"
+        client.headers["cookie"] = "dibs_session=x"
+        assert client.post(f"/v1/locks/{b64('by-key')}").status_code == 200
+
+
 # ---- whose page asks ------------------------------------------------------------------------------
 
 
@@ -132,6 +144,14 @@ def test_behind_a_proxy_that_ends_tls(start: Start) -> None:
             client.headers["origin"] = origin
             answer = client.post("/ui/session", json={"key": world.admin_key})
             assert answer.status_code == 403, origin
+
+
+@pytest.mark.parametrize(
+    "origin", ["locks.example", "https://", "https://a/b", "ftp://a", "*", "https://u@a", "null"]
+)
+def test_a_configured_origin_that_is_none_is_refused(origin: str) -> None:
+    with pytest.raises(NotConfigured, match="origins"):
+        read_config(None, {"origins": [origin]}, {})
 
 
 def test_over_tls(start: Start, tmp_path: Path) -> None:

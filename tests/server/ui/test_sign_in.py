@@ -62,6 +62,30 @@ def test_what_is_no_key_begins_no_session(world: World, profile: Profile, key: s
     assert "set-cookie" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("body", "media", "status"),
+    [
+        (b'{"key": "x", "ticket": "x"}', "application/json", 400),
+        (b"{}", "application/json", 400),
+        (b'{"keys": "x"}', "application/json", 400),
+        (b'{"key": 1}', "application/json", 400),
+        (b'["x"]', "application/json", 400),
+        (b'{"key": "\xff"}', "application/json", 400),
+        (b'{"key": "x"}', "text/plain", 415),
+        (b"key=x", "application/x-www-form-urlencoded", 415),
+        (b'{"key": "x"}', "application/json-patch+json", 415),
+        (b'{"key": "' + b"x" * 5000 + b'"}', "application/json", 413),
+    ],
+)
+def test_a_malformed_body_is_refused(
+    profile: Profile, body: bytes, media: str, status: int
+) -> None:
+    headers = profile.origin | {"content-type": media}
+    answer = profile.client.post("/ui/session", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert "set-cookie" not in answer.headers
+
+
 def test_a_session_lasts_no_longer_than_its_key(world: World, profile: Profile) -> None:
     ring = keys_of(world)
     who, revoked = world.do(lambda: ring.create("old", {Scope.READ}, []))

@@ -102,6 +102,27 @@ def test_the_summary_counts_what_expires_and_what_was_lost(
         held.release("lock:summed/kept", kept)
 
 
+END_IS_VISIBLE = """link => {
+    const text = link.querySelector(".name").lastChild;
+    const range = document.createRange();
+    range.setStart(text, text.length - 1);
+    range.setEnd(text, text.length);
+    return range.getBoundingClientRect().right <= link.getBoundingClientRect().right + 1;
+}"""
+
+
+def test_long_names_can_be_told_apart(page: Page, held: Held) -> None:
+    name = "tenants/acme-corporation-emea/warehouse-{}/orders/export:2026001"
+    leases = [(key, held.take(key, "x")) for key in (f"lock:{name.format(n)}" for n in (1, 2))]
+    go(page, "now?prefix=tenants%2F")
+    for number in (1, 2):
+        link = page.get_by_role("link", name=f"warehouse-{number}/orders/export:2026001")
+        expect(link).to_be_visible()
+        assert link.evaluate(END_IS_VISIBLE)
+    for key, lease in leases:
+        held.release(key, lease)
+
+
 def test_a_filter_is_kept_in_the_address(page: Page) -> None:
     go(page, "now")
     page.get_by_label("Prefix").fill("deploy/")
