@@ -16,7 +16,7 @@ OTHERS := 3.13
 unexport PYTHONDONTWRITEBYTECODE
 
 # Those on one worker wait most of their time (see `tests/conftest.py`), so there is one more than CPUs.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS := 3
 
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"
@@ -69,11 +69,6 @@ NO_SERVER := not (redis or valkey or postgres or etcd or nats or s3 or kube or t
 test-fast: env ## run the tests that need no server and start no process
 	$(PYTHON) -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS) $(ARGS) \
 		-m "not (long or slow or serial or multiprocess or once)" -k "$(NO_SERVER)"
-
-.PHONY: coverage
-coverage: env ## branch coverage of core, locks and runtime, by the tests that need no server
-	$(PYTHON) -m coverage run -m pytest -q $(FAST_TESTS) -m "not (long or multiprocess)" -k "$(NO_SERVER)" $(ARGS)
-	$(PYTHON) -m coverage report --skip-covered
 
 .PHONY: test test-main
 test: test-main $(OTHERS:%=test-%) ## run all tests on Python 3.12, and some on OTHERS (ARGS="-k word" for some)
