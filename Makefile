@@ -16,7 +16,7 @@ OTHERS := 3.13
 unexport PYTHONDONTWRITEBYTECODE
 
 # Those on one worker wait most of their time (see `tests/conftest.py`), so there is one more than CPUs.
-WORKERS := 3
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"
