@@ -198,9 +198,7 @@ class StoreRouter:
         home, mark = self.table.default, self.reader.mark
         store = await self.to(home.place, wait)
         answer = await store.call(fitted(store, command, home.floor), wait)
-        if (self.table.is_lone and self.reader.is_fresh) or await self._stands(
-            store, command, answer.reply, home, mark
-        ):
+        if await self._stands(store, command, answer.reply, home, mark):
             return answer
         return await self._call_where_it_lives(command, wait, answer)
 
