@@ -185,10 +185,9 @@ class Inbox:
         """Pause, until a heartbeat says that we are not far back any more."""
         is_in_front = self._far_back[key] = asyncio.Event()
         try:
-            async with asyncio.timeout(seconds):
-                await is_in_front.wait()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await is_in_front.wait()
         finally:
             del self._far_back[key]
 
