@@ -145,22 +145,24 @@ def wraps(
     default: object,
     client: Any,
     options: Mapping[str, Any],
-    *place: int,
+    capacity: int | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """`wraps` of `Lock`, `Semaphore` and `TaskLock`, on both sides; see there.
 
-    `place` is the capacity of a semaphore.
+    `capacity` is that of a semaphore.
     """
     _check_template(template)
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
 
     base = _BASES[primitive]
-    if place and place[0] > 1:  # only an explicit reentrant=True is an error, as in the constructor
+    units = () if capacity is None else (capacity,)
+    if capacity is not None and capacity > 1:
+        # only an explicit reentrant=True is an error, as in the constructor
         options = {"reentrant": False, **options}
     config, about = _config_for(base, template, options, one_try=on_busy == "skip")
-    if place:
-        base.from_config("checked", *place, config)  # raises here, rather than at every call
+    if units:
+        base.from_config("checked", *units, config)  # raises here, rather than at every call
 
     def decorate(function: Callable[..., Any]) -> Any:
         refuse_generator(function)
@@ -169,7 +171,7 @@ def wraps(
         described = partial(make, config=config, client=_client_for_side(client, awaits), **about)
         skip = AcquireTimeout if on_busy == "skip" else ()
         return _holding(
-            function, awaits, lambda *call: described(name.name(*call), *place), skip, default
+            function, awaits, lambda *call: described(name.name(*call), *units), skip, default
         )
 
     return decorate
