@@ -60,7 +60,7 @@ def _signals_as_at_a_prompt() -> Iterator[None]:
         signal.signal(number, action)
 
 
-# ---- nothing is left behind -------------------------------------------------------------------------
+# -- nothing is left behind ------------------------------------------------------------------------
 
 OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Child processes that Python keeps until this one ends."""

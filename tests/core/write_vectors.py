@@ -46,13 +46,13 @@ class Reference:
         return replies, notifications
 
 
-def written(plan: list[Any], *, every: bool = False) -> dict[str, Any]:
-    """One plan, with what the ledger answers to it; also `every` notification that has no inbox to go to."""
+def written(plan: list[Any]) -> dict[str, Any]:
+    """One plan, with what the ledger answers to it."""
     reference = Reference()
-    return {"steps": [_step(reference, step, every) for step in plan]}
+    return {"steps": [_step(reference, step) for step in plan]}
 
 
-def _step(reference: Reference, step: Any, every: bool) -> dict[str, Any]:
+def _step(reference: Reference, step: Any) -> dict[str, Any]:
     if isinstance(step, float):
         if step > 0:
             reference.clock.advance(step)
@@ -66,7 +66,7 @@ def _step(reference: Reference, step: Any, every: bool) -> dict[str, Any]:
         "batch": [[each.key.hex(), codec.encode(each)] for each in step],
         "replies": [codec.encode(each) for each in replies],
         "notifications": [
-            [n.key.hex(), n.inbox, codec.encode(n)] for n in notifications if every or n.inbox
+            [n.key.hex(), n.inbox, codec.encode(n)] for n in notifications if n.inbox
         ],
     }
 
