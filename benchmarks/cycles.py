@@ -180,7 +180,8 @@ def _work_as_program(line: Line, found: Program, place: Place, tasks: int) -> No
 def _uvloop() -> asyncio.AbstractEventLoop:
     import uvloop
 
-    return uvloop.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 async def _work_in_loop(line: Line, found: Async, place: Place, tasks: int) -> None:

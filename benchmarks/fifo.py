@@ -52,7 +52,7 @@ async def _round(place: Place, crews: Crews, names: list[str]) -> int:
         turns = [turn for name in names for answer in crews.round(name) for turn in answer["turns"]]
     order = [waiter for _, waiter in sorted(turns)]
     missing = WAITERS - len(order)
-    return missing + sum(first > second for first, second in pairwise(order))
+    return missing + sum(bool(first > second) for first, second in pairwise(order))
 
 
 # ---- in a worker ----------------------------------------------------------------------------------

@@ -148,9 +148,9 @@ def _measure(plan: Plan, results: Results, race: Race, names: list[str]) -> None
                     _tell_calls(results, race, name, [t for a in answers for t in a["took"]])
                     continue
                 turns = [
-                    Turn(*turn, process)
+                    Turn(asked, got, left, waiter, process)
                     for process, answer in enumerate(answers)
-                    for turn in answer["turns"]
+                    for asked, got, left, waiter in answer["turns"]
                 ]
                 _tell(results, race, name, sorted(turns, key=lambda turn: turn.got))
 

@@ -30,9 +30,9 @@ def name(place: Place, key: str) -> str:
 
 def gateway(place: Place) -> Callable[[str], Swap]:
     """Make, for a key, what writes it if it still has the revision of the write before."""
-    client = connect(place.server_url)
 
     def on(key: str) -> Swap:
+        client = connect(place.server_url)  # each has its own: one keeps fewer connections than 64
         at, revision = b64encode(name(place, key).encode()).decode(), "0"
 
         async def swap() -> None:

@@ -145,7 +145,7 @@ async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
 
     async with (
         RedisProvider(place.server_url) as provider,
-        RedisLockAdapter(provider=provider) as backend,
+        RedisLockAdapter(provider=provider, prefix="grelmicro:") as backend,
     ):
         yield lambda key: cycles(Lock(key, backend=backend))
 
@@ -154,7 +154,7 @@ async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
 def _redis_py_sync(place: Place) -> Iterator[Callable[[str], Run]]:
     import redis
 
-    with redis.from_url(place.server_url) as client:  # type: ignore[no-untyped-call]
+    with redis.from_url(place.server_url) as client:
         yield lambda key: blocking_cycles(client.lock(f"redis-py-sync:{key}", timeout=TTL))
 
 
@@ -164,7 +164,7 @@ def _python_redis_lock(place: Place) -> Iterator[Callable[[str], Run]]:
     import redis
     import redis_lock
 
-    with redis.from_url(place.server_url, socket_timeout=None) as client:  # type: ignore[no-untyped-call]
+    with redis.from_url(place.server_url, socket_timeout=None) as client:
 
         def on(key: str) -> Run:
             def run(n: int) -> None:

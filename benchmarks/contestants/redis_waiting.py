@@ -29,7 +29,8 @@ class _Ears:
 
         at = urlsplit(url)
         reader, writer = await asyncio.open_connection(at.hostname, at.port)
-        writer.write(hiredis.pack_command((b"SUBSCRIBE", channel)))
+        subscribe: tuple[Any, ...] = (b"SUBSCRIBE", channel)  # the stub knows one item only
+        writer.write(hiredis.pack_command(subscribe))
         return asyncio.create_task(self._hear(reader, writer, hiredis.Reader()))
 
     async def _hear(
@@ -99,7 +100,7 @@ def python_redis_lock(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
     import redis
     import redis_lock
 
-    with redis.from_url(place.server_url, socket_timeout=None) as client:  # type: ignore[no-untyped-call]
+    with redis.from_url(place.server_url, socket_timeout=None) as client:
 
         def grab_for(number: int) -> BlockingGrab:
             def grab() -> Callable[[], object]:

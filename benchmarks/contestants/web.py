@@ -10,9 +10,6 @@ from dibs.stores.web.client import WebClient
 if TYPE_CHECKING:
     import ssl
 
-MAX_IDLE = 64
-"""Connections that are kept: one for each task."""
-
 
 class At(NamedTuple):
     """Where requests go."""
@@ -27,4 +24,4 @@ def connect(url: str, tls: "Callable[[], ssl.SSLContext] | None" = None) -> WebC
     """A client of the server at this URL; it connects when it is used."""
     at = urlsplit(url)
     where = At(at.hostname or "", at.port or 0, tls)
-    return WebClient(where, time.monotonic, lambda *date: None, MAX_IDLE)
+    return WebClient(where, time.monotonic, lambda *date: None)
