@@ -31,7 +31,7 @@ class _Generation:
         self.number: int = 0
 
 
-generation = _Generation()
+generation: _Generation = _Generation()
 """The number of forks between the first process and this one. Leases of other numbers are not ours."""
 
 _forkables: WeakSet[Forkable] = WeakSet()

@@ -11,7 +11,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, NOT_ACQUIRED
-from dibs.cli.options import KINDS, Kind, base64_name, find, user_name
+from dibs.cli.options import KINDS, ClickDecorator, Kind, base64_name, find, user_name
 from dibs.cli.output import (
     Messages,
     counted,
@@ -176,7 +176,7 @@ def _advice(held: "ManualLease", ttl: float) -> str:
 
 type _Acquirable = Literal["lock", "semaphore"]
 
-lock_id = click.option(
+lock_id: ClickDecorator = click.option(
     "-L",
     "--lock-id",
     required=True,

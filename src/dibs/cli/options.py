@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 from urllib.parse import unquote_to_bytes
 
 import click
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
     from dibs.settings import StoreSettings
     from dibs.sync import Client
+
+
+class ClickDecorator(Protocol):
+    """Adds an option or an argument to a command."""
+
+    def __call__[C: Callable[..., Any] | click.Command](self, command: C, /) -> C: ...
 
 
 KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
@@ -38,7 +44,7 @@ def before_or_after(ctx: click.Context, param: click.Parameter, value: str | Non
     return found
 
 
-store_name = click.option(
+store_name: ClickDecorator = click.option(
     "--store",
     metavar="NAME",
     expose_value=False,
@@ -47,7 +53,7 @@ store_name = click.option(
     "the file that DIBS_CONFIG names.",
 )
 
-store_url = click.option(
+store_url: ClickDecorator = click.option(
     "--url",
     metavar="URL",
     expose_value=False,
@@ -56,7 +62,7 @@ store_url = click.option(
     "or `url` in the file that DIBS_CONFIG names, or ~/.local/state/dibs/leases.db.",
 )
 
-url_argument = click.argument(
+url_argument: ClickDecorator = click.argument(
     "given", metavar="[URL]", required=False, expose_value=False, callback=before_or_after
 )
 """The same URL, for verbs about the store itself."""
@@ -67,14 +73,16 @@ def store[F: Callable[..., Any]](command: F) -> F:
     return store_url(store_name(command))
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-kind = click.option(
+as_json: ClickDecorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, one object a line."
+)
+kind: ClickDecorator = click.option(
     "--kind",
     type=click.Choice(KINDS),
     help="Only resources of this kind.",
 )
 
-every = click.option(
+every: ClickDecorator = click.option(
     "--every",
     type=click.FloatRange(min=0.1),
     default=1.0,
@@ -83,7 +91,7 @@ every = click.option(
     help="How often to poll a store that has no event stream.",
 )
 
-no_header = click.option(
+no_header: ClickDecorator = click.option(
     "--no-header",
     "--no-heading",
     "--no-headers",
@@ -146,7 +154,7 @@ def _note_base64(ctx: click.Context, param: click.Parameter, is_base64: bool) ->
     ctx.meta["base64"] = is_base64
 
 
-base64_name = click.option(
+base64_name: ClickDecorator = click.option(
     "-B",
     "--base64",
     is_flag=True,
@@ -295,7 +303,7 @@ def is_service(url: str) -> bool:
     return url.partition(":")[0].lower() in ("http", "https")
 
 
-decode = click.option(
+decode: ClickDecorator = click.option(
     "-D/ ",
     "--decode/--no-decode",
     "is_decoded",

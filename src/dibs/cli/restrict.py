@@ -12,7 +12,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
-from dibs.cli.options import base64_name, bytes_of, decode
+from dibs.cli.options import ClickDecorator, base64_name, bytes_of, decode
 from dibs.cli.output import Messages, Shape, counted, emit, print_table, printable
 from dibs.config import seconds
 from dibs.stores.http.names import MARK, decoded, encoded
@@ -37,7 +37,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, given: str) -> float | 
     return found
 
 
-deadline_option = click.option(
+deadline_option: ClickDecorator = click.option(
     "--deadline",
     metavar="TIME",
     callback=_seconds,

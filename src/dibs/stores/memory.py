@@ -243,13 +243,13 @@ _shelves: dict[str, Shelf] = {}
 class MemoryStore(Store):
     """Leases in this process's memory, shared by all clients of the same URL."""
 
-    capabilities = Capabilities(scope="process")
+    capabilities: Capabilities = Capabilities(scope="process")
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         scheme, slashes, name = url.partition("://")
         if scheme != "memory" or not slashes or "?" in name:
             raise NotConfigured(f"{url!r} is no URL of a memory store: memory:// or memory://name")
-        self.url = url
+        self.url: str = url
         self._shelf = Shelf(clock) if clock else _shelves.setdefault(name, Shelf(SystemClock()))
 
     def async_connection(self) -> AsyncConnection:

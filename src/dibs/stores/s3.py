@@ -89,7 +89,7 @@ class S3Store(CasStore):
     object named `probe`, that the server refuses writes whose condition fails.
     """
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster",
         clock=False,
         durable=True,
@@ -101,7 +101,7 @@ class S3Store(CasStore):
         shown, parts = redacted(url), urlsplit(url)
         try:
             options = read_options(parts.query, _OPTIONS)
-            self.skew = options.get("skew", SKEW)
+            self.skew: float = options.get("skew", SKEW)
             if not re.fullmatch(r"[\w.-]+", parts.netloc, re.ASCII) or parts.fragment:
                 raise ValueError("it looks like s3://bucket/prefix?region=eu-central-1")
         except ValueError as error:

@@ -155,7 +155,7 @@ class TaskSession:
         self._loops: set[asyncio.Task[None]] = set()
         self._lasting: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.asked: asyncio.Event = asyncio.Event()
         """Set when it is to stop."""
 

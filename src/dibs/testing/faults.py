@@ -106,9 +106,9 @@ class FaultyStore(Store):
         return faulty
 
     def _wrap(self, store: Store, faults: Faults) -> None:
-        self.url = store.url
+        self.url: str = store.url
         self.faults = faults
-        self.connections = store.connections
+        self.connections: int | None = store.connections
         self._store = store
 
     @property

@@ -66,7 +66,8 @@ class ProxyLink:
         self.state: ProxyState = state
         self.lost_bytes: bool = False
         self.closed: bool = False
-        self.client, self.server = ProxyEnd(self, "to_server"), ProxyEnd(self, "to_client")
+        self.client: ProxyEnd = ProxyEnd(self, "to_server")
+        self.server: ProxyEnd = ProxyEnd(self, "to_client")
         self.client.peer, self.server.peer = self.server, self.client
         self._connecting: asyncio.Task[None] | None = None
         self._ended = 0

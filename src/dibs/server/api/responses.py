@@ -1,6 +1,6 @@
 """Starlette responses with a body that is there as a whole, and with the headers of every answer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +13,7 @@ type Header = tuple[bytes, bytes]
 NO_STORE: Header = (b"cache-control", b"no-store")
 """Answers are of one moment and for one caller."""
 
-encode = msgspec.json.Encoder().encode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def json_response(value: Any, status: int = 200, *headers: Header) -> Response:

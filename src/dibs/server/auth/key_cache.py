@@ -59,7 +59,7 @@ class KeyCache:
     """Keys by their ids, read again when a record has changed. One event loop uses it."""
 
     def __init__(self, records: Records, clock: Clock) -> None:
-        self.changing = asyncio.Lock()
+        self.changing: asyncio.Lock = asyncio.Lock()
         """Held while the records and the keys in memory are brought together."""
         self.markers: RevocationMarkers | None = None
         """Where revocations are left for servers that cannot read the records."""

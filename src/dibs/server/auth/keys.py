@@ -78,7 +78,7 @@ class KeyService:
         """The service's own; to be used through `credentials.Signatures`."""
         clock = clock or SystemClock()
         self.cache: KeyCache = KeyCache(records, clock)
-        self.now = self.cache.now
+        self.now: Callable[[], float] = self.cache.now
         self._tokens = Tokens(self.secrets, clock)
 
     # -- authentication -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dibs.core.names import shown
 from dibs.errors import NotConfigured
 from dibs.stores.redact import redacted
 
-REGIONS = {
+REGIONS: dict[str, tuple[str, ...]] = {
     "XA": ("asia",),
     "XC": ("prc", "china"),
     "XE": ("eu", "europe"),

@@ -28,7 +28,7 @@ class EtcdStore(CasStore):
     uses the date of etcd's answers (`stores/cas/clock.py`). `clock` replaces this process's own in tests.
     """
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster",
         clock=False,
         durable=True,
@@ -37,7 +37,7 @@ class EtcdStore(CasStore):
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._settings = read_url(url)
-        self.skew = self._settings.skew
+        self.skew: float = self._settings.skew
         super().__init__(self._settings.shown, clock=clock)
 
     def make_cells(self, clock: StoreClock, now: Callable[[], float]) -> Cells:

@@ -28,8 +28,8 @@ NOTIFICATIONS = "/v1/stream"
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
 _read_page = msgspec.json.Decoder(wire.StatusPage).decode
-read_about = msgspec.json.Decoder(wire.About).decode
-read_ttls = msgspec.json.Decoder(wire.Ttls).decode
+read_about: Callable[[bytes], wire.About] = msgspec.json.Decoder(wire.About).decode
+read_ttls: Callable[[bytes], wire.Ttls] = msgspec.json.Decoder(wire.Ttls).decode
 
 
 @cache

@@ -33,7 +33,7 @@ class HttpStore(Store):
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._settings = read_url(url)
-        self.url = self._settings.shown
+        self.url: str = self._settings.shown
         self._capabilities = UNASKED
 
     @property

@@ -41,7 +41,7 @@ class KubernetesStore(CasStore):
     tests.
     """
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster",
         clock=False,
         durable=True,
@@ -57,7 +57,7 @@ class KubernetesStore(CasStore):
             )
         try:
             self._options = read_options(form["options"] or "", _OPTIONS)
-            self.skew = self._options.get("skew", SKEW)
+            self.skew: float = self._options.get("skew", SKEW)
         except ValueError as error:
             raise NotConfigured(f"{url}: {error}") from None
         self._namespace = form["namespace"] or ""

@@ -60,7 +60,7 @@ class NatsStore(CasStore):
     loss can take the last grants back.
     """
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster", clock=False, durable=True, survives=frozenset({"crash", "reboot"})
     )
 
@@ -77,7 +77,7 @@ class NatsStore(CasStore):
             if not re.fullmatch(r"[\w-]+", self._bucket, re.ASCII):
                 raise ValueError(f"bucket={self._bucket}: letters, digits, - and _ only")
             self._replicas = options.get("replicas")
-            self.skew = options.get("skew", SKEW)
+            self.skew: float = options.get("skew", SKEW)
             if "keyfile" in options and "certfile" not in options:
                 raise ValueError("keyfile= needs certfile=")
         except ValueError as error:

@@ -27,10 +27,10 @@ class PostgresStore(port.Store):
     listens for all of them, and as many as call at the same time, up to `connections`.
     """
 
-    connections = 8
+    connections: int | None = 8
     """More calls at a time than this only stand in each other's way there, and servers have few."""
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster",
         durable=True,
         survives=frozenset({"crash", "reboot", "power-loss"}),
@@ -38,7 +38,7 @@ class PostgresStore(port.Store):
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         address = Address(url)
-        self.url = address.shown
+        self.url: str = address.shown
         self._site = Site(address, clock)
 
     def async_connection(self) -> port.AsyncConnection:

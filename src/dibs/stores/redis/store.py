@@ -31,11 +31,11 @@ class RedisStore(Store):
     A `clock` stands in for the server's, in tests.
     """
 
-    capabilities = Capabilities(scope="cluster", survives=frozenset({"crash"}))
+    capabilities: Capabilities = Capabilities(scope="cluster", survives=frozenset({"crash"}))
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._settings = read_url(url)
-        self.url = self._settings.shown
+        self.url: str = self._settings.shown
         self._clock = clock
         self._listings = Listings()
 

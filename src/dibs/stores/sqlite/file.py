@@ -50,7 +50,7 @@ class StoreFile:
             boot = boot_id() if clock is None else "manual"
         self.boot = boot
         """The boot whose time `clock` tells. A clock that was passed in counts as a boot of its own."""
-        self.clock = clock or BootClock()
+        self.clock: Clock = clock or BootClock()
         self.adopted: bool = False
         """The file was seen with our boot: another one in it means another running machine."""
         self.swept_to: bytes = b""

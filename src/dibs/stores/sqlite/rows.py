@@ -83,6 +83,12 @@ class RowBook:
         "used",
     )
 
+    last: int
+    capacity: int
+    arrivals: int
+    used: int
+    due: float
+    doubt: int
     queue_limit: int | None = None
     expires_at = staticmethod(stored_expiry)
 

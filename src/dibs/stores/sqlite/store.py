@@ -13,17 +13,17 @@ class SqliteStore(Store):
     `clock` replaces the machine's, and `boot` its boot id (`manual` with a clock of your own).
     """
 
-    connections = 1
+    connections: int | None = 1
     """Only one can write at a time, and it does not read again what it has written itself."""
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="host",
         durable=True,
         survives=frozenset({"crash", "reboot", "power-loss"}),
     )
 
     def __init__(self, url: str, *, clock: Clock | None = None, boot: str | None = None) -> None:
-        self.url = url
+        self.url: str = url
         self._file = StoreFile(url, clock, boot)
 
     def async_connection(self) -> AsyncConnection:

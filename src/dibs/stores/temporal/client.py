@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
@@ -538,7 +538,7 @@ class _Threads:
 
 
 _threads = _Threads()
-rest_at_exit = _threads.rest_at_exit
+rest_at_exit: Callable[[], None] = _threads.rest_at_exit
 atexit.register(rest_at_exit)
 
 

@@ -99,7 +99,7 @@ class TemporalStore(Store):
     there is not sent elsewhere. The brokers go by their own clock.
     """
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         scope="cluster", durable=True, survives=frozenset({"crash", "reboot", "power-loss"})
     )
 
@@ -127,7 +127,7 @@ class TemporalStore(Store):
         return store
 
     def _use(self, settings: TemporalSettings) -> None:
-        self.url = settings.shown
+        self.url: str = settings.shown
         self._connection = TemporalConnection(settings)
         self._listing = Listing(self._connection)
         self._inboxes: WeakValueDictionary[str, Inbox] = WeakValueDictionary()

@@ -23,7 +23,7 @@ class ContendingThreads:
         self.most: int = 0
         self.tokens: list[int] = []
         self.errors: list[BaseException] = []
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
 
     def run(self, names: Iterable[str]) -> None:
         """Contend, each name in a thread."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class Contender:
     """A task or thread of a worker. It takes one turn at a time."""
 
     def __init__(self, worker: ContenderHost, number: int) -> None:
-        self.draw = random.Random(worker.orders.seed * 1_000 + number)  # noqa: S311
+        self.draw: random.Random = random.Random(worker.orders.seed * 1_000 + number)  # noqa: S311
         self.interruptible: bool = False
         """It waits in a queue, and can be called away."""
         self.primitive: str = ""
@@ -83,7 +83,7 @@ class Contender:
         self._worker = worker
         self._recorder = worker.recorder
         self._held = 0
-        self.now = worker.recorder.now
+        self.now: Callable[[], float] = worker.recorder.now
 
     async def get(self, value: Any) -> Any:
         """Result of a call of the public API."""

@@ -28,7 +28,7 @@ class Turns:
         self.client: Any = client
         self.name: str = orders.prefix + name
         self.how: dict[str, Any] = {"ttl": orders.ttl, "wait": orders.wait, "env_load": False}
-        self.resource = self.described(name)
+        self.resource: Any = self.described(name)
         self.key: bytes = self.resource.key
 
     def described(self, name: str) -> Any:
@@ -170,7 +170,7 @@ class TaskLockTurns(Turns):
 
     def described(self, name: str) -> Any:
         ttl = self.how["ttl"]
-        self.min_hold = MIN_HOLD * ttl
+        self.min_hold: float = MIN_HOLD * ttl
         return self.client.task_lock(self.name, self.min_hold, MAX_HOLD * ttl)
 
     async def take(self, contender: Contender) -> None:
