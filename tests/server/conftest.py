@@ -1,12 +1,15 @@
 """Servers that several files of tests use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from dibs.server.records import records_for
+from dibs.server.records.port import Records
+from dibs.testing import ManualClock
 from tests.server.world import Served, World
 
 
@@ -23,14 +26,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    """Two servers of one service, over SQLite."""
-    folder = tmp_path_factory.mktemp("two")
-    with ExitStack() as stack:
-        yield tuple(stack.enter_context(World.over(folder)) for _ in range(2))  # type: ignore[misc]
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Starts servers in processes, which end with the test."""
@@ -43,3 +38,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
             return served
 
         yield start
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[Records]:
+    records = records_for(f"sqlite:///{tmp_path / 'records.db'}")
+    await records.open()
+    yield records
+    await records.close()

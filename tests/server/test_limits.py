@@ -1,24 +1,41 @@
-"""Bounds: slow, stuck, greedy clients cost themselves something, and nobody else."""
+"""Bounds: slow, stuck, greedy clients cost themselves something, and nobody else.
 
+API keys take turns: a flood by one delays another by a few turns, and costs nobody a renewal.
+"""
+
+import asyncio
 import re
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 
-from dibs.errors import BackendUnavailable
-from dibs.model import Command, Release
+from dibs.model import Acquire, Command
+from dibs.runtime.port import TimedReply
 from dibs.server import audit, quotas
 from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placement import restrictions
-from tests.server.inside import audit_of, quotas_of, runtime_of, store_of
-from tests.server.world import ID, LONG, World, acquire, acquired, b64, batch, lock, problem
+from tests.server.inside import audit_of, has_looked, quotas_of, runtime_of
+from tests.server.world import (
+    ID,
+    LONG,
+    TRUST,
+    World,
+    acquire,
+    acquired,
+    b64,
+    batch,
+    head,
+    lock,
+    problem,
+)
 from tests.servers.waiting import wait_until
 
 LIMITS = Limits(
@@ -26,7 +43,6 @@ LIMITS = Limits(
     connections=40,
     waiters_per_key=2,
     leases_per_key=3,
-    acquires_at_once=2,
     tombstones_per_key=3,
 )
 
@@ -53,10 +69,12 @@ def received(line: socket.socket) -> bytes:
 # -- connections and bodies -------------------------------------------------------------------------
 
 
-def test_a_body_that_drips_is_late_too(hasty: World) -> None:
+def test_a_body_is_bounded_in_size_and_in_time(world: World, hasty: World) -> None:
+    pieces = iter([b" " * 1000] * 70)  # without a length
+    for content in (b" " * 70_000, pieces):
+        assert world.client().post("/v1/batch", content=content).status_code == 413
     with hasty.connected() as line:
-        head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {hasty.admin_key}\r\n"
-        line.sendall(head.encode() + b"Content-Length: 5000\r\n\r\n")
+        line.sendall(head("POST /v1/batch", hasty.admin_key, 5000))
         line.settimeout(0.2)
         give_up, answer = time.monotonic() + LONG, b""
         while time.monotonic() < give_up and not answer:
@@ -68,39 +86,30 @@ def test_a_body_that_drips_is_late_too(hasty: World) -> None:
         assert answer.startswith(b"HTTP/1.1 408"), answer
 
 
-def test_a_body_is_bounded(world: World) -> None:
-    pieces = iter([b" " * 1000] * 70)  # without a length
-    for content in (b" " * 70_000, pieces):
-        assert world.client().post("/v1/batch", content=content).status_code == 413
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GARBAGE\r\n\r\n",
-        b"GET /v1/locks HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET /v1/locks HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"GET /v1/locks HTTP/1.1\r\nBad Header: x\r\n\r\n",
-        b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        b"GET /v1/locks HTTP/1.1\r\nHost: x\r\nHost: y\r\nConnection: close\r\n\r\n",
+def test_the_server_hangs_up_on_what_is_no_http_and_on_the_idle(hasty: World) -> None:
+    start, end = b"GET /v1/locks HTTP/1.1\r\nHost: x\r\n", b"Connection: close\r\n\r\n"
+    for sent in (
+        *(b"GARBAGE\r\n\r\n", start.replace(b"GET", b"FOO") + end),
+        *(start + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",),
+        *(start + b"Content-Length: many\r\n\r\n", start + b"Bad Header: x\r\n\r\n"),
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    ],
-    ids=["garbage", "smuggled", "negative", "header", "chunk", "star", "connect", "hosts", "tls"],
-)
-def test_the_server_hangs_up_on_what_is_no_http(hasty: World, sent: bytes) -> None:
-    with hasty.connected() as line:
-        line.sendall(sent)
-        answer = received(line)
-    assert re.match(rb"HTTP/1.1 40[0145] ", answer), answer
-    assert hasty.client("read").get("/v1/limits").status_code == 200
-
-
-def test_an_idle_connection_is_closed(hasty: World) -> None:
+    ):
+        with hasty.connected() as line:
+            line.sendall(sent)
+            top, _, body = received(line).partition(b"\r\n\r\n")
+        assert top.startswith(b"HTTP/1.1 400 "), sent
+        assert b"content-type: text/plain" in top
+        assert body.count(b"\n") == 0 < len(body)
+    chunked = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    star, twice = b"OPTIONS * HTTP/1.1\r\nHost: x\r\n" + end, start + b"Host: y\r\n" + end
+    for sent in (chunked, star, twice):
+        with hasty.connected() as line:
+            line.sendall(sent)
+            assert re.match(rb"HTTP/1.1 40[0145] ", received(line)), sent
     with hasty.connected() as line:
         line.sendall(b"GET /problems/held HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert received(line).startswith(b"HTTP/1.1 200")
+        assert received(line).startswith(b"HTTP/1.1 200"), "and then it hung up"
+    assert hasty.client("read").get("/v1/limits").status_code == 200
 
 
 def test_so_many_connections_in_all(world: World) -> None:
@@ -114,84 +123,44 @@ def test_so_many_connections_in_all(world: World) -> None:
 
 def _is_served(world: World) -> bool:
     try:
-        return httpx2.get(f"{world.url}/livez").status_code == 200
+        return httpx2.get(f"{world.url}/livez", verify=TRUST).status_code == 200
     except httpx2.TransportError:
         return False
-
-
-def test_many_acquires_at_once_delay_no_renewal(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
-    client = world.client()
-    held, acquiring = acquired(client, "precious"), quotas_of(world).acquiring
-    acquiring.busy += LIMITS.acquires_at_once
-    try:
-        refused = acquire(client, "another")
-        assert problem(refused) == (503, "overloaded")
-        assert int(refused.headers["retry-after"]) >= 1
-        own = {"id": held["id"]}
-        assert client.patch(lock("precious"), params=own).status_code == 200
-        assert client.delete(lock("precious"), params=own).status_code == 200
-    finally:
-        acquiring.busy -= LIMITS.acquires_at_once
-
-
-def test_a_store_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer says when to ask again, and nothing else fails."""
-
-    async def away(*_: object) -> None:
-        raise BackendUnavailable("it is away")
-
-    monkeypatch.setattr(runtime_of(world), "call", away)
-    answer = acquire(world.client(), "x")
-    assert (*problem(answer), answer.headers["retry-after"]) == (503, "unavailable", "1")
-    assert world.client().get("/v1/limits").status_code == 200
 
 
 # -- of an API key ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["one id each", "one id for all"])
 @pytest.mark.parametrize("by_batch", [False, True], ids=["alone", "batch"])
-def test_so_many_leases(world: World, own: bool, by_batch: bool) -> None:
+def test_so_many_leases(world: World, by_batch: bool) -> None:
     """One id on several names counts for each."""
     client = world.client("acquire")
 
-    def is_granted(number: int) -> bool:
-        name, mine = f"{own}/{by_batch}/{number}", ID if own else f"{ID}{number}"
+    def is_granted(number: int, client: httpx2.Client = client) -> bool:
+        name = f"{by_batch}/{number}"
         if not by_batch:
-            return acquire(client, name, id=mine).status_code == 200
-        wish = {"op": "acquire", "key": f"lock:{name}", "id": mine, "owner": "x", "ttl": 60}
+            return acquire(client, name, id=ID).status_code == 200
+        wish = {"op": "acquire", "key": f"lock:{name}", "id": ID, "owner": "x", "ttl": 60}
         return bool(batch(client, wish)[0]["is"] == "granted")
 
     assert [is_granted(number) for number in range(5)] == [True] * 3 + [False] * 2
-    first = {"id": ID if own else f"{ID}0"}
-    assert client.delete(lock(f"{own}/{by_batch}/0"), params=first).status_code == 200
+    assert client.delete(lock(f"{by_batch}/0"), params={"id": ID}).status_code == 200
     assert [is_granted(3), is_granted(4)] == [True, False]
+    assert is_granted(4, world.client("acquire")), "another key has its own"
     assert problem(acquire(client, "one more")) == (429, "limit")
-
-
-def test_one_id_in_several_queues_counts_for_each(world: World) -> None:
-    client, told = world.client("acquire"), []
-    for number in range(3):
-        acquired(world.client("acquire"), f"queued/{number}")
-        wish = {"op": "acquire", "id": ID, "owner": "x", "ttl": 60, "queue": True}
-        told += batch(client, wish | {"key": f"lock:queued/{number}"})
-    assert [each["is"] for each in told] == ["queued", "queued", "failed"]
 
 
 def test_so_many_waiters(world: World) -> None:
     acquired(world.client("acquire"), "crowded")
     key = world.key("acquire")
     account = quotas_of(world).of(key.split("_")[1])
+    client = world.client(key=key)
     with ThreadPoolExecutor() as pool:
         waits = [
-            pool.submit(acquire, world.client(key=key), "crowded", wait=50, **{"client-id": owner})
+            pool.submit(acquire, client, "crowded", wait=50, **{"client-id": owner})
             for owner in "ab"
         ]
         wait_until(lambda: account.waiters == 2, "two in line")
-        client = world.client(key=key)
         assert acquire(client, "crowded", wait=50).status_code == 429
         assert acquire(client, "crowded").status_code == 409, "trying is not waiting"
         world.revoke(key)
@@ -199,58 +168,35 @@ def test_so_many_waiters(world: World) -> None:
     assert account.waiters == 0
 
 
-def test_tombstones_are_few_and_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, found = store_of(world), list[float]()
-    call, call_all = store.call, store.call_all
-
-    async def seen(command: Command, *rest: Any) -> Any:
-        found.extend([command.tombstone] if type(command) is Release else [])
-        return await call(command, *rest)
-
-    async def all_seen(commands: list[Command], *rest: Any) -> Any:
-        found.extend(each.tombstone for each in commands if type(each) is Release)
-        return await call_all(commands, *rest)
-
-    monkeypatch.setattr(store, "call", seen)
-    monkeypatch.setattr(store, "call_all", all_seen)
-    client = world.client("acquire")
-
-    def asked_for(*ids: str, name: str = "x", of: httpx2.Client = client) -> list[float]:
-        release = {"op": "release", "key": f"lock:{name}", "tombstone": 80_000}
-        found.clear()
-        batch(of, *({**release, "id": each} for each in ids))
-        return found
-
-    most = quotas.MAX_TOMBSTONE
-    assert asked_for(*["same"] * 5) == [most] * 5, "one id of one name is one tombstone"
-    assert asked_for("1", "2", "3") == [most, most, 0.0]
-    assert asked_for("same", name="y") == [0.0]
-    client.delete(lock("z"), params={"id": "made-up"})
-    assert found[1:] == [0.0]
-    assert asked_for("same", of=world.client("acquire")) == [most], "another key has its own"
-
-
-FORCE: dict[str, Any] = {"force": True, "reason": "a test", "now": True}
-REVOKE: dict[str, Any] = {"op": "revoke", "lease": None, "reason": "a test", "now": True}
-
-
-def test_a_forced_release_of_a_free_lock_is_not_audited(world: World) -> None:
-    admin = world.client("admin")
-    before = admin.get("/v1/audit").json()
-    assert admin.delete(lock("x"), params=FORCE).status_code == 404
-    (none,) = batch(admin, REVOKE | {"key": "lock:x"})
-    assert (none["is"], none["count"]) == ("revoked", 0)
-    assert admin.get("/v1/audit").json() == before
+def test_tombstones_are_few(world: World) -> None:
+    """They are counted for each name."""
+    client, ids = world.client("acquire"), [f"{ID}{n}" for n in range(4)]
+    for name in ("tombs", "other"):
+        resource = {"key": f"lock:{name}"}
+        release = resource | {"op": "release", "tombstone": 80_000}
+        batch(client, *(release | {"id": each} for each in (*ids[:1] * 5, *ids)))
+        for each, kept in zip(ids, [True] * 3 + [False], strict=True):
+            wish = resource | {"op": "acquire", "id": each, "owner": "x", "ttl": 60}
+            (reply,) = batch(client, wish)
+            assert (reply["is"] == "gone") == (kept and name == "tombs"), each
 
 
 def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What frees nothing does not count, and is not written down."""
     monkeypatch.setattr(audit_of(world), "_forced", audit._Rate(1, 10))
+    force: dict[str, Any] = {"force": True, "reason": "a test", "now": True}
+    revoke: dict[str, Any] = {"op": "revoke", "lease": None, "reason": "a test", "now": True}
     admin = world.client("admin")
+    before = admin.get("/v1/audit").json()
+    assert admin.delete(lock("x"), params=force).status_code == 404
+    (none,) = batch(admin, revoke | {"key": "lock:x"})
+    assert (none["is"], none["count"]) == ("revoked", 0)
+    assert admin.get("/v1/audit").json() == before
     for name in "xy":
         acquired(admin, name)
-    assert admin.delete(lock("x"), params=FORCE).status_code == 200
-    assert admin.delete(lock("y"), params=FORCE).status_code == 429
-    assert batch(admin, REVOKE | {"key": "lock:y"})[0]["is"] == "failed"
+    assert admin.delete(lock("x"), params=force).status_code == 200
+    assert admin.delete(lock("y"), params=force).status_code == 429
+    assert batch(admin, revoke | {"key": "lock:y"})[0]["is"] == "failed"
     assert admin.get(lock("y")).status_code == 200
 
 
@@ -294,15 +240,183 @@ def test_a_large_page_is_split_by_bytes_and_nothing_is_left_out() -> None:
                 for number in range(at, at + 100)
             ]
             assert {each["is"] for each in batch(client, *wishes)} == {"granted"}
-        for path, items, following in (
-            ("/v1/scan", "items", "cursor"),
-            ("/v1/locks", "locks", "next"),
+        for path, items, following, asked in (
+            ("/v1/scan", "items", "cursor", "cursor"),
+            ("/v1/locks", "locks", "next", "from"),
         ):
             pages, query = list[dict[str, Any]](), {"limit": "1000"}
             while not pages or pages[-1][following]:
                 answer = client.get(path, params=query)
                 assert len(answer.content) < 1 << 21
                 pages.append(answer.json())
-                query["cursor" if path == "/v1/scan" else "from"] = pages[-1][following] or ""
+                query[asked] = pages[-1][following] or ""
             seen = {each.get("key") or each["name"] for page in pages for each in page[items]}
             assert (len(seen), len(pages) > 1) == (1000, True)
+
+
+# -- API keys take turns ----------------------------------------------------------------------------
+
+MANY = 20
+
+
+class Gate:
+    """Lets acquires and scans through to the store one by one."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world = world
+        self._room = asyncio.Semaphore(0)
+        self.order: list[str] = []
+        """Owners of the acquires that reached the store."""
+        self.reads = 0
+        runtime = runtime_of(world)
+        call, scan = runtime.call, runtime.scan
+        wait_until(lambda: has_looked(world), "the server's own first look, which takes no room")
+
+        async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
+            if type(command) is Acquire:
+                self.order.append(command.owner)
+                await self._room.acquire()
+            return await call(command, wait)
+
+        async def slow_scan(*given: Any) -> Any:
+            self.reads += 1
+            await self._room.acquire()
+            return await scan(*given)
+
+        monkeypatch.setattr(runtime, "call", slow_call)
+        monkeypatch.setattr(runtime, "scan", slow_scan)
+
+    def open(self, number: int) -> None:
+        def release() -> None:
+            for _ in range(number):
+                self._room.release()
+
+        self._world.do(release)
+
+
+def total(world: World, key: str, sort: str) -> int:
+    """What a key has under way and waiting."""
+    share = getattr(quotas_of(world), sort)._shares.get(key.split("_")[1])
+    return 0 if share is None else int(share.total)
+
+
+def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    with World.over(limits=Limits(acquires_at_once=1, acquires_per_key=MANY)) as world:
+        gate = Gate(world, monkeypatch)
+        flood, other = world.key("acquire", name="flood"), world.key("acquire", name="other")
+        clients = {key: world.client(key=key) for key in (flood, other)}
+
+        def ask(key: str, name: str) -> Any:
+            return pool.submit(acquire, clients[key], name, **{"client-id": key[-4:]})
+
+        asked = [ask(flood, f"flood/{number}") for number in range(MANY)]
+        wait_until(lambda: total(world, flood, "acquiring") == MANY, "the flood")
+        refused = acquire(clients[flood], "too many")
+        assert (*problem(refused), refused.headers["retry-after"]) == (429, "limit", "1")
+        asked.append(ask(other, "other"))
+        wait_until(lambda: total(world, other, "acquiring") == 1, "the other one")
+        gate.open(MANY + 1)
+        assert [each.result(LONG).status_code for each in asked] == [200] * (MANY + 1)
+        assert len(gate.order) == MANY + 1
+        assert gate.order.index(other[-4:]) <= 2
+        assert not quotas_of(world).acquiring._shares
+
+
+def test_batches_of_one_key_have_a_quarter_of_the_room(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    with World.over(limits=Limits(acquires_at_once=8)) as world:
+        runtime, goes_on, sent = runtime_of(world), asyncio.Event(), list[int]()
+        call_all = runtime.call_all
+
+        async def slow(commands: Any, *given: Any) -> Any:
+            sent.append(len(commands))
+            await goes_on.wait()
+            return await call_all(commands, *given)
+
+        monkeypatch.setattr(runtime, "call_all", slow)
+        key, wish = world.key("acquire"), {"op": "acquire", "owner": "x", "ttl": 60}
+        floods = [
+            [wish | {"key": f"lock:{name}/{n}", "id": f"{name}-{n}"} for n in range(8)]
+            for name in "ab"
+        ]
+        flood = [pool.submit(batch, world.client(key=key), *each) for each in floods]
+        wait_until(lambda: total(world, key, "acquiring") == 16, "both batches are there")
+        for number in range(3):
+            acquired(world.client("acquire"), f"other/{number}")
+        assert sent == [8]
+        world.do(goes_on.set)
+        for each in flood:
+            assert [reply["is"] for reply in each.result(LONG)] == ["granted"] * 8
+        wait_until(lambda: not quotas_of(world).acquiring._shares, "nothing is left")
+        assert quotas_of(world).acquiring.busy == 0
+
+
+def test_renewals_and_releases_go_past_reads_and_acquires(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    """A forced release counts as a read."""
+    monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
+    limits = Limits(acquires_at_once=1, reads_at_once=1, reads_per_key=100)
+    with World.over(limits=limits) as world:
+        holder, other = world.client(), world.client("acquire")
+        held, gate = acquired(holder, "precious"), Gate(world, monkeypatch)
+        under_way = [
+            pool.submit(holder.get, "/v1/scan?limit=100"),
+            pool.submit(acquire, other, "x"),
+        ]
+        wait_until(lambda: bool(gate.reads and gate.order), "both are under way")
+        assert problem(holder.get("/v1/locks")) == (429, "limit")
+        for late in (acquire(other, "y"), other.get("/v1/queues")):
+            assert problem(late) == (503, "overloaded")
+            assert int(late.headers["retry-after"]) >= 1
+        own, resource = {"id": held["id"]}, {"key": "lock:precious"}
+        revoke = resource | {"op": "revoke", "lease": None, "reason": "why", "now": True}
+        renew = resource | own | {"op": "renew", "ttl": 60}
+        assert [each["is"] for each in batch(holder, revoke, renew)] == ["failed", "renewed"]
+        assert holder.patch(lock("precious"), params=own).status_code == 200
+        assert holder.delete(lock("precious"), params=own).status_code == 200
+        gate.open(100)
+        assert [each.result(LONG).status_code for each in under_way] == [200, 200]
+        assert [each["is"] for each in batch(holder, revoke)] == ["revoked"]
+
+
+def test_slow_bodies_of_others_delay_no_renewal() -> None:
+    with World.over(limits=Limits(body_bytes_per_key=1 << 20)) as world, ExitStack() as stack:
+        for _ in range(8):
+            line = stack.enter_context(world.connected())
+            line.sendall(head("POST /v1/batch", world.key("read"), 1 << 20))
+        bodies = quotas_of(world).bodies
+        wait_until(lambda: bodies.busy == 8 << 20, "their bodies are awaited")
+        client = world.client("acquire")
+        client.timeout = 3.0
+        assert batch(client) == []
+
+
+def test_work_of_one_key_at_once_is_bounded() -> None:
+    bodies = b'{"commands":[]}' + b" " * 20_000
+    new_key = b'{"name": "x", "scopes": ["read"], "prefixes": []}'
+    with World.over(
+        limits=Limits(
+            reads_per_key=10, changes_per_key=1, body_bytes_per_key=70_000, max_body=65_536
+        )
+    ) as world:
+        other = world.client("admin")
+        for queue, cost, method, path, body in (
+            ("reading", 10, "GET", f"/v1/watch/locks/{b64('x')}", b""),
+            ("changing", 1, "POST", "/v1/keys", new_key),
+            ("small_bodies", 70_000, "POST", "/v1/batch", bodies),
+        ):
+            key, work = world.key("admin"), getattr(quotas_of(world), queue)
+            own = world.client(key=key)
+            world.do(partial(work.begin, key.split("_")[1], cost))
+            with own.stream(method, path, content=body) as refused:
+                told = refused.read().decode()
+            assert refused.status_code == 429 or "unavailable" in told, path
+            with other.stream(method, path, content=body) as answer:
+                assert answer.status_code in (200, 201)
+            world.do(partial(work.end, key.split("_")[1], cost))
+            with own.stream(method, path, content=body) as answer:
+                assert answer.status_code in (200, 201)

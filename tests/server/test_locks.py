@@ -1,4 +1,4 @@
-"""`/v1/locks`: the shapes that clients written for them know, and what there is besides."""
+"""`/v1/locks`, `/v1/scan`, `/v1/queues`: the shapes that clients know."""
 
 import asyncio
 import re
@@ -14,9 +14,21 @@ import pytest
 from dibs.core.names import KINDS, fingerprint
 from dibs.model import Command
 from dibs.runtime.port import TimedReply
-from dibs.stores.http.names import decoded
+from dibs.stores.http.names import decoded, encoded
 from tests.server.inside import store_of
-from tests.server.world import ID, LONG, World, acquire, acquired, b64, lock, problem, waiting
+from tests.server.world import (
+    ID,
+    LONG,
+    World,
+    acquire,
+    acquired,
+    b64,
+    batch,
+    lock,
+    problem,
+    released,
+    waiting,
+)
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
@@ -29,6 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "leader": {"kind": "leader"},
 }
 """How each kind is acquired."""
+assert tuple(WAYS) == KINDS
 TICK = 0.002
 """Seconds by which times in milliseconds, and clocks that are set meanwhile, can differ."""
 
@@ -52,11 +65,7 @@ def name(request: pytest.FixtureRequest) -> str:
 # -- a lease's life ---------------------------------------------------------------------------------
 
 
-def test_every_kind_is_acquired_somehow() -> None:
-    assert tuple(WAYS) == KINDS
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WAYS)
 def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
     client = world.client("acquire")
     answer = acquire(client, name, **WAYS[kind])
@@ -76,94 +85,57 @@ def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
     assert acquired(client, name, **WAYS[kind])["sequencer"] > held["sequencer"]
 
 
-def test_units_of_a_semaphore_and_modes_of_a_rwlock(client: httpx2.Client, name: str) -> None:
-    held = [acquired(client, name, capacity=3, units=units) for units in (1, 2)]
-    assert [each["slots"] for each in held] == [[0], [1, 2]]
-    assert problem(acquire(client, name, capacity=3)) == (409, "held")
-    shown = client.get(lock(name), params={"kind": "semaphore"}).json()
-    assert (shown["capacity"], len(shown["holders"])) == (3, 2)
-    readers = [acquired(client, name, mode="read") for _ in range(3)]
-    assert acquire(client, name, mode="write").status_code == 409
-    for reader in readers:
-        client.delete(lock(name), params={"id": reader["id"], "kind": "rwlock"})
-    assert acquired(client, name, mode="write")["units"] == 1
-    assert acquire(client, name, mode="read").status_code == 409
-
-
-def test_without_a_kind_it_is_a_lock_and_a_miss_names_the_parameter(
-    client: httpx2.Client, name: str
-) -> None:
-    own = {"id": acquired(client, name, capacity=2)["id"]}
-    forced: dict[str, str | bool] = {"force": True, "reason": "it hangs"}
-    for answer, status in (
-        (client.get(lock(name)), 404),
-        (client.patch(lock(name), params=own), 410),
-        (client.delete(lock(name), params=own), 410),
-        (client.delete(lock(name), params=forced), 404),
-    ):
-        assert answer.status_code == status
-        assert "kind= (lock, semaphore," in answer.json()["detail"]
-    assert client.delete(lock(name), params=forced | {"kind": "semaphore"}).json()["count"] == 1
-
-
-def test_a_lease_id_from_the_caller_makes_retries_safe(client: httpx2.Client, name: str) -> None:
-    first, again = (acquired(client, name, id=ID) for _ in range(2))
-    assert (first["id"], first["sequencer"]) == (ID, again["sequencer"])
-
-
-@pytest.mark.parametrize("where", ["header", "body"])
-def test_a_lease_id_may_stand_in_a_header_or_the_body(
+@pytest.mark.parametrize("where", ["query", "header", "body"])
+def test_a_lease_id_from_the_caller_makes_retries_safe(
     client: httpx2.Client, name: str, where: str
 ) -> None:
-    """So that no log of queries has it."""
-    own: dict[str, Any] = {"headers": {"Dibs-Lease-Id": ID}}
-    if where == "body":
-        own = {"json": {"id": ID}}
+    """It may stand in a header or the body, so that no log of queries has it."""
+    given: dict[str, dict[str, Any]] = {
+        "query": {},
+        "header": {"headers": {"Dibs-Lease-Id": ID}},
+        "body": {"json": {"id": ID}},
+    }
 
-    def ask(method: str, **more: Any) -> httpx2.Response:
-        return client.request(method, lock(name), **own | more)
+    def ask(method: str, **params: Any) -> httpx2.Response:
+        query = params | ({"id": ID} if where == "query" else {})
+        return client.request(method, lock(name), params=query, **given[where])
 
-    assert ask("POST").json()["id"] == ask("POST", params={"wait": 1}).json()["id"] == ID
-    assert ask("PATCH", params={"ttl": 60}).json()["remaining"] > 30
-    for method in ("POST", "PATCH", "DELETE"):
-        assert problem(ask(method, params={"id": ID})) == (400, "malformed"), "it is given twice"
+    first, again = ask("POST").json(), ask("POST", wait=1).json()
+    assert (first["id"], first["sequencer"]) == (ID, again["sequencer"])
+    assert ask("PATCH", ttl=60).json()["remaining"] > 30
+    for method in ("POST", "PATCH", "DELETE") if where != "query" else ():
+        assert problem(ask(method, id=ID)) == (400, "malformed"), "it is given twice"
     assert ask("DELETE").status_code == 200
     assert client.get(lock(name)).status_code == 404
 
 
-@pytest.fixture
-def late(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How late answers of the store arrive, in seconds: the last one counts."""
-    store = store_of(world)
-    call, late = store.call, [0.0]
+def test_an_answer_that_comes_late_promises_no_more_than_there_is(
+    world: World,
+    client: httpx2.Client,
+    name: str,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What remains is counted from the request, and a lease that is over is not shown as held."""
+    store, lateness = store_of(world), 0.3
+    call = store.call
 
     async def slowly(command: Command, wait: float | None = None) -> TimedReply:
         answer = await call(command, wait)
-        await asyncio.sleep(late[-1])
+        await asyncio.sleep(lateness)
         return answer
 
     monkeypatch.setattr(store, "call", slowly)
-    return late
-
-
-def test_the_time_that_remains_is_counted_from_the_request(
-    client: httpx2.Client, name: str, late: list[float]
-) -> None:
-    late.append(0.3)
     held = acquired(client, name, ttl=9)
     renewed = client.patch(lock(name), params={"id": held["id"], "ttl": 20}).json()
     for told, ttl in ((held, 9), (renewed, 20)):
-        assert told["remaining"] <= ttl - 0.3
+        assert told["remaining"] <= ttl - lateness
         ends = datetime.fromisoformat(told["expires_at"]).timestamp()
-        assert ends <= time.time() + ttl - 0.3 + TICK
-
-
-def test_a_lease_that_is_over_when_its_answer_comes_is_not_shown_as_held(
-    client: httpx2.Client, name: str, late: list[float], pool: ThreadPoolExecutor
-) -> None:
-    again = acquired(client, name, ttl=1)
-    late.append(1.1)
-    renewal = pool.submit(client.patch, lock(name), params={"id": again["id"], "ttl": 1})
+        assert ends <= time.time() + ttl - lateness + TICK
+    again = acquired(client, f"{name}/again", ttl=1)
+    lateness = 1.1
+    query = {"id": again["id"], "ttl": 1}
+    renewal = pool.submit(client.patch, lock(f"{name}/again"), params=query)
     queries: list[dict[str, Any]] = [{}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}]
     asked = [
         pool.submit(acquire, client, f"{name}/{number}", ttl=1, **query)
@@ -200,7 +172,8 @@ def test_one_lock_and_lists_in_the_known_shapes(
     world: World, client: httpx2.Client, name: str
 ) -> None:
     held = acquired(client, f"{name}/a", note="why")
-    got = client.get(lock(f"{name}/a")).json()
+    answer = client.get(lock(f"{name}/a"))
+    got, tag = answer.json(), {"If-None-Match": f'"x", {answer.headers["etag"]}'}
     assert got["name"] == b64(f"{name}/a").removeprefix("base64:")
     assert got["id"] == fingerprint(held["id"])
     assert got["info"] == {"ttl": 30, "client-id": "web-3", "ip": "127.0.0.1"}
@@ -208,6 +181,13 @@ def test_one_lock_and_lists_in_the_known_shapes(
     page = world.client("read").get(f"{lock(name)}/").json()
     assert [(each["name"], each["id"]) for each in page["locks"]] == [(got["name"], got["id"])]
     assert page["next"] is None
+    assert client.get(lock(f"{name}/a"), headers=tag).status_code == 304
+    released(client, f"{name}/a", held)
+    acquired(client, f"{name}/a")
+    assert client.get(lock(f"{name}/a"), headers=tag).status_code == 200
+    wrong = client.put(lock(name))
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH, POST")
+    assert client.head("/v1/locks").status_code == 200
 
 
 def listed(
@@ -239,36 +219,17 @@ def test_pages(world: World, client: httpx2.Client) -> None:
     own = world.client("read", prefixes=[b"pages/", b"tests/none/"])
     assert listed(own, None, limit=2) == locks
     assert listed(own, "elsewhere", limit=2) == []
-    others: dict[str, dict[str, Any]] = {
-        "semaphore": {"capacity": 2},
-        "rwlock": {"mode": "read"},
-        "leader": {},
-    }
-    for kind, query in others.items():
-        acquired(client, "pages/00", **query | {"kind": kind})
+    acquired(client, "pages/00", capacity=2)
     every = listed(client, "pages", kind="all", limit=1)
-    assert sorted(every) == sorted([*locks, *((kind, b"pages/00") for kind in others)])
-
-
-def test_an_etag_is_of_one_kind_and_changes_with_the_holder(
-    client: httpx2.Client, name: str
-) -> None:
-    held = acquired(client, name)
-    acquire(client, name, capacity=1)
-    tag = client.get(lock(name)).headers["etag"]
-    same = client.get(lock(name), headers={"If-None-Match": f'"x", {tag}'})
-    assert (same.status_code, same.content) == (304, b"")
-    headers, semaphore = {"If-None-Match": tag}, {"kind": "semaphore"}
-    assert client.get(lock(name), headers=headers, params=semaphore).status_code == 200
-    client.delete(lock(name), params={"id": held["id"]})
-    acquired(client, name)
-    assert client.get(lock(name), headers=headers).status_code == 200
+    assert sorted(every) == sorted([*locks, ("semaphore", b"pages/00")])
 
 
 # -- waiting ----------------------------------------------------------------------------------------
 
 
-def test_waiting_in_line(client: httpx2.Client, name: str, pool: ThreadPoolExecutor) -> None:
+def test_a_waiter_is_granted_or_leaves_the_line(
+    client: httpx2.Client, name: str, pool: ThreadPoolExecutor
+) -> None:
     held = acquired(client, name)
     waits = pool.submit(acquired, client, name, wait=20)
     wait_until(lambda: waiting(client, name), "somebody in line")
@@ -276,12 +237,6 @@ def test_waiting_in_line(client: httpx2.Client, name: str, pool: ThreadPoolExecu
     granted = waits.result(LONG)
     assert granted["sequencer"] > held["sequencer"]
     assert granted["remaining"] > 25, "it is confirmed for all of its ttl"
-
-
-def test_a_waiter_that_times_out_or_hangs_up_leaves_the_line(
-    client: httpx2.Client, name: str
-) -> None:
-    acquired(client, name)
     answer = acquire(client, name, wait=0.2)
     assert (answer.status_code, answer.json()["position"]) == (409, 0)
     assert "is held by web-3" in answer.json()["detail"]
@@ -291,24 +246,10 @@ def test_a_waiter_that_times_out_or_hangs_up_leaves_the_line(
     wait_until(lambda: not waiting(client, name), "nobody in line")
 
 
-def test_the_wait_of_a_revoked_key_ends(
-    world: World, client: httpx2.Client, name: str, pool: ThreadPoolExecutor
-) -> None:
-    acquired(client, name)
-    key = world.key("acquire")
-    theirs = world.client(key=key)
-    waits = pool.submit(acquire, theirs, name, wait=50)
-    wait_until(lambda: waiting(client, name), "somebody in line")
-    world.revoke(key)
-    answer = waits.result(LONG)
-    assert (answer.status_code, "revoked or expired" in answer.text) == (401, True)
-    assert theirs.get("/v1/locks").status_code == 401
-
-
 # -- force ------------------------------------------------------------------------------------------
 
 
-def test_a_forced_release(world: World, client: httpx2.Client, name: str) -> None:
+def test_a_forced_release(world: World, name: str) -> None:
     force, holder = world.client("force"), world.client("acquire")
     held = acquired(holder, name)
     query: dict[str, Any] = {"force": True, "reason": "null"}  # a text may say so
@@ -324,141 +265,84 @@ def test_a_forced_release(world: World, client: httpx2.Client, name: str) -> Non
     hard = force.delete(lock(name), params=query | {"reason": "now", "now": True}).json()
     assert "fencing tokens" in hard["warning"]
     assert acquired(holder, name)["sequencer"] > held["sequencer"]
-    lines = client.get("/v1/audit").json()["entries"]
-    forced = [each for each in lines if (each["what"], each["name"]) == ("force release", name)]
-    assert [each["detail"]["reason"] for each in forced] == ["now", "null"]
-
-
-def test_one_lease_of_several_is_ended_by_its_fingerprint(client: httpx2.Client, name: str) -> None:
-    for owner in ("pool-a", "pool-b"):
-        acquired(client, name, capacity=2, **{"client-id": owner})
-    kind = {"kind": "semaphore"}
-    held = client.get(lock(name), params=kind).json()["holders"]
-    lease = next(each["lease"] for each in held if each["owner"] == "pool-b")
-    asked = kind | {"force": True, "now": True, "reason": "a test", "lease": lease}
-    assert client.delete(lock(name), params=asked).json()["count"] == 1
-    held = client.get(lock(name), params=kind).json()["holders"]
-    assert [each["owner"] for each in held] == ["pool-a"]
 
 
 # -- how requests are written -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "told"),
-    [
-        ("POST", "ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
-        *(
-            (method, f"ttl={ttl}&id={ID}", "`ttl` must be 1 to 86400 seconds")
-            for method in ("POST", "PATCH")
-            for ttl in ("0", "-1", "0.99", "86401", "1e12", "nan", "inf")
-        ),
-        ("POST", "ttl=30&ttl=31", "'ttl' is given more than once"),
-        ("POST", "tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
-        ("POST", "wait=-1", "`wait` must be a number of seconds, 0 or more"),
-        ("POST", "wait=61", "wait"),
-        ("POST", "kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
-        ("POST", "kind=null", "kind"),
-        ("POST", "kind=semaphore", ""),
-        ("POST", "kind=rwlock", ""),
-        ("POST", "mode=append", "`mode` must be one of read, write"),
-        ("POST", "mode=%6eull", "mode"),
-        ("POST", "mode=read&capacity=3", ""),
-        ("POST", "id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
-        ("POST", "id=with/slash-and-22-letters", ""),
-        ("POST", f"id={'x' * 22}%0A", ""),
-        ("POST", "capacity=1.5", "`capacity` must be a whole number, 1 at least, 1000000 at most"),
-        ("POST", "capacity=0", ""),
-        ("POST", f"capacity={1 << 31}", ""),
-        ("POST", "units=null", ""),
-        ("POST", "units=2", ""),
-        ("POST", "units=3&capacity=2", ""),
-        ("POST", f"priority={1 << 40}", "priority"),
-        ("POST", "note=%00", "`note` must be a text of 1024 letters at most"),
-        ("POST", "note=a%1F", ""),
-        ("POST", f"note={'x' * 4097}", ""),
-        ("POST", f"note={'%F0%9F%94%92' * 1024}", "bytes"),
-        ("POST", f"client-id={'%F0%9F%94%92' * 256}", "bytes"),
-        ("POST", "note=%ff", "cannot parse the query"),
-        ("POST", "client-id=a%0A", ""),
-        ("DELETE", "force=perhaps", "`force` must be true or false"),
-        ("DELETE", f"id={ID}&lease=x", ""),
-        ("PATCH", "", "give the lease"),
-        ("DELETE", "", "give the lease"),
-    ],
-)
-def test_a_parameter_that_is_wrong(
-    client: httpx2.Client, method: str, query: str, told: str
-) -> None:
-    answer = client.request(method, f"{lock('refused')}?{query}")
-    assert problem(answer) == (400, "malformed")
-    assert told in answer.json()["detail"]
-    assert "regex" not in answer.text
+WRONG = [
+    ("POST", "ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
+    *(
+        (method, f"ttl={ttl}&id={ID}", "`ttl` must be 1 to 86400 seconds")
+        for method in ("POST", "PATCH")
+        for ttl in ("0", "86401", "nan", "inf")
+    ),
+    ("POST", "ttl=30&ttl=31", "'ttl' is given more than once"),
+    ("POST", "tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
+    ("POST", "wait=-1", "`wait` must be a number of seconds, 0 or more"),
+    ("POST", "wait=61", "wait"),
+    ("POST", "kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
+    *(("POST", f"kind={kind}", "") for kind in ("semaphore", "rwlock")),
+    ("POST", "mode=append", "`mode` must be one of read, write"),
+    ("POST", "mode=%6eull", "mode"),
+    ("POST", "mode=read&capacity=3", ""),
+    ("POST", "id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
+    ("POST", f"id={'x' * 22}%0A", ""),
+    ("POST", "capacity=1.5", "`capacity` must be a whole number, 1 at least, 1000000 at most"),
+    *(("POST", query, "") for query in ("capacity=1000001", "units=2", "units=3&capacity=2")),
+    ("POST", "note=%00", "`note` must be a text of 1024 letters at most"),
+    ("POST", f"note={'%F0%9F%94%92' * 1024}", "bytes"),
+    ("POST", f"client-id={'%F0%9F%94%92' * 256}", "bytes"),
+    ("POST", "note=%ff", "cannot parse the query"),
+    ("DELETE", "force=perhaps", "`force` must be true or false"),
+    ("DELETE", f"id={ID}&lease=x", ""),
+    ("PATCH", "", "give the lease"),
+    ("DELETE", "", "give the lease"),
+]
 
 
-@pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
-def test_another_body_than_a_lease_id_is_refused(
-    client: httpx2.Client, name: str, method: str
-) -> None:
+def test_a_parameter_that_is_wrong(client: httpx2.Client) -> None:
+    for method, query, told in WRONG:
+        answer = client.request(method, f"{lock('refused')}?{query}")
+        assert problem(answer) == (400, "malformed"), query
+        assert told in answer.json()["detail"]
+        assert "regex" not in answer.text
+
+
+def test_another_body_than_a_lease_id_is_refused(client: httpx2.Client, name: str) -> None:
     """Else `-d '{"ttl": 5}'` would mean a ttl of 30 seconds."""
-    bodies = (b'{"ttl": 5}', b"{}", b"[]", b'{"id": 7}', b'{"id": ""}', b"id=x", b"\xff")
-    for body in (*bodies, b'{"id": "x", "ttl": 3}'):
-        for content in (body, iter([body])):
-            answer = client.request(method, lock(name), content=content)
+    wrong = (b'{"ttl": 5}', b"[]", b'{"id": 7}', b'{"id": ""}', b"id=x", b'{"id": "x", "ttl": 3}')
+    for method in ("POST", "PATCH", "DELETE"):
+        for body in (*wrong, iter([wrong[0]])):
+            answer = client.request(method, lock(name), content=body)
             assert problem(answer) == (400, "malformed"), body
-    large = client.request(method, lock(name), json={"id": "x" * 1024})
-    assert problem(large) == (413, "body-too-large")
-    in_get = client.request("GET", lock(name), content=bodies[0])
+        large = client.request(method, lock(name), json={"id": "x" * 1024})
+        assert problem(large) == (413, "body-too-large")
+    in_get = client.request("GET", lock(name), content=wrong[0])
     assert (in_get.status_code, "query" in in_get.json()["detail"]) == (400, True)
     assert client.get(lock(name)).status_code == 404, "nothing was acquired"
     assert client.post(lock(name), content=iter([b""])).status_code == 200, "that is no body"
 
 
-@pytest.mark.parametrize("raw", [b"\x00", b"\xff\xfe", b"a b", b"../..", b"/", b"a/", "é".encode()])
-def test_names_of_any_bytes(client: httpx2.Client, raw: bytes) -> None:
-    held = acquired(client, raw)
-    assert client.get(lock(raw)).json()["id"] == fingerprint(held["id"])
-    assert client.delete(lock(raw), params={"id": held["id"]}).status_code == 200
+def test_names_of_any_bytes(client: httpx2.Client) -> None:
+    for raw in (b"\x00", b"\xff\xfe", b"a b", b"../..", b"/", b"a/", "é".encode()):
+        held = acquired(client, raw)
+        assert client.get(lock(raw)).json()["id"] == fingerprint(held["id"])
+        assert client.delete(lock(raw), params={"id": held["id"]}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/v1/locks/base64%3AZm9v", 404),
-        ("/v1/locks/base64:Zm9v%2F", 400),
-        ("/v1/locks/base64:Zm9v/%0A", 400),
-        ("/v1/locks%0a", 400),
-        ("/v1/locks%2Fbase64:Zm9v", 400),
-        ("/v1/locks/base64:Zm9v==", 400),
-        ("/v1/locks/base64:Zm9", 400),
-        ("/v1/locks/base64:Zm+/", 400),
-        ("/v1/locks/base64:", 400),
-        ("/v1/locks/plain", 400),
-        ("/v1/locks/base64:%FF%FE", 400),
-        ("/v1/locks/base64:" + "A" * 700, 400),
-        ("/v1/locks/base64:Zm9v//", 404),
-        ("/v1//locks", 404),
-        ("/v1/locks/../locks/base64:Zm9v", 404),
-        ("/v2", 404),
-        ("//", 404),
-        ("/v1/locks?limit=1001", 400),
-        ("/v1/locks?limit=null", 400),
-        ("/v1/locks?from=base64:?", 400),
-        ("/v1/audit?before=null", 400),
-    ],
-)
-def test_each_name_has_one_spelling(
-    world: World, client: httpx2.Client, path: str, status: int
-) -> None:
-    sent = httpx2.Request("GET", httpx2.URL(world.url).copy_with(raw_path=path.encode()))
-    sent.headers["authorization"] = client.headers["authorization"]
-    assert client.send(sent).status_code == status
-
-
-def test_other_methods(client: httpx2.Client, name: str) -> None:
-    answer = client.put(lock(name))
-    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH, POST")
-    assert client.head("/v1/locks").status_code == 200
+def test_each_name_has_one_spelling(world: World, client: httpx2.Client) -> None:
+    missing = ("locks/base64%3AZm9v", "locks/base64:Zm9v//", "/locks", "locks/../locks/base64:Zm9v")
+    malformed = (
+        *("locks/base64:Zm9v%2F", "locks/base64:Zm9v/%0A", "locks%0a", "locks%2Fbase64:Zm9v"),
+        *("locks/base64:Zm9v==", "locks/base64:Zm9", "locks/base64:Zm+/", "locks/base64:"),
+        *("locks/plain", "locks/base64:%FF%FE", "locks/base64:" + "A" * 700),
+        *("locks?limit=1001", "locks?limit=null", "locks?from=base64:?", "audit?before=null"),
+    )
+    for status, paths in ((404, missing), (400, malformed)):
+        for path in paths:
+            url = httpx2.URL(world.url).copy_with(raw_path=f"/v1/{path}".encode())
+            assert client.get(url).status_code == status, path
 
 
 def test_the_old_python_sdk_is_answered_as_it_expects(client: httpx2.Client, name: str) -> None:
@@ -479,3 +363,19 @@ def test_tokens(client: httpx2.Client) -> None:
         assert client.get("/v1/locks", headers=bearer).status_code == 200
         again = client.post("/v1/token", headers=bearer)
         assert again.status_code == 403, "else a stolen token would live as long as its key"
+
+
+def test_the_longest_line_comes_first(world: World, client: httpx2.Client) -> None:
+    for name, owners in (("a", "ab"), ("b", "abcd"), ("c", "a")):
+        wish = {"op": "acquire", "key": f"lock:lines/{name}", "ttl": 60, "queue": True}
+        batch(client, *(wish | {"id": f"{each:_<22}", "owner": each} for each in owners))
+    asked = {"names": encoded(b"lines/")}
+    found = client.get("/v1/queues", params=asked).json()
+    lines = [(each["key"], each["waiting"]) for each in found["items"]]
+    assert lines == [(encoded(b"lock:lines/b"), 3), (encoded(b"lock:lines/a"), 1)]
+    assert (found["count"], found["complete"]) == (2, True)
+    assert found["items"][0]["waiters"][0]["owner"] == "b"
+    one = client.get("/v1/queues", params=asked | {"limit": "1"}).json()
+    assert (len(one["items"]), one["count"]) == (1, 2)
+    hidden = world.client("read", prefixes=[b"public/"]).get("/v1/queues").json()
+    assert hidden == {"items": [], "count": 0, "complete": True}

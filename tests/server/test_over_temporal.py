@@ -1,6 +1,5 @@
 """A service whose locks lie in Temporal, where records have no place."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,16 @@ from tests.temporal.workers import unique
 pytestmark = [pytest.mark.once, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(scope="module")
-def store(temporal_server: TemporalServer) -> Iterator[str]:
-    with brokers_for(temporal_server) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def world(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    records: Path = tmp_path_factory.mktemp("service") / "records.db"
-    with World.over(leases=store, records=f"sqlite:///{records}") as world:
-        yield world
-
-
 def test_clients_of_the_service_and_of_temporal_exclude_each_other(
-    world: World, store: str
+    temporal_server: TemporalServer, tmp_path: Path
 ) -> None:
-    name = unique("order")
-    http = world.client("acquire")
-    with connect(store) as client:
+    name, records = unique("order"), f"sqlite:///{tmp_path / 'records.db'}"
+    with (
+        brokers_for(temporal_server) as store,
+        World.over(leases=store, records=records) as world,
+        connect(store) as client,
+    ):
+        http = world.client("acquire")
         with client.lock(name, label="a worker of Temporal's") as lease:
             refused = acquire(http, name)
             assert refused.status_code == 409

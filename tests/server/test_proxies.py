@@ -19,6 +19,7 @@ from tests.server.inside import quotas_of
 from tests.server.world import LONG, World, acquired, lock
 from tests.servers.binaries import ROOT, MissingServer, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
+from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
@@ -34,128 +35,95 @@ class Site(NamedTuple):
     world: World
     port: int
     certificate: Path
+    trusted: ssl.SSLContext
+    folder: Path
 
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
-    def client_url(self, key: str) -> str:
-        return f"https://{key}@127.0.0.1:{self.port}?cafile={self.certificate}"
-
     def connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), LONG)
 
-    def trusted(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self.certificate)
-
     def trusting(self, number: int, stack: ExitStack) -> Iterator[ssl.SSLSocket]:
         """Connections after their handshakes."""
-        trusted = self.trusted()
         for _ in range(number):
-            line = trusted.wrap_socket(self.connected(), server_hostname="127.0.0.1")
+            line = self.trusted.wrap_socket(self.connected(), server_hostname="127.0.0.1")
             yield stack.enter_context(line)
 
     def client(self, scope: str) -> httpx2.Client:
         header = {"Authorization": f"Bearer {self.world.key(scope)}"}
-        return httpx2.Client(base_url=self.url, verify=self.trusted(), headers=header)
+        return httpx2.Client(base_url=self.url, verify=self.trusted, headers=header)
+
+    def listens(self) -> bool:
+        try:
+            self.connected().close()
+        except OSError:
+            return False
+        return True
 
 
-def replaced(file: str, *pairs: tuple[str, str]) -> str:
-    """A file of `deploy/` with other paths and ports."""
+def start(site: Site) -> "subprocess.Popen[bytes]":
+    """Start a proxy with its file of `deploy/`, but for paths and ports."""
+    folder, is_nginx = site.folder, site.proxy == "nginx"
+    file = "nginx.conf" if is_nginx else "Caddyfile"
+    changes = {
+        "127.0.0.1:5327": site.world.url.removeprefix("http://"),
+        "/etc/dibs/tls.crt": str(site.certificate),
+        "/etc/dibs/tls.key": str(key_of(site.certificate)),
+        f"/var/log/{site.proxy}/dibs.log": str(folder / "access.log"),
+    }
+    if is_nginx:
+        changes["listen 443 ssl"] = f"listen 127.0.0.1:{site.port} ssl"
+    else:  # without its port for administrators and the one for HTTP
+        changes["locks.example {"] = f"{site.url} {{"
+        changes["\tgrace_period 10s"] = (
+            "\tadmin off\n\tauto_https disable_redirects\n\tgrace_period 1s"
+        )
     text = (ROOT / "deploy" / file).read_text("utf-8")
-    for old, new in pairs:
+    for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return text
+    path, log = folder / file, folder / "error.log"
+    if is_nginx:
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+        path.write_text(
+            f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {log};\n"
+            f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
+            "utf-8",
+        )
+        return subprocess.Popen([nginx_program().path, "-p", folder, "-c", path, "-e", log])
+    path.write_text(text, "utf-8")
+    with log.open("wb") as stderr:
+        return subprocess.Popen(
+            [caddy_program().path, "run", "--adapter", "caddyfile", "--config", path],
+            stderr=stderr,
+            env={**os.environ, "HOME": str(folder)},
+        )
 
 
-def start_nginx(
-    port: int, server: str, certificate: Path, folder: Path
-) -> "subprocess.Popen[bytes]":
-    """Start nginx with `deploy/nginx.conf`, within a whole configuration."""
-    text = replaced(
-        "nginx.conf",
-        ("127.0.0.1:5327", server),
-        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
-        ("/etc/dibs/tls.crt", str(certificate)),
-        ("/etc/dibs/tls.key", str(key_of(certificate))),
-        ("/var/log/nginx/dibs.log", str(folder / "access.log")),
-    )
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
-    file = folder / "nginx.conf"
-    file.write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
-        f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
-        "utf-8",
-    )
-    return subprocess.Popen(
-        [nginx_program().path, "-p", folder, "-c", file, "-e", folder / "error.log"]
-    )
-
-
-def start_caddy(
-    port: int, server: str, certificate: Path, folder: Path
-) -> "subprocess.Popen[bytes]":
-    """Start Caddy with `deploy/Caddyfile`, without its port for administrators and the one for HTTP."""
-    text = replaced(
-        "Caddyfile",
-        ("\tgrace_period 10s", "\tadmin off\n\tauto_https disable_redirects\n\tgrace_period 1s"),
-        ("127.0.0.1:5327", server),
-        ("locks.example {", f"https://127.0.0.1:{port} {{"),
-        ("/etc/dibs/tls.crt", str(certificate)),
-        ("/etc/dibs/tls.key", str(key_of(certificate))),
-        ("/var/log/caddy/dibs.log", str(folder / "access.log")),
-    )
-    file = folder / "Caddyfile"
-    file.write_text(text, "utf-8")
-    command: list[str | Path] = [
-        caddy_program().path,
-        "run",
-        "--adapter",
-        "caddyfile",
-        "--config",
-        file,
-    ]
-    with (folder / "error.log").open("wb") as log:
-        return subprocess.Popen(command, stderr=log, env={**os.environ, "HOME": str(folder)})
-
-
-PROXIES = {"nginx": start_nginx, "caddy": start_caddy}
-
-
-@pytest.fixture(scope="module", params=PROXIES)
+@pytest.fixture(scope="module", params=["nginx", "caddy"])
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     name = request.param
     folder = tmp_path_factory.mktemp(name)
     certificate = self_signed(folder / "tls" / "server.pem")
-    world = World.over(folder, trusted_proxies=("127.0.0.1",))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    try:
-        proxy = PROXIES[name](port, world.url.removeprefix("http://"), certificate, folder)
-    except MissingServer as missing:
-        world.close()
-        pytest.skip(str(missing))
-    try:
-        found = Site(name, world, port, certificate)
-        wait_until(lambda: _listens(found, proxy), f"{name} listens")
-        yield found
-    finally:
-        proxy.terminate()
-        proxy.wait(LONG)
-        world.close()
-
-
-def _listens(site: Site, proxy: "subprocess.Popen[bytes]") -> bool:
-    assert proxy.poll() is None
-    try:
-        site.connected().close()
-    except OSError:
-        return False
-    return True
+    trusted = ssl.create_default_context(cafile=certificate)
+    with World.over(folder, trusted_proxies=("127.0.0.1",)) as world:
+        found = Site(name, world, free_port(), certificate, trusted, folder)
+        try:
+            proxy = start(found)
+        except MissingServer as missing:
+            pytest.skip(str(missing))
+        try:
+            wait_until(lambda: proxy.poll() is not None or found.listens(), f"{name} listens")
+            assert proxy.poll() is None
+            yield found
+        finally:
+            proxy.terminate()
+            proxy.wait(LONG)
 
 
 def pipelining(site: Site, stack: ExitStack) -> None:
@@ -201,9 +169,11 @@ def silent(site: Site, stack: ExitStack) -> None:
 def test_clients_without_a_key_cost_no_lease(
     site: Site, attack: Callable[[Site, ExitStack], None], ttl: float
 ) -> None:
+    key = site.world.key("acquire")
+    url = f"https://{key}@127.0.0.1:{site.port}?cafile={site.certificate}"
     with (
         ExitStack() as stack,
-        dibs.sync.connect(site.client_url(site.world.key("acquire"))) as client,
+        dibs.sync.connect(url) as client,
         client.lock("precious", ttl=ttl) as lease,
     ):
         attack(site, stack)
@@ -211,12 +181,14 @@ def test_clients_without_a_key_cost_no_lease(
         while time.monotonic() < until:
             lease.ensure()
             with client.lock("another", ttl="3s", wait=0):
-                pass
+                time.sleep(0.01)
         lease.ensure(needs=ttl / 3)
         assert quotas_of(site.world).census().leases >= 1
 
 
-def test_requests_through_a_proxy(site: Site) -> None:
+@pytest.mark.parametrize("ttl", [1, pytest.param(12, marks=pytest.mark.long)])
+def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
+    """No limit of a proxy ends a request that waits in a queue, and no log has a lease id."""
     with site.client("acquire") as client:
         own = {"Dibs-Lease-Id": "x" * 22}
         held = client.post(lock("a"), headers=own)
@@ -226,24 +198,18 @@ def test_requests_through_a_proxy(site: Site) -> None:
         large = client.post("/v1/batch", content=b" " * (2 << 20))
         assert large.status_code in (413, 502)  # Caddy may still be sending when it is refused
         client.post(lock("log"), params={"id": "secret-" + "x" * 22})
-    log = (site.certificate.parent.parent / "access.log").read_text()
+        first = acquired(client, "long", ttl=ttl)
+        waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
+        assert waited.json()["sequencer"] > first["sequencer"]
+    log = (site.folder / "access.log").read_text()
     assert re.search(r"/v1/locks/base64:", log)
     assert "secret-" not in log
-
-
-@pytest.mark.parametrize("ttl", [1, pytest.param(12, marks=pytest.mark.long)])
-def test_a_request_may_wait_long(site: Site, ttl: int) -> None:
-    """No limit of a proxy ends a request that waits in a queue, nor a stream."""
-    with site.client("acquire") as client:
-        held = acquired(client, "long", ttl=ttl)
-        waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
-        assert waited.json()["sequencer"] > held["sequencer"]
 
 
 def test_requests_without_a_key_are_counted(site: Site) -> None:
     if site.proxy == "caddy":
         pytest.skip("Caddy has no limits per address")
-    with httpx2.Client(base_url=site.url, verify=site.trusted()) as nobody:
+    with httpx2.Client(base_url=site.url, verify=site.trusted) as nobody:
         wait_until(lambda: nobody.get("/livez").status_code == 200, "room beside other tests")
         statuses = {nobody.get("/livez").status_code for _ in range(200)}
     assert statuses == {200, 429}

@@ -1,136 +1,68 @@
-"""Records, wherever they lie: one suite over every place, on real servers."""
+"""Records, wherever they lie: one suite over every place, and servers that restart, hang or refuse."""
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
-from functools import partial
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 import redis
 
-from dibs.errors import BackendUnavailable, Corrupt, DibsError, IncompatibleVersion
+import dibs.sync
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.server.records import records_for
-from dibs.server.records.port import (
-    MAX_NAME,
-    MAX_PAGE,
-    MAX_VALUE,
-    Conflict,
-    LogEntry,
-    Record,
-    Records,
-)
+from dibs.server.records.port import MAX_NAME, MAX_VALUE, Conflict, LogEntry, Record, Records
+from dibs.server.records.redis import STATE
+from dibs.stores.redis.errors import RIGHTS
+from tests.server.world import World
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
+from tests.servers.waiting import wait_until
 
-SQLITE_SPOILT = {
-    "format": "UPDATE dibs_service SET format = 'x'",
-    "newer": "UPDATE dibs_service SET format = 99",
-    "value": "UPDATE dibs_records SET version = 'x', value = 17",
-    "gone": "DROP TABLE dibs_records",
-}
-POSTGRES_SPOILT = {
-    "format": "DELETE FROM dibs.service_state",
-    "newer": "UPDATE dibs.service_state SET format = 99",
-    "value": "ALTER TABLE dibs.service_records ALTER value TYPE text USING 'x'",
-    "gone": "DROP TABLE dibs.service_records",
-}
-
-
-@dataclass
-class Place:
-    """Where a service's records lie; each `records()` is another server's."""
-
-    url: str
-    spoil: Callable[[str], None] = field(default=lambda _: None)
-    """Have something there that we never wrote: `format`, `newer`, `value` or `gone`."""
-
-    def records(self) -> Records:
-        return records_for(self.url)
-
-
-def sqlite_place(folder: Path) -> Place:
-    path = folder / "records.db"
-
-    def spoil(what: str) -> None:
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute(SQLITE_SPOILT[what])
-
-    return Place(f"sqlite:///{path}", spoil)
-
-
-def redis_place(url: str, client: Callable[[], Any]) -> Place:
-    state, keys = b"dibs:service:{dibs}:state", b"dibs:service:{dibs}:records:key"
-
-    def spoil(what: str) -> None:
-        with client() as db:
-            match what:
-                case "format":
-                    db.hset(state, "format", "x")
-                case "newer":
-                    db.hset(state, "format", 99)
-                case "value":
-                    db.hset(keys, "a", "no version")
-                case _:
-                    db.delete(keys)
-                    db.set(keys, "no hash")
-
-    return Place(url, spoil)
-
-
-def postgres_place(url: str) -> Place:
-    def spoil(what: str) -> None:
-        with psycopg.connect(url, autocommit=True) as db:
-            db.execute(POSTGRES_SPOILT[what].encode())
-
-    return Place(url, spoil)
-
-
-PLACES = (
-    "memory",
-    "sqlite",
-    "redis",
-    pytest.param("cluster", marks=pytest.mark.once),
-    "postgres",
-)
+PLACES = ("memory", "sqlite", "redis", "postgres")
 REAL = PLACES[1:]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a service's records."""
     match request.param:
         case "memory":
-            return Place(f"memory://{tmp_path.name}")
+            return f"memory://{tmp_path.name}"
         case "sqlite":
-            return sqlite_place(tmp_path)
+            return f"sqlite:///{tmp_path / 'records.db'}"
+        case store:
+            return str(request.getfixturevalue(f"{store}_url"))
+
+
+def spoil(url: str, text: str) -> None:
+    """Have another format there, which may be none."""
+    match url.partition(":")[0]:
+        case "sqlite":
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
+                db.execute("UPDATE dibs_service SET format = ?", (text,))
         case "redis":
-            url: str = request.getfixturevalue("redis_url")
-            return redis_place(url, partial(redis.Redis.from_url, url))
-        case "cluster":
-            cluster: RedisCluster = request.getfixturevalue("cluster")
-            with cluster.client() as client:
-                client.flushall()
-            return redis_place(f"{cluster.url}?cluster=true", cluster.client)
+            with redis.Redis.from_url(url) as client:
+                client.hset(STATE.decode(), "format", text)
         case _:
-            return postgres_place(request.getfixturevalue("postgres_url"))
+            with psycopg.connect(url, autocommit=True) as server:
+                if text.isdigit():
+                    server.execute("UPDATE dibs.service_state SET format = %s", (int(text),))
+                else:
+                    server.execute("DELETE FROM dibs.service_state")
 
 
 @pytest.fixture
-async def opened(place: Place) -> AsyncIterator[Callable[[], Records]]:
-    """Makes another server's records at the same place; all are closed at the end."""
+async def opened(place: str) -> AsyncIterator[Callable[[], Records]]:
+    """Makes the records of one more server of the service; all are closed at the end."""
     made: list[Records] = []
 
     def make() -> Records:
-        made.append(place.records())
+        made.append(records_for(place))
         return made[-1]
 
     yield make
@@ -145,21 +77,10 @@ async def records(opened: Callable[[], Records]) -> Records:
     return records
 
 
-async def test_a_document_is_made_changed_and_removed(records: Records) -> None:
+async def test_a_document_changes_from_the_version_that_is_known(records: Records) -> None:
     assert await records.get("key", "a") is None
     assert await records.put("key", "a", b"one", 0) == Record("key", "a", b"one", 1)
     assert await records.put("key", "a", b"two", 1) == Record("key", "a", b"two", 2)
-    assert await records.get("key", "a") == Record("key", "a", b"two", 2)
-    await records.delete("key", "a", 2)
-    assert await records.get("key", "a") is None
-    assert await records.put("key", "a", b"again", 0) == Record("key", "a", b"again", 1)
-
-
-async def test_a_document_of_another_version_is_neither_changed_nor_removed(
-    records: Records,
-) -> None:
-    for version in (0, 1):
-        await records.put("key", "a", b"kept", version)
     for name, versions in (("a", (0, 1, 3, 7)), ("nothing", (1,))):
         for version in versions:
             with pytest.raises(Conflict):
@@ -168,10 +89,13 @@ async def test_a_document_of_another_version_is_neither_changed_nor_removed(
                 await records.delete("key", name, version)
     with pytest.raises(Conflict):
         await records.delete("key", "nothing", 0)
-    assert await records.all("key") == [Record("key", "a", b"kept", 2)]
+    assert await records.get("key", "a") == Record("key", "a", b"two", 2)
+    await records.delete("key", "a", 2)
+    assert await records.get("key", "a") is None
+    assert await records.put("key", "a", b"again", 0) == Record("key", "a", b"again", 1)
 
 
-async def test_all_of_a_kind_by_name(records: Records) -> None:
+async def test_names_and_values_are_any_bytes(records: Records) -> None:
     names = [*"baäZ%'", "a/b", "a b", "\N{ROCKET}", "\uffff", '"', "x" * MAX_NAME]
     for name in names:
         await records.put("key", name, name.encode(), 0)
@@ -179,33 +103,12 @@ async def test_all_of_a_kind_by_name(records: Records) -> None:
     wanted = [Record("key", name, name.encode(), 1) for name in sorted(names)]
     assert await records.all("key") == wanted
     assert await records.all("nothing") == []
-
-
-async def test_a_value_is_any_bytes(records: Records) -> None:
     values = (b"", b"\0", b"1:2:3", bytes(range(256)), b"x" * MAX_VALUE)
     for version, value in enumerate(values):
-        await records.put("key", "a", value, version)
+        await records.put("key", "n", value, version)
         number = await records.append(value)
-        assert await records.get("key", "a") == Record("key", "a", value, version + 1)
+        assert await records.get("key", "n") == Record("key", "n", value, version + 1)
         assert [(e.number, e.value) for e in await records.log(None, 1)] == [(number, value)]
-
-
-async def test_names_values_and_pages_that_are_wrong(records: Records) -> None:
-    bad = [("", "a"), ("Key", "a"), ("k:", "a"), ("key", ""), ("key", "x" * (MAX_NAME + 1))]
-    for kind, name in [*bad, ("key", "a\0b"), ("key", "\ud800")]:
-        with pytest.raises(ValueError, match="record"):
-            await records.get(kind, name)
-        with pytest.raises(ValueError, match="record"):
-            await records.put(kind, name, b"", 0)
-        with pytest.raises(ValueError, match="record"):
-            await records.delete(kind, name, 0)
-    with pytest.raises(ValueError, match="bytes"):
-        await records.put("key", "a", b"x" * (MAX_VALUE + 1), 0)
-    with pytest.raises(ValueError, match="bytes"):
-        await records.append(b"x" * (MAX_VALUE + 1))
-    for before, limit in ((None, 0), (None, MAX_PAGE + 1), (-1, 1), (1 << 60, 1)):
-        with pytest.raises(ValueError, match="page"):
-            await records.log(before, limit)
 
 
 async def test_the_revision_rises_with_each_change_and_with_nothing_else(records: Records) -> None:
@@ -226,29 +129,13 @@ async def test_the_revision_rises_with_each_change_and_with_nothing_else(records
     assert await records.revision() == seen[-1]
 
 
-async def test_changes_can_be_read_once_their_revision_is_seen(
+async def test_no_change_is_lost_or_seen_before_it_can_be_read(
     opened: Callable[[], Records],
 ) -> None:
     """A revision that was seen is never of a change that can't be read yet."""
-    writers, reader = [opened() for _ in range(3)], opened()
+    servers, reader = [opened() for _ in range(4)], opened()
     await reader.open()
 
-    async def write(server: Records, who: int) -> None:
-        for number in range(8):
-            await server.put("key", f"{who}-{number}", b"", 0)
-
-    writing = asyncio.gather(*(write(server, who) for who, server in enumerate(writers)))
-    while not writing.done():
-        revision = await reader.revision()
-        assert len(await reader.all("key")) >= revision
-        await asyncio.sleep(0)
-    await writing
-    assert len(await reader.all("key")) == await reader.revision() == 24
-
-
-async def test_of_writers_at_several_servers_none_loses_a_change(
-    opened: Callable[[], Records],
-) -> None:
     async def count(server: Records, times: int) -> None:
         while times:
             found = await server.get("counter", "a")
@@ -259,13 +146,18 @@ async def test_of_writers_at_several_servers_none_loses_a_change(
             except Conflict:
                 pass
 
-    servers = [opened() for _ in range(4)]
-    await asyncio.gather(*(count(server, 10) for server in servers))
-    assert await servers[0].get("counter", "a") == Record("counter", "a", b"40", 40)
-    assert await servers[1].revision() == 40
+    counting = asyncio.gather(*(count(server, 10) for server in servers))
+    while not counting.done():
+        revision = await reader.revision()
+        found = await reader.get("counter", "a")
+        assert (found.version if found else 0) >= revision
+        await asyncio.sleep(0)
+    await counting
+    assert await reader.get("counter", "a") == Record("counter", "a", b"40", 40)
+    assert await reader.revision() == 40
 
 
-async def test_the_log_of_several_servers_is_read_by_pages_newest_first(
+async def test_the_log_is_read_by_pages_newest_first_and_forgotten_from_its_end(
     opened: Callable[[], Records],
 ) -> None:
     servers = [opened() for _ in range(4)]
@@ -281,20 +173,13 @@ async def test_the_log_of_several_servers_is_read_by_pages_newest_first(
     assert {entry.number: entry.value for entry in read} == written
     assert await servers[0].log(numbers[0], 5) == []
     assert [entry.number for entry in await servers[0].log(numbers[-1] + 100, 1)] == numbers[-1:]
-
-
-async def test_the_oldest_lines_are_forgotten(opened: Callable[[], Records]) -> None:
-    one, other = opened(), opened()
-    numbers = [await (one, other)[each % 2].append(b"%d" % each) for each in range(7)]
-    oldest = await one.oldest(3)
-    wanted = [(number, b"%d" % each) for each, number in enumerate(numbers[:3])]
-    assert [(each.number, each.value) for each in oldest] == wanted
-    await other.forget(oldest)
-    await one.forget(oldest)  # as another server did at the same time
-    await one.forget([])
-    assert [each.number for each in await one.log(None, 100)] == numbers[:2:-1]
-    assert [each.number for each in await one.log(numbers[4], 100)] == [numbers[3]]
-    assert await one.append(b"later") > numbers[-1]
+    oldest = await servers[0].oldest(30)
+    assert [(each.number, each.value) for each in oldest] == [(n, written[n]) for n in numbers[:30]]
+    await servers[1].forget(oldest)
+    await servers[0].forget(oldest)  # as another server did at the same time
+    await servers[0].forget([])
+    assert [each.number for each in await servers[0].log(None, 100)] == numbers[:29:-1]
+    assert await servers[0].append(b"later") > numbers[-1]
 
 
 async def test_a_call_that_is_cancelled_disturbs_no_other(records: Records) -> None:
@@ -324,29 +209,170 @@ async def test_servers_that_start_at_once_make_one_place_that_outlives_them(
     assert [entry.value for entry in await later.log(None, 10)] == [b"line"]
 
 
-@pytest.mark.parametrize(
-    ("what", "kind", "why"),
-    [
-        ("newer", IncompatibleVersion, "99"),
-        ("format", Corrupt, "no API key is accepted"),
-        ("value", (Corrupt, BackendUnavailable), None),
-        ("gone", (Corrupt, BackendUnavailable), None),
-    ],
-)
 @pytest.mark.parametrize("place", REAL, indirect=True)
 async def test_what_no_release_of_ours_wrote_is_refused(
-    place: Place,
-    records: Records,
-    opened: Callable[[], Records],
-    what: str,
-    kind: type[DibsError],
-    why: str | None,
+    place: str, records: Records, opened: Callable[[], Records]
 ) -> None:
     await records.put("key", "a", b"", 0)
-    place.spoil(what)
-    reads: tuple[Callable[[], Awaitable[object]], ...] = (records.revision, opened().open)
-    if what in ("value", "gone"):
-        reads = (partial(records.get, "key", "a"), partial(records.all, "key"))
-    for read in reads:
-        with pytest.raises(kind, match=why):
-            await read()
+    for text, kind, why in (
+        ("99", IncompatibleVersion, "99"),
+        ("x", Corrupt, "no API key is accepted"),
+    ):
+        spoil(place, text)
+        for read in (records.revision, opened().open):
+            with pytest.raises(kind, match=why):
+                await read()
+
+
+# -- servers that restart, hang, or give only some rights -------------------------------------------
+
+SECRET = "hunter2"
+
+
+@asynccontextmanager
+async def at(url: str) -> AsyncIterator[Records]:
+    records = records_for(url)
+    try:
+        yield records
+    finally:
+        await records.close()
+
+
+async def until_it_works[R](call: Callable[[], Awaitable[R]]) -> R:
+    """Once a server is back, or another has taken over."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except BackendUnavailable:
+                await asyncio.sleep(0.05)
+
+
+def test_a_url_that_cannot_keep_records() -> None:
+    elsewhere = "cannot keep its records"
+    for url, why in (
+        *((url, 'records = "sqlite:') for url in ("https://server", "", f"x://:{SECRET}@host")),
+        *((url, elsewhere) for url in (f"temporal://a:{SECRET}@h", f"nats://a:{SECRET}@h")),
+        *((url, elsewhere) for url in ("etcd://host", "kubernetes://", "s3://b")),
+        *((url, None) for url in ("redis://host/?cluster=maybe", "sqlite://x")),
+        ("postgresql://h/?x=1", None),
+    ):
+        with pytest.raises(NotConfigured, match=why) as caught:
+            records_for(url)
+        assert SECRET not in str(caught.value)
+
+
+async def test_records_lie_in_the_file_of_the_leases(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    async with at(url) as records, dibs.connect(url) as client:
+        await records.put("key", "a", b"before", 0)
+        async with client.lock("x"):
+            await records.put("key", "a", b"after", 1)
+            assert [status.name async for status in client.list()] == [b"x"]
+        assert await records.get("key", "a") == Record("key", "a", b"after", 2)
+    assert stat.S_IMODE((tmp_path / "leases.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.once
+def test_a_redis_that_forgets_is_reported_before_and_after(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer(tmp_path, extra=["maxmemory 64mb", "maxmemory-policy allkeys-lru"]) as server:
+        store = f"memory://{tmp_path.name}"
+        with World.over(leases=store, records=server.url):
+            told = [each.getMessage() for each in caplog.records]
+            assert any("appendonly yes" in each and "loses all API keys" in each for each in told)
+            assert any("allkeys-lru" in each for each in told)
+            assert not any("gone from the records" in each for each in told)
+            server.restart()
+            gone = "all keys are gone from the records"
+            wait_until(lambda: gone in caplog.text, "it is reported")
+
+
+@pytest.mark.once
+async def test_the_rights_that_leases_need_and_three_more_are_enough(tmp_path: Path) -> None:
+    rights = RIGHTS.replace("NAME", "app") + " +eval +hget +hgetall"
+    users = [f"app on >{SECRET} -@all {rights}", "default off"]
+    with RedisServer(tmp_path, users=users) as server:
+        place = server.url.partition("//")[2]
+        async with at(f"redis://app:{SECRET}@{place}") as records:
+            await records.warnings()  # as far as it may ask
+            await records.put("key", "a", b"", 0)
+            await records.append(b"line")
+            assert len(await records.log(None, 1)) == len(await records.all("key")) == 1
+            await records.delete("key", "a", 1)
+        async with at(f"redis://app:wrong{SECRET}@{place}") as records:
+            with pytest.raises(Forbidden) as caught:
+                await records.open()
+        assert SECRET not in str(caught.value)
+
+
+# -- alike on several servers -----------------------------------------------------------------------
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+async def test_a_server_that_restarts_or_hangs(tmp_path: Path, store: str) -> None:
+    server: RedisServer | PostgresServer = PostgresServer(tmp_path)
+    if store == "redis":
+        server = RedisServer(tmp_path, persistence="always")
+    with server:
+        hasty = "?socket_timeout=100ms&socket_connect_timeout=100ms" if store == "redis" else ""
+        async with at(server.url) as records, at(f"{server.url}{hasty}") as late:
+            kept = await records.put("key", "a", b"kept", 0)
+            await asyncio.to_thread(server.restart)
+            assert await records.get("key", "a") == await late.get("key", "a") == kept
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(BackendUnavailable):
+                await records.revision()
+            await asyncio.to_thread(server.start)
+            assert await records.revision() == 1
+            if store == "redis":
+                server.pause()
+                with pytest.raises(BackendUnavailable, match="in time"):
+                    await late.get("key", "a")
+                server.resume()
+                assert await until_it_works(lambda: late.get("key", "a")) == kept
+
+
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+async def test_a_connection_that_is_cut(request: pytest.FixtureRequest, store: str) -> None:
+    """Before the loop can notice: to read is tried again; whether a write was done is unknown."""
+    url: str = request.getfixturevalue(f"{store}_url")
+
+    def cut() -> None:
+        if store == "redis":
+            with redis.Redis.from_url(url) as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            return
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    async with at(url) as records:
+        kept = await records.put("key", "a", b"kept", 0)
+        cut()
+        assert await records.get("key", "a") == kept
+        cut()
+        assert await records.revision() == 1
+        cut()
+        with pytest.raises(BackendUnavailable):
+            await records.put("key", "a", b"new", 1)
+        found = await records.get("key", "a")
+        assert found is not None
+        again = await records.put("key", "a", b"newer", found.version)
+        assert again.version == found.version + 1
+
+
+@pytest.mark.long
+async def test_a_node_of_a_cluster_is_named_as_one(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        here = cluster.node_of(STATE)
+        for version, node in enumerate(cluster.nodes):
+            async with at(node.url) as alone, at(f"{node.url}?cluster=true") as records:
+                assert (await records.put("key", "a", b"", version)).version == version + 1
+                if node is not here:
+                    with pytest.raises(NotConfigured, match=r"\?cluster=true"):
+                        await alone.open()

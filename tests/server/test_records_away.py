@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
 from msgspec.structs import replace
 
@@ -14,8 +16,8 @@ from dibs.server.auth import key_cache
 from dibs.server.auth.api_key import write_key
 from dibs.server.placement.rules import PlacementSettings
 from tests.server.inside import keys_of, records_of, store_of, stores_of
-from tests.server.placement.asking import acquired, lock, until
-from tests.server.world import World
+from tests.server.world import World, acquired, lock
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -37,6 +39,10 @@ async def hang(*_: object) -> Any:
     await asyncio.Event().wait()
 
 
+def is_refused(client: httpx2.Client) -> bool:
+    return client.get("/v1/limits").status_code == 401
+
+
 def cut_off(world: World, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:
     for name in ("revision", "all", "get", "put", "append"):
         monkeypatch.setattr(records_of(world), name, how)
@@ -55,7 +61,7 @@ def test_a_revoked_key_stops_where_the_records_cannot_be_read(
         cut_off(there, monkeypatch, how)
         here.revoke(key)
         query = {"id": held["id"], "ttl": 60}
-        until(lambda: client.patch(lock("x"), params=query).status_code == 401)
+        wait_until(lambda: client.patch(lock("x"), params=query).status_code == 401, "its end")
         assert "key ended" in stream.read().decode()
     acquired(bystander, "y")
 
@@ -76,7 +82,7 @@ def test_a_revocation_in_the_records_is_passed_on_by_any_server(
         await keys._records.put("key", known.id, record, known.version)
 
     here.do(by_hand)
-    until(lambda: client.post(lock("y")).status_code == 401)
+    wait_until(lambda: client.post(lock("y")).status_code == 401, "it is revoked")
 
 
 @pytest.mark.parametrize("which", [None, 0, 1], ids=["the only store", "the first", "the second"])
@@ -105,33 +111,23 @@ def test_a_revocation_while_stores_are_away(
             for key in keys:
                 here.revoke(key)
             cut_off(here, monkeypatch)
-        until(lambda: all(client.get("/v1/limits").status_code == 401 for client in clients))
+        for client in clients:
+            wait_until(partial(is_refused, client), "its end")
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("how", [away, hang])
-def test_locks_and_readiness_do_not_wait_for_the_records(
-    how: Any, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+def test_locks_and_readiness_need_the_records_or_the_store(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = worlds
     client, reader = here.client(), here.client("read")
     held = acquired(client, "x")
-    cut_off(here, monkeypatch, how)
-    until(lambda: keys_of(here).cache.stale_for > key_cache.MAX_AGE)
+    cut_off(here, monkeypatch)
+    wait_until(lambda: keys_of(here).cache.stale_for > key_cache.MAX_AGE, "the records are away")
     assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
     assert client.get("/readyz").status_code == 200
     assert reader.post(lock("y")).status_code == 403
-
-
-@pytest.mark.once
-def test_no_key_is_accepted_without_records_and_store(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, _ = worlds
-    client = here.client()
-    acquired(client, "x")
-    cut_off(here, monkeypatch)
     for store in stores_of(here):
         monkeypatch.setattr(store, "call_all", away)
-    until(lambda: client.get("/v1/limits").status_code == 503)
+    wait_until(lambda: client.get("/v1/limits").status_code == 503, "no key is accepted")
     assert client.get("/readyz").status_code == 503

@@ -1,6 +1,5 @@
 """A request's span: whose trace it is in, what it contains, and whose trace it is linked to."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,9 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dibs.model import Acquire
+from dibs.model import Acquire, Release
 from tests.server.world import (
+    ID,
     LONG,
     World,
     acquire,
@@ -131,76 +131,40 @@ def test_no_span_contains_what_a_caller_sends_or_gets(
         assert set(about(span)) <= ATTRIBUTES, span.name
 
 
-def test_a_refusal_is_linked_to_the_holder(traces: Traces, client: httpx2.Client) -> None:
-    """Unless that one's trace is not kept."""
-    acquired(client, "refused", note="mine")
-    refused = acquire(client, "refused")
-    assert [each["note"] for each in refused.json()["holders"]] == ["mine"]
-    first, second = traces.some(f"POST {LOCK}", 2)
-    assert (links(first), links(second)) == ([], [ids(first)])
-    assert about(second)["dibs.reply"] == "refused"
-    assert second.status.status_code is StatusCode.UNSET
-    traces.clear()
-    assert client.post(lock("unsampled"), headers=traceparent(flags="00")).is_success
-    assert acquire(client, "unsampled").status_code == 409
-    assert links(traces.one(f"POST {LOCK}")) == []
-
-
-def test_a_waiter_is_linked_to_the_holder_too(
+def test_refusals_and_waits_are_linked_to_the_holder(
     traces: Traces, client: httpx2.Client, world: World
 ) -> None:
-    held = acquired(client, "waited")
-    impatient, name = world.client(), lock("waited")
+    """Unless that one's trace is not kept."""
+    held = acquired(client, "x", note="mine")
+    refused = acquire(client, "x")
+    assert [each["note"] for each in refused.json()["holders"]] == ["mine"]
     with pytest.raises(httpx2.ReadTimeout):
-        impatient.post(name, params={"wait": 30}, timeout=httpx2.Timeout(0.3))
-    first, left = traces.some(f"POST {LOCK}", 2)
-    assert (links(left), left.status.status_code) == ([ids(first)], StatusCode.UNSET)
+        world.client().post(lock("x"), params={"wait": 30}, timeout=httpx2.Timeout(0.3))
+    first, second, left = traces.some(f"POST {LOCK}", 3)
+    assert [links(each) for each in (first, second, left)] == [[], [ids(first)], [ids(first)]]
+    assert about(second)["dibs.reply"] == "refused"
     assert about(left)["error.type"] == "hung_up"
     assert "http.response.status_code" not in about(left)
+    assert {each.status.status_code for each in (second, left)} == {StatusCode.UNSET}
+    wish = Acquire(key("x"), ID, "me", 60.0, queue=True)
+    send(client, wish)
+    send(client, wish, Release(wish.key, ID))
+    by_batch, again = traces.some("POST /v1/batch", 2)
+    assert [links(each) for each in (by_batch, again)] == [[ids(first)], []]
     with ThreadPoolExecutor() as pool:
-        waits = pool.submit(acquired, world.client(), "waited", wait=30)
-        wait_until(lambda: waiting(client, "waited"), "it waits")
-        released(client, "waited", held)
+        waits = pool.submit(acquired, client, "x", wait=30)
+        wait_until(lambda: waiting(client, "x"), "it waits")
+        released(client, "x", held)
         waits.result(LONG)
-    waited = traces.some(f"POST {LOCK}", 3)[2]
+    waited = traces.some(f"POST {LOCK}", 4)[3]
     assert links(waited) == [ids(first)]
     assert ids(waited) in [parent(span) for span in traces.some("dibs.wait", 2)]
     assert 0 < about(waited)["dibs.waited"] < LONG
     assert about(waited)["dibs.reply"] == "granted"
-
-
-def test_a_batch_may_say_whose_trace_each_command_is_in(
-    traces: Traces, client: httpx2.Client
-) -> None:
-    def one(name: str, lease: str, trace: str = "", *, queue: bool = False) -> Acquire:
-        return Acquire(key(name), lease * 22, "me", 60.0, trace=trace, queue=queue)
-
-    caller = traceparent()["traceparent"]
-    send(client, one("b1", "a", caller), one("b2", "b", "no trace"))
-    send(client, one("b3", "c"))
-    first, alone = traces.some("POST /v1/batch", 2)
-    assert about(first)["dibs.commands"] == 2
-    waits = [one(name, "d", queue=True) for name in ("b1", "b2", "b3")]
-    for _ in range(2):
-        send(client, *waits)
-    later, again = traces.some("POST /v1/batch", 4)[2:]
-    assert set(links(later)) == {CALLER, ids(alone)}, "of several commands only each one knows"
-    assert links(again) == [], "they wait as before"
-    shown = client.get(lock("b1")).json()
-    assert "trace" not in shown["holders"][0], "it stays in the service"
-
-
-def test_a_failure_is_one(
-    traces: Traces, client: httpx2.Client, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail() -> None:
-        raise ZeroDivisionError(SECRET_NAME)
-
-    monkeypatch.setattr(world.server.health, "check", fail)
-    assert client.get("/readyz").status_code == 500
-    span = traces.one("GET /readyz")
-    assert (span.status.status_code, about(span)["error.type"]) == (StatusCode.ERROR, "500")
-    assert SECRET_NAME not in traces.text
+    traces.clear()
+    assert client.post(lock("unsampled"), headers=traceparent(flags="00")).is_success
+    assert acquire(client, "unsampled").status_code == 409
+    assert links(traces.one(f"POST {LOCK}")) == []
 
 
 def test_without_a_tracer_provider_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,32 +188,14 @@ def test_without_a_tracer_provider_nothing_is_called(monkeypatch: pytest.MonkeyP
         assert not [file for file in called if "opentelemetry" in file or "tracing" in file]
 
 
-SET_UP = (
-    "from opentelemetry import trace\n"
-    "from opentelemetry.sdk.trace import TracerProvider\n"
-    "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("missing", "before", "warning"),
-    [
-        ("opentelemetry", "", ""),
-        (
-            "opentelemetry.instrumentation.asgi",
-            SET_UP,
-            "requests are not traced: opentelemetry.instrumentation.asgi is missing. Run: pip install",
-        ),
-    ],
-)
-def test_a_server_runs_without_opentelemetry(missing: str, before: str, warning: str) -> None:
-    code = (
-        f"import sys\nsys.modules[{missing!r}] = None\n{before}"
-        "from tests.server.world import World\n"
-        "with World.over() as world:\n"
-        "    print(bool(world.server.tracing))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-    assert warning in done.stderr
-    assert bool(warning) == bool(done.stderr)
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.instrumentation.asgi"])
+def test_a_server_runs_without_opentelemetry(
+    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "dibs.server.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with World.over() as world:
+        assert not world.server.tracing
+        acquired(world.client(), "x")
+    warning = f"requests are not traced: {missing} is missing. Run: pip install"
+    assert (warning in caplog.text) == (missing != "opentelemetry")

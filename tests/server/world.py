@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -33,6 +34,8 @@ TURNS = 10
 
 ID = "an-id-of-enough-letters-"
 """An id of a lease; tests add something to it."""
+
+TRUST = ssl.create_default_context()  # each client would read the certificates anew
 
 
 def b64(name: str | bytes) -> str:
@@ -73,6 +76,13 @@ def waiting(client: httpx2.Client, name: str) -> int:
 def problem(answer: httpx2.Response) -> tuple[int, str]:
     """The status of an error, and the kind of problem."""
     return answer.status_code, answer.json()["type"].removeprefix("/problems/")
+
+
+def head(request: str, key: str, length: int | None = None) -> bytes:
+    """The head of a request, for those who write to a socket."""
+    body = "" if length is None else f"Content-Length: {length}\r\n"
+    head = f"{request} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{body}\r\n"
+    return head.encode()
 
 
 def key(name: str, kind: str = "lock") -> bytes:
@@ -197,9 +207,14 @@ class World:
         """Somebody with a key of these scopes; an administrator without."""
         if not key:
             key = self.key(*scopes, prefixes=prefixes) if scopes else self.admin_key
-        client = httpx2.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=LONG
-        )
+        return self._client({"Authorization": f"Bearer {key}"})
+
+    def stranger(self) -> httpx2.Client:
+        """Somebody without a key."""
+        return self._client({})
+
+    def _client(self, headers: dict[str, str]) -> httpx2.Client:
+        client = httpx2.Client(base_url=self.url, headers=headers, timeout=LONG, verify=TRUST)
         self._clients.append(client)
         return client
 
