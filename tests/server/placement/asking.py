@@ -13,6 +13,7 @@ from dibs.errors import BackendUnavailable
 from dibs.server.placement.rules import PlacementSettings
 from tests.server.inside import placements_of, records_of, table_reader_of
 from tests.server.world import LONG, World, b64
+from tests.server.world import lock as lock
 
 FRESH = 0.5
 """Seconds; shorter than usual, as each move waits for it."""
@@ -26,7 +27,7 @@ class Fleet:
     """Servers over the same records, with whatever stores each has."""
 
     def __init__(self) -> None:
-        self.a, self.b = memory("a"), memory("b")
+        self.a, self.b = memory("a", region="DE"), memory("b", region="US")
         self.servers: list[World] = []
         self._records = f"memory://{uuid4()}"
 
@@ -41,38 +42,31 @@ class Fleet:
         return of.client(key=self.servers[0].admin_key)
 
     def store(self, server: int, place: str) -> Any:
-        """A place's own runtime, behind the router's back."""
+        """A placement's own runtime, behind the router's back."""
         return placements_of(self.servers[server])[place]
 
-    def know(self, directory: bytes, phase: str) -> None:
+    def know(self, directory: str, phase: str) -> None:
         """Wait until every server has read that a directory is at that step."""
-        for number in range(len(self.servers)):
-            self.know_at(number, directory, phase)
 
-    def know_at(self, server: int, directory: bytes, phase: str) -> None:
-        def has_read() -> bool:
-            home = table_reader_of(self.servers[server]).table.homes.get(directory)
+        def has_read(server: World) -> bool:
+            home = table_reader_of(server).table.homes.get(f"{directory}/".encode())
             return home is not None and home.phase == phase
 
-        until(has_read)
+        until(lambda: all(map(has_read, self.servers)))
 
     def close(self) -> None:
         for each in self.servers:
             each.close()
 
 
-def away(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def fail(*_: object) -> Any:
+    raise BackendUnavailable("it is away")
+
+
+def cut_off(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records can no longer be reached from one server."""
-
-    async def fail(*_: object) -> Any:
-        raise BackendUnavailable("the records are away")
-
     for name in ("revision", "all", "get", "put"):
         monkeypatch.setattr(records_of(of), name, fail)
-
-
-def lock(name: str) -> str:
-    return f"/v1/locks/{b64(name)}"
 
 
 def acquired(client: httpx2.Client, name: str, **query: Any) -> dict[str, Any]:
@@ -82,8 +76,8 @@ def acquired(client: httpx2.Client, name: str, **query: Any) -> dict[str, Any]:
     return found
 
 
-def is_held(client: httpx2.Client, name: str, **query: Any) -> bool:
-    return _asked(client, name, query).status_code == 409
+def is_held(client: httpx2.Client, name: str) -> bool:
+    return _asked(client, name, {}).status_code == 409
 
 
 def _asked(client: httpx2.Client, name: str, query: dict[str, Any]) -> httpx2.Response:
@@ -99,8 +93,13 @@ def _asked(client: httpx2.Client, name: str, query: dict[str, Any]) -> httpx2.Re
     return found[-1]
 
 
-def released(client: httpx2.Client, name: str, lease: dict[str, Any]) -> None:
-    assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
+def renewed(client: httpx2.Client, name: str, lease: str, ttl: float = 60) -> httpx2.Response:
+    return client.patch(lock(name), params={"id": lease, "ttl": ttl})
+
+
+def restriction(directory: str, api: str = "locks") -> str:
+    """The path of a restriction."""
+    return f"/v1/restrict/{api}/{b64(directory)}/"
 
 
 def move(client: httpx2.Client, directory: str, to: str, **deadline: float | None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as chosen
 from hypothesis import strategies as st
 from msgspec import structs
@@ -120,7 +120,16 @@ def played(join: Join, what: list[tuple[object, ...]]) -> None:
         service.check()
 
 
+LONG_AGO: list[tuple[object, ...]] = [
+    ("start", (own("a", "at-1"),)),
+    ("start", (own("a", "also-at-1", was="at-1"),)),
+    ("start", (own("a", "at-2", was="at-1"),)),
+]
+"""Rarely drawn: `was` is an address of long ago, which is another store's by now."""
+
+
 @given(events)
+@example(LONG_AGO)
 def test_no_two_servers_mean_different_stores(what: list[tuple[object, ...]]) -> None:
     played(joined, what)
 
@@ -145,18 +154,18 @@ def believes_any_address(
 def believes_old_addresses(
     listing: PlacementList | None, theirs: Settings, fresh: float, used: dict[str, str]
 ) -> PlacementList:
-    """A mistake: where a store was may be an address of long ago, which is another's by now."""
+    """A mistake: `was` may be any address that the store ever had."""
     known = {each.name: each.stores for each in listing.places} if listing else {}
+    stores = [known.get(each.place.name, ()) for each in theirs]
     said = tuple(
-        replace(each, was=known[name][-1:]) if {*each.was} & {*known.get(name, ())} else each
-        for each in theirs
-        for name in (each.place.name,)
+        replace(each, was=had[-1:]) if {*each.was} & {*had} else each
+        for each, had in zip(theirs, stores, strict=True)
     )
     return joined(listing, said, fresh, used)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("mistake", [last_wins, believes_any_address])
+@pytest.mark.parametrize("mistake", [last_wins, believes_any_address, believes_old_addresses])
 def test_planted_mistakes_are_found(mistake: Join) -> None:
     @chosen(max_examples=1000, database=None, deadline=None, report_multiple_bugs=False)
     @given(events)
@@ -164,18 +173,7 @@ def test_planted_mistakes_are_found(mistake: Join) -> None:
         played(mistake, what)
 
     with pytest.raises((AssertionError, ValueError)):
-        play()
-
-
-def test_an_address_of_long_ago_is_not_believed() -> None:
-    what: list[tuple[object, ...]] = [
-        ("start", (own("a", "at-1"),)),
-        ("start", (own("a", "also-at-1", was="at-1"),)),
-        ("start", (own("a", "at-2", was="at-1"),)),
-    ]
-    played(joined, what)
-    with pytest.raises(AssertionError):
-        played(believes_old_addresses, what)
+        play() if mistake is not believes_old_addresses else played(mistake, LONG_AGO)
 
 
 # ---- what is refused, and why ---------------------------------------------------------------------
@@ -190,63 +188,37 @@ def after(*starts: Settings) -> PlacementList:
 
 
 A, B = own("a", "at-1"), own("b", "at-2")
-MOVED = own("a", "also-at-1", was="at-1")
 LONE = own("default", "at-1")
 
 
-@pytest.mark.parametrize(
-    ("starts", "theirs", "used", "reason"),
-    [
-        (
-            [(A, B)],
-            (A, own("b", "at-3")),
-            {},
-            r"placement b .* is at-3, .* know it at at-2.*was = 'at-2'",
-        ),
-        ([(A, B)], (own("a2", "at-1"), B), {}, "written down as the placement a"),
-        ([(A,), (MOVED,)], (own("a", "at-3", was="at-1"),), {}, "know it at also-at-1"),
-        ([(A, B)], (A,), {"b": "shop/"}, r"lack the placement b \(at-2\), where shop/ lives"),
-        ([(A, B)], (B,), {}, r"lack the placement a .* nowhere in particular"),
-        ([(LONE,), (B, LONE)], (A, B), {}, "written down as the placement default"),
-        ([(LONE,)], (own("default", "at-3"),), {}, "placement default of these settings is at-3"),
-    ],
-)
-def test_settings_that_contradict_the_list_are_refused(
-    starts: list[Settings], theirs: Settings, used: dict[str, str], reason: str
-) -> None:
-    with pytest.raises(NotConfigured, match=reason):
-        joined(after(*starts), theirs, FRESH, used)
+def test_settings_that_contradict_the_list_are_refused() -> None:
+    both, grown = after((A, B)), after((LONE,), (B, LONE))
+    moved = r"placement b .* is at-3, .* know it at at-2.*was = 'at-2'"
+    lacking = r"lack the placement b \(at-2\), where shop/ lives"
+    for recorded, theirs, reason in (
+        (both, (A, own("b", "at-3")), moved),
+        (both, (own("a2", "at-1"), B), "written down as the placement a"),
+        (both, (A,), lacking),
+        (both, (B,), r"lack the placement a .* nowhere in particular"),
+        (grown, (A, B), "written down as the placement default"),
+    ):
+        with pytest.raises(NotConfigured, match=reason):
+            joined(recorded, theirs, FRESH, {"b": "shop/"})
 
 
-@pytest.mark.parametrize(
-    ("starts", "theirs"),
-    [
-        ([(A, B)], (B, A)),  # in another order
-        ([(A, B)], (A,)),  # what is not in use may be left out, and its name stays taken
-        ([(A,), (MOVED,)], (MOVED,)),  # `was` may stay
-        ([(A,), (MOVED,)], (A,)),  # both ways lead there
-        ([(A,), (MOVED,)], (own("a", "at-1", was="at-3"),)),
-        ([(A,)], (A,)),
-    ],
-)
-def test_settings_that_agree_with_the_list_leave_it_as_it_is(
-    starts: list[Settings], theirs: Settings
-) -> None:
-    listing = after(*starts)
-    assert joined(listing, theirs, FRESH, {}) == listing
-
-
-def test_other_settings_only_add_to_the_list() -> None:
-    listing = after((LONE,), (B, LONE))
-    assert (listing.default, [each.name for each in listing.places]) == (
-        "default",
-        ["default", "b"],
-    )
-    assert listing.was_lone
-    assert not after((A, B)).was_lone
-    listing = joined(after((A,)), (own("a", "at-1", region="DE"),), 9.0, {})
-    assert (listing.fresh, listing.places[0].region) == (9.0, "DE"), "the longest, and the last"
-    assert joined(listing, (own("a", "at-1", region="DE"),), 1.0, {}) == listing
+def test_settings_that_agree_with_the_list_leave_it_as_it_is_or_add_to_it() -> None:
+    here = own("a", "also-at-1", was="at-1")
+    both, moved = after((A, B)), after((A,), (here,))
+    assert joined(both, (B, A), FRESH, {}) == both, "in another order"
+    assert joined(both, (A,), FRESH, {}) == both, "what is not in use may be left out"
+    for either in (here, A, own("a", "at-1", was="at-3")):
+        assert joined(moved, (either,), FRESH, {}) == moved, "both ways lead there"
+    grown = after((LONE,), (B, LONE))
+    assert (grown.default, grown.was_lone, both.was_lone) == ("default", True, False)
+    german = own("a", "at-1", region="DE")
+    later = joined(after((A,)), (german,), 9.0, {})
+    assert (later.fresh, later.places[0].region) == (9.0, "DE"), "the longest, and the last"
+    assert joined(later, (german,), 1.0, {}) == later
 
 
 def test_several_stores_need_records_that_do_not_follow_their_order() -> None:

@@ -3,26 +3,21 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
+from queue import Queue
 from typing import Any
 
 import httpx2
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Command, Inspect, Queued, Release, Status
+from dibs.model import Command
 from dibs.runtime.port import TimedReply
-from dibs.server.placement import drain as drain_module
-from dibs.server.placement.drain import write_homes
-from dibs.server.placement.registry import (
-    ORDER,
-    Deadline,
-    Home,
-    MoveOrder,
-    read_all,
-)
+from dibs.server.placement import drain
+from dibs.server.placement.drain import Drainer, write_homes
+from dibs.server.placement.registry import ORDER, Deadline, Home, MoveOrder, read_all
 from dibs.server.placement.restrictions import write_record
 from dibs.server.records.port import Conflict
 from dibs.sync import Client, Waiting, connect
@@ -30,56 +25,21 @@ from tests.server.inside import records_of
 from tests.server.placement.asking import (
     Fleet,
     acquired,
-    away,
+    cut_off,
+    fail,
     is_held,
     is_moving,
     lock,
-    memory,
     move,
     moved,
     progress,
-    released,
+    renewed,
+    restriction,
     until,
 )
-from tests.server.world import LONG, b64
+from tests.server.world import LONG, batch, released, waiting
 
-
-class Pair(Fleet):
-    """Two servers of one service with two stores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        places = memory("one", region="DE"), memory("two", region="US")
-        self.clients = [self.client(self.start(*places)) for _ in range(2)]
-
-    def waiting(self, key: bytes) -> int:
-        one = self.store(0, "one")
-        status = self.servers[0].do(lambda: one.call(Inspect(key))).reply
-        assert isinstance(status, Status)
-        return status.waiting
-
-    def drain(
-        self, directory: bytes, to: str, deadline: float | None = 3600.0, *, overdue: bool = False
-    ) -> None:
-        """Begin a move as a server does that crashes next."""
-        records = records_of(self.servers[0])
-
-        async def do() -> None:
-            found = await read_all(records)
-            order = MoveOrder(to, Deadline(deadline, time.time()))
-            await write_record(records, ORDER, directory, order, 0)
-            home = found.home_of(directory).draining(to, time.time())
-            home = home.overdue() if overdue else home
-            await write_homes(records, found, {**found.homes, directory: home})
-
-        self.servers[0].do(do)
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    found = Pair()
-    yield found
-    found.close()
+type Pair = list[httpx2.Client]
 
 
 def audited(client: httpx2.Client) -> list[str]:
@@ -87,232 +47,238 @@ def audited(client: httpx2.Client) -> list[str]:
     return [each["what"] for each in lines if each["what"].startswith("move ")]
 
 
-def rule_of(directory: str) -> str:
-    return f"/v1/restrict/locks/{b64(directory)}/"
-
-
-def test_without_a_deadline_a_directory_in_use_stays_until_it_is_idle(pair: Pair) -> None:
-    here, there = pair.clients
+def test_without_a_deadline_a_directory_in_use_stays_until_it_is_idle(
+    pair: Pair, pool: ThreadPoolExecutor
+) -> None:
+    here, there = pair
     held = acquired(here, "d/busy")
     old = acquired(here, "d/idle")
     released(here, "d/idle", old)
-    move(here, "d", "two", deadline=None)
+    move(here, "d", "b", deadline=None)
     seen = progress(there, "d")
-    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("one", "two", "pending", 1)
+    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("a", "b", "pending", 1)
     assert 0 < seen["ends_in"] <= 60
     for client in (here, there):  # nothing else changes for its users
         assert is_held(client, "d/busy")
-        assert client.patch(lock("d/busy"), params={"id": held["id"], "ttl": 60}).status_code == 200
-        again = acquired(client, "d/idle")
-        released(client, "d/idle", again)
-    got: list[dict[str, Any]] = []
-    waiter = threading.Thread(
-        target=lambda: got.append(acquired(there, "d/busy", wait=LONG)), daemon=True
-    )
-    waiter.start()
-    until(lambda: there.get(f"{lock('d/busy')}/queue").json().get("waiting") != 0)
+        assert renewed(client, "d/busy", held["id"]).status_code == 200
+        released(client, "d/idle", acquired(client, "d/idle"))
+    waiter = pool.submit(acquired, there, "d/busy", wait=LONG)
+    until(lambda: waiting(here, "d/busy") == 1)
     released(there, "d/busy", held)
-    waiter.join(LONG)
-    assert got[0]["sequencer"] > held["sequencer"]
+    got = waiter.result()
+    assert got["sequencer"] > held["sequencer"]
     assert progress(here, "d")["phase"] == "pending"
-    released(here, "d/busy", got[0])
-    until(lambda: moved(here, "d", "two"))
+    released(here, "d/busy", got)
+    until(lambda: moved(here, "d", "b"))
     for client, name in ((here, "d/busy"), (there, "d/idle")):
-        assert acquired(client, name)["sequencer"] > got[0]["sequencer"]
+        assert acquired(client, name)["sequencer"] > got["sequencer"]
     assert audited(here) == ["move finished", "move ordered"]
 
 
-def test_a_directory_in_use_drains_and_its_holders_go_on(pair: Pair) -> None:
-    here, there = pair.clients
+def test_a_directory_in_use_drains_and_its_holders_go_on(fleet: Fleet, pair: Pair) -> None:
+    here, there = pair
     held, other = acquired(here, "d/x"), acquired(here, "d/y")
-    move(here, "d", "two")
-    pair.know(b"d/", "draining")
+    move(here, "d", "b")
+    fleet.know("d", "draining")
     for client in (here, there):
         for name in ("d/x", "d/new"):
             answer = client.post(lock(name), params={"ttl": 60, "wait": 10})
             assert is_moving(answer), answer.text
             assert int(answer.headers["retry-after"]) >= 1
-        renewal = client.patch(lock("d/x"), params={"id": held["id"], "ttl": 60})
-        assert renewal.status_code == 200
+        assert renewed(client, "d/x", held["id"]).status_code == 200
         assert client.get(lock("d/x")).status_code == 200
         released(client, "elsewhere", acquired(client, "elsewhere"))
     seen = progress(there, "d")
-    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("one", "two", "draining", 2)
+    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("a", "b", "draining", 2)
     left = (datetime.fromisoformat(seen["until"]) - datetime.now(UTC)).total_seconds()
     assert 840 < left <= 900
     released(there, "d/y", other)
     assert is_moving(there.post(lock("d/y"), params={"ttl": 60})), "one is held still"
     released(there, "d/x", held)
-    until(lambda: moved(here, "d", "two"))
+    until(lambda: moved(here, "d", "b"))
     for client, name in ((here, "d/x"), (there, "d/y")):
         assert acquired(client, name)["sequencer"] > other["sequencer"]
-    assert audited(here) == ["move finished", "move ordered"]
 
 
 def test_at_the_deadline_leases_are_revoked_and_their_units_stay_taken(pair: Pair) -> None:
-    here, there = pair.clients
+    here, there = pair
     held = acquired(here, "d/x", ttl=4)
-    since = time.monotonic()
-    move(here, "d", "two", deadline=1)
-    query = {"id": held["id"], "ttl": 4}
-    renewed = since
+    renewed_at = time.monotonic()
+    move(here, "d", "b", deadline=1)
 
     def is_revoked() -> bool:
-        nonlocal renewed
+        nonlocal renewed_at
         sent = time.monotonic()
-        answer = there.patch(lock("d/x"), params=query)
+        answer = renewed(there, "d/x", held["id"], ttl=4)
         if answer.status_code == 200:
-            renewed = sent
+            renewed_at = sent
             return False
-        return answer.status_code == 410 and "moves to the placement two" in answer.text
+        return answer.status_code == 410 and "moves to the placement b" in answer.text
 
     until(is_revoked)
     assert is_moving(there.post(lock("d/x"), params={"ttl": 60})), "it is not free yet"
     token = acquired(there, "d/x")["sequencer"]
-    assert time.monotonic() - renewed >= 4 * 0.99, "nobody held it twice"
+    assert time.monotonic() - renewed_at >= 4 * 0.99, "nobody held it twice"
     assert token > held["sequencer"]
-    assert moved(here, "d", "two")
+    assert moved(here, "d", "b")
     assert audited(here) == ["move finished", "move deadline", "move ordered"]
 
 
-@pytest.mark.parametrize(
-    ("is_new", "wait"),
-    [(False, None), (True, LONG)],
-    ids=["waits already", "comes during the move"],
-)
-def test_a_client_waits_through_a_move(pair: Pair, is_new: bool, wait: float | None) -> None:
-    here, _ = pair.clients
-    held = acquired(here, "d/x")
-    reports: list[str] = []
-    tokens: list[int] = []
-    is_reported = threading.Event()
-
-    def report(waiting: Waiting) -> None:
-        if waiting.is_moving and waiting.waited > 0.5:  # longer than through an outage
-            reports.append(str(waiting))
-            is_reported.set()
-
-    def work() -> None:
-        try:
-            with client.lock("d/x", wait=wait).acquire(on_wait=report) as lease:
-                tokens.append(lease.token)
-        finally:
-            is_reported.set()
-
-    waiter = threading.Thread(target=work, daemon=True)
-    with impatient(pair) as client:
-        if is_new:
-            move(here, "d", "two")
-            pair.know(b"d/", "draining")
-            waiter.start()
-        else:
-            waiter.start()
-            until(lambda: pair.waiting(b"lock:d/x") == 1)
-            move(here, "d", "two")
-        assert is_reported.wait(LONG)
-        released(here, "d/x", held)
-        waiter.join(LONG)
-    assert "its directory is moving to another store" in reports[0]
-    assert tokens[0] > held["sequencer"]
-    assert moved(here, "d", "two")
+def test_retained_units_are_waited_for_until_the_deadline(fleet: Fleet, pair: Pair) -> None:
+    here, there = pair
+    task = {"key": "tasklock:d/x", "id": "task" * 6}
+    batch(here, {"op": "acquire", "owner": "me", "ttl": 60.0, **task})
+    batch(here, {"op": "release", "retain": 3600.0, **task})
+    move(here, "d", "b")
+    fleet.know("d", "draining")
+    assert progress(there, "d")["keys"] == 1
+    move(here, "d", "b", deadline=0.1)  # instead of the first one
+    until(lambda: moved(there, "d", "b"))
 
 
-@pytest.mark.parametrize("wait", [0, 0.2])
-def test_a_client_that_stops_waiting_reports_the_move(pair: Pair, wait: float) -> None:
-    here, _ = pair.clients
-    held = acquired(here, "d/x")
-    move(here, "d", "two")
-    pair.know(b"d/", "draining")
-    with impatient(pair) as client:
-        with pytest.raises(BackendUnavailable, match="moving to another store") as caught:
-            client.lock("d/y").acquire(wait=wait)
-    assert "d/y" in str(caught.value)
-    assert "Retry-After" not in str(caught.value), "no advice for programs that speak HTTP"
-    released(here, "d/x", held)
+def test_moving_everything_leaves_directories_with_rules_of_their_own(pair: Pair) -> None:
+    here, there = pair
+    rule = restriction("eu/in")
+    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
+    move(here, "shop", "a")
+    held = {name: acquired(here, name) for name in ("eu/in/1", "shop/1")}
+    assert here.put("/v1/move", json={"to": "b"}).status_code == 200
+    settled = {"place": "b", "to": "", "phase": "settled", "until": None}
+    until(lambda: settled.items() <= there.get("/v1/move").json().items())
+    assert there.get(rule).json()["state"] == "Enforced"
+    assert (moved(here, "eu/in", "a"), moved(here, "shop", "a")) == (True, True)
+    assert moved(here, "eu", "b")
+    assert len(there.get("/v1/locks").json()["locks"]) == 2, "of both placements"
+    for name, lease in held.items():
+        assert is_held(there, name)
+        released(there, name, lease)
 
 
-def impatient(pair: Pair) -> Client:
+# ---- those who wait meanwhile ---------------------------------------------------------------------
+
+
+def impatient(fleet: Fleet) -> Client:
     """A client that would give up on an outage after a moment."""
-    scheme, _, place = pair.servers[1].url.partition("://")
-    key = pair.servers[0].admin_key
+    scheme, _, place = fleet.servers[1].url.partition("://")
+    key = fleet.servers[0].admin_key
     return connect(f"{scheme}://{key}@{place}", connect_timeout=0.1)
 
 
-def test_a_waiter_that_renews_is_not_granted_while_its_directory_drains(pair: Pair) -> None:
-    """Its next renewal would look like that of a holder, also at a server without the records."""
-    here, _ = pair.clients
+def test_clients_wait_through_a_move(fleet: Fleet, pair: Pair, pool: ThreadPoolExecutor) -> None:
+    """Also one that began to wait before it, and one that comes during the move."""
+    here, _ = pair
     held = acquired(here, "d/x")
-    one, key, waiter = pair.store(0, "one"), b"lock:d/x", "waits" * 5
-    queued = pair.servers[0].do(lambda: one.call(Acquire(key, waiter, "me", 60.0, queue=True)))
-    assert isinstance(queued.reply, Queued)
-    move(here, "d", "two")
-    pair.know(b"d/", "draining")
+    reports: Queue[str] = Queue()
+
+    def report(state: Waiting) -> None:
+        if state.is_moving and state.waited > 0.5:  # longer than through an outage
+            reports.put(str(state))
+
+    def wait(seconds: float | None) -> int:
+        with client.lock("d/x", wait=seconds).acquire(on_wait=report) as lease:
+            return lease.token
+
+    with impatient(fleet) as client:
+        first = pool.submit(wait, None)
+        until(lambda: waiting(here, "d/x") == 1)
+        move(here, "d", "b")
+        fleet.know("d", "draining")
+        second = pool.submit(wait, LONG)
+        for _ in range(2):
+            assert "its directory is moving to another store" in reports.get(timeout=LONG)
+        released(here, "d/x", held)
+        assert min(first.result(), second.result()) > held["sequencer"]
+    assert moved(here, "d", "b")
+
+
+def test_nobody_is_served_at_the_old_placement_while_it_drains(fleet: Fleet, pair: Pair) -> None:
+    """Neither a client that stops waiting, nor a waiter that renews.
+
+    Its next renewal would look like that of a holder, also at a server without the records.
+    """
+    here, _ = pair
+    held = acquired(here, "d/x")
+    waiter = {"id": "waits" * 5, "owner": "me", "ttl": 60.0, "queue": True}
+    (reply,) = batch(here, {"op": "acquire", "key": "lock:d/x", **waiter})
+    assert reply["is"] == "queued"
+    move(here, "d", "b")
+    fleet.know("d", "draining")
+    with impatient(fleet) as client:
+        for wait in (0, 0.2):
+            with pytest.raises(BackendUnavailable, match="moving to another store") as caught:
+                client.lock("d/y").acquire(wait=wait)
+            assert "Retry-After" not in str(caught.value), "that is for programs that speak HTTP"
     released(here, "d/x", held)
-    answers = [here.patch(lock("d/x"), params={"id": waiter, "ttl": 60}) for _ in range(2)]
+    answers = [renewed(here, "d/x", "waits" * 5) for _ in range(2)]
     assert [each.status_code for each in answers] == [503, 410]
-    until(lambda: moved(here, "d", "two"))
+    until(lambda: moved(here, "d", "b"))
 
 
-def test_retained_units_are_waited_for_until_the_deadline(pair: Pair) -> None:
-    here, there = pair.clients
-    one, key, task = pair.store(0, "one"), b"tasklock:d/x", "task" * 6
-    commands = (Acquire(key, task, "me", 60.0), Release(key, task, retain=3600.0))
-    pair.servers[0].do(lambda: one.call_all(commands))
-    move(here, "d", "two")
-    pair.know(b"d/", "draining")
-    assert progress(there, "d")["keys"] == 1
-    move(here, "d", "two", deadline=0.1)  # instead of the first one
-    until(lambda: moved(there, "d", "two"))
+# ---- what goes wrong meanwhile --------------------------------------------------------------------
 
 
-def test_an_order_to_stay_ends_the_drain(pair: Pair) -> None:
-    here, there = pair.clients
-    acquired(here, "d/x")
-    move(here, "d", "two")
-    pair.know(b"d/", "draining")
-    move(there, "d", "one")
-    pair.know(b"d/", "settled")
-    released(here, "d/y", acquired(here, "d/y"))
-    assert is_held(there, "d/x")
-
-
-@pytest.mark.parametrize("phase", ["idle", "held", "overdue", "held, without a deadline"])
-def test_any_server_goes_on_after_a_crash(pair: Pair, phase: str) -> None:
-    here, there = pair.clients
-    held = None if phase == "idle" else acquired(here, "d/x", ttl=5)
-    is_gentle = phase == "held, without a deadline"
-    pair.drain(b"d/", "two", None if is_gentle else 3600.0, overdue=phase == "overdue")
-    pair.servers[0].close()
-    if phase == "held":
-        assert held is not None
-        pair.know_at(1, b"d/", "draining")
-        released(there, "d/x", held)
-    until(lambda: progress(there, "d")["phase"] != "draining")
-    assert progress(there, "d")["place"] == ("one" if is_gentle else "two")
-    acquired(there, "d/y")
-
-
-def test_a_directory_stays_where_it_is_if_the_new_store_is_away(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+def test_a_drain_ends_if_the_directory_has_to_stay(
+    fleet: Fleet, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain_module, "PATIENCE", 1.0)
-    _, there = pair.clients
-
-    async def fail(*_: object) -> Any:
-        raise BackendUnavailable("it is away")
-
+    monkeypatch.setattr(drain, "PATIENCE", 1.0)
+    here, there = pair
+    directories = ("by order", "by restriction", "as the new store is away")
+    for each in directories:
+        acquired(here, f"{each}/x")
+        move(here, each, "b")
+        fleet.know(each, "draining")
+    move(there, "by order", "a")
+    rule = {"regions_allowed": ["XE"]}
+    assert here.put(restriction("by restriction"), json=rule).status_code == 200
     for server in (0, 1):
-        monkeypatch.setattr(pair.store(server, "two"), "call", fail)
-    pair.drain(b"d/", "two")
-    until(lambda: progress(there, "d")["phase"] != "draining")
-    acquired(there, "d/x")
+        monkeypatch.setattr(fleet.store(server, "b"), "call", fail)
+    for each in directories:
+        fleet.know(each, "settled")
+        assert progress(there, each)["place"] == "a"
+        released(here, f"{each}/y", acquired(here, f"{each}/y"))
+        assert is_held(there, f"{each}/x")
+    assert here.get(restriction("by restriction")).json()["state"] == "Enforced"
+
+
+def test_another_server_goes_on_after_a_crash(
+    fleet: Fleet, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    records = records_of(fleet.servers[0])
+    ttls = {"held": 60, "overdue": 3, "gentle": 60}
+    held = {each: acquired(here, f"{each}/x", ttl=ttl) for each, ttl in ttls.items()}
+
+    async def wait(_: Drainer) -> None:
+        """Take no step."""
+
+    async def begin() -> None:
+        """Take the first steps of four moves."""
+        found = await read_all(records)
+        homes: dict[bytes, Home] = {}
+        for name in (b"idle/", b"held/", b"overdue/", b"gentle/"):
+            deadline = Deadline(None if name == b"gentle/" else 3600.0, time.time())
+            await write_record(records, ORDER, name, MoveOrder("b", deadline), 0)
+            home = found.home_of(name).draining("b", time.time())
+            homes[name] = home.overdue() if name == b"overdue/" else home
+        await write_homes(records, found, homes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Drainer, "go_on", wait)
+        fleet.servers[0].do(begin)
+        fleet.servers[0].close()
+    released(there, "held/x", held["held"])
+    until(lambda: all(progress(there, each)["phase"] != "draining" for each in (*held, "idle")))
+    places = {each: progress(there, each)["place"] for each in (*held, "idle")}
+    assert places == {"held": "b", "overdue": "b", "gentle": "a", "idle": "b"}
+    for each in places:
+        acquired(there, f"{each}/y")
 
 
 def test_a_late_grant_at_the_old_place_is_not_reported(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, pair: Pair, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = pair.clients
-    store = pair.store(0, "one")
+    here, there = pair
+    store = fleet.store(0, "a")
     call = store.call
     is_held_up, go_on = threading.Event(), asyncio.Event()
 
@@ -324,39 +290,45 @@ def test_a_late_grant_at_the_old_place_is_not_reported(
         return answer
 
     monkeypatch.setattr(store, "call", late)
-    answers: list[httpx2.Response] = []
-    asking = threading.Thread(
-        target=lambda: answers.append(here.post(lock("d/x"), params={"ttl": 60, "id": "late" * 6}))
-    )
-    asking.start()
+    asking = pool.submit(here.post, lock("d/x"), params={"ttl": 60, "id": "late" * 6})
     assert is_held_up.wait(LONG)
-    move(there, "d", "two")
-    until(lambda: moved(there, "d", "two"))
+    move(there, "d", "b")
+    until(lambda: moved(there, "d", "b"))
     acquired(there, "d/x")
-    pair.servers[0].do(go_on.set)
-    asking.join(LONG)
-    assert answers[0].status_code in (409, 503)
+    fleet.servers[0].do(go_on.set)
+    assert asking.result().status_code in (409, 503)
 
 
 def test_a_server_with_an_old_reading_denies_nothing_that_has_moved(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = pair.clients
+    here, there = pair
     with monkeypatch.context() as patched:
-        away(pair.servers[0], patched)
+        cut_off(fleet.servers[0], patched)
         until(lambda: here.post(lock("other"), params={"ttl": 60}).status_code == 503)
-        move(there, "d", "two")
-        until(lambda: moved(there, "d", "two"))
+        move(there, "d", "b")
+        until(lambda: moved(there, "d", "b"))
         held = acquired(there, "d/x")
-        query = {"id": held["id"], "ttl": 60}
-        assert here.patch(lock("d/x"), params=query).status_code == 503
+        assert renewed(here, "d/x", held["id"]).status_code == 503
         assert here.get(lock("d/x")).status_code == 503
-    assert here.patch(lock("d/x"), params=query).status_code == 200
+    assert renewed(here, "d/x", held["id"]).status_code == 200
+
+
+async def test_a_step_that_does_not_know_a_new_rule_is_not_taken(fleet: Fleet, pair: Pair) -> None:
+    here, _ = pair
+    records = records_of(fleet.servers[0])
+    found = await read_all(records)
+    rule = {"regions_allowed": ["XE"]}
+    assert here.put(restriction("d"), json=rule).status_code == 200
+    with pytest.raises(Conflict):
+        await write_homes(records, found, {b"d/": Home("a").draining("b", 0.0)})
 
 
 @pytest.mark.once
-def test_locks_exclude_and_tokens_rise_while_a_directory_moves_to_and_fro(pair: Pair) -> None:
-    until_then = time.monotonic() + 5
+def test_locks_exclude_and_tokens_rise_while_a_directory_moves_to_and_fro(
+    fleet: Fleet, pair: Pair, pool: ThreadPoolExecutor
+) -> None:
+    until_then = time.monotonic() + 3
     log: list[tuple[float, float, int]] = []
 
     def use(client: httpx2.Client) -> None:
@@ -369,81 +341,17 @@ def test_locks_exclude_and_tokens_rise_while_a_directory_moves_to_and_fro(pair: 
                 released(client, "d/x", lease)
             time.sleep(0.05)
 
-    key = pair.servers[0].admin_key
-    users = [
-        threading.Thread(target=use, args=(world.client(key=key),))
-        for world in pair.servers
-        for _ in range(2)
-    ]
-    for each in users:
-        each.start()
-    moves, to = 0, "two"
-    move(pair.clients[0], "d", to)
-    while time.monotonic() < until_then:
-        if moved(pair.clients[1], "d", to):
-            moves, to = moves + 1, {"two": "one", "one": "two"}[to]
-            move(pair.clients[0], "d", to)
+    users = [pool.submit(use, fleet.client(world)) for world in fleet.servers * 2]
+    moves, to = 0, "b"
+    move(pair[0], "d", to)
+    while time.monotonic() < until_then or moves < 2:
+        if moved(pair[1], "d", to):
+            moves, to = moves + 1, {"b": "a", "a": "b"}[to]
+            move(pair[0], "d", to)
         time.sleep(0.05)
     for each in users:
-        each.join()
-    assert moves > 1
+        each.result()
     log.sort()
     for (_, end, token), (begin, _, later) in pairwise(log):
         assert end < begin, "two held it at a time"
         assert token < later, "a token fell"
-
-
-def test_a_restriction_is_pending_until_its_directory_has_drained(pair: Pair) -> None:
-    here, there = pair.clients
-    held = acquired(here, "r/x")
-    path = rule_of("r")
-    rule = {"regions_allowed": ["XN"]}
-    assert here.put(path, json={**rule, "deadline": None}).status_code == 200
-    assert there.get(path).json()["state"] == "Pending"
-    assert progress(here, "r")["phase"] == "pending"
-    assert here.put(path, json=rule).status_code == 200
-    pair.know(b"r/", "draining")
-    assert there.get(path).json()["details"]["regions_allowed"] == ["XN"]
-    released(there, "r/x", held)
-    until(lambda: bool(there.get(path).json()["state"] == "Enforced"))
-    assert there.get(path).json()["placement"] == "two"
-
-
-def test_moving_everything_leaves_directories_with_rules_of_their_own(pair: Pair) -> None:
-    here, there = pair.clients
-    rule = rule_of("eu/in")
-    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
-    move(here, "shop", "one")
-    held = {name: acquired(here, name) for name in ("eu/in/1", "shop/1")}
-    assert here.put("/v1/move", json={"to": "two"}).status_code == 200
-    settled = {"place": "two", "to": "", "phase": "settled", "until": None}
-    until(lambda: settled.items() <= there.get("/v1/move").json().items())
-    assert there.get(rule).json()["state"] == "Enforced"
-    assert (moved(here, "eu/in", "one"), moved(here, "shop", "one")) == (True, True)
-    assert moved(here, "eu", "two")
-    for name, lease in held.items():
-        assert is_held(there, name)
-        released(there, name, lease)
-
-
-def test_a_rule_that_is_set_while_its_directory_drains_keeps_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain_module, "settled_after", lambda _: 3600.0)
-    here, _ = pair.clients
-    pair.drain(b"d/", "two")
-    rule = rule_of("d")
-    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
-    until(lambda: here.get(rule).json()["state"] == "Enforced")
-    assert here.get(rule).json()["placement"] == "one"
-    acquired(here, "d/x")
-
-
-async def test_a_step_that_does_not_know_a_new_rule_is_not_taken(pair: Pair) -> None:
-    here, _ = pair.clients
-    records = records_of(pair.servers[0])
-    found = await read_all(records)
-    rule = rule_of("d")
-    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
-    with pytest.raises(Conflict):
-        await write_homes(records, found, {b"d/": Home("one").draining("two", 0.0)})

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import pytest
 from dibs import sync
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, Corrupt, NotConfigured
-from dibs.model import Acquire, Granted, Notification, Released, Renew, Renewed, Revoke
-from dibs.model import Release as GiveUp
+from dibs.model import Acquire, Granted, Notification, Release, Released, Renew, Renewed, Revoke
 from dibs.server import main
 from dibs.server.placement import drain
 from dibs.server.placement import table as table_module
@@ -25,16 +24,16 @@ from tests.server.inside import placements_of, records_of, runtime_of, table_rea
 from tests.server.placement.asking import (
     Fleet,
     acquired,
-    away,
+    cut_off,
     is_held,
     lock,
     memory,
     move,
     moved,
-    released,
+    renewed,
     until,
 )
-from tests.server.world import LONG, World
+from tests.server.world import LONG, World, released
 from tests.servers.redis import RedisServer
 
 ALONE = 1.0
@@ -56,7 +55,10 @@ def table(of: World) -> RoutingTable:
 
 def test_settings_that_mean_other_stores_are_refused_and_the_others_go_on(fleet: Fleet) -> None:
     a, b = fleet.a, fleet.b
-    here = fleet.client(fleet.start(a, b))
+    unreachable = PlacementSettings(name="b", url="redis://127.0.0.1:1")
+    with pytest.raises(BackendUnavailable):
+        fleet.start(a, unreachable)
+    here = fleet.client(fleet.start(a, b))  # so the other one was not recorded
     for theirs, message in (
         ((a, memory("b")), "placement b"),
         ((named("a", b), named("b", a)), "written down as the placement b"),
@@ -86,10 +88,7 @@ def test_a_file_of_another_machine_is_another_store(
         fleet.start(store=file)
 
 
-def test_a_new_placement_that_cant_be_reached_is_not_written_down(fleet: Fleet) -> None:
-    with pytest.raises(BackendUnavailable):
-        fleet.start(fleet.a, PlacementSettings(name="b", url="redis://127.0.0.1:1"))
-    fleet.start(fleet.a, fleet.b)
+# ---- from one store to several --------------------------------------------------------------------
 
 
 @pytest.mark.once
@@ -103,7 +102,7 @@ def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -
     assert is_held(after, "d/held")
     assert set(placements_of(lone)) == {"default"}
     move(after, "d", "b")
-    assert before.patch(lock("d/held"), params={"id": held["id"], "ttl": 60}).status_code == 200
+    assert renewed(before, "d/held", held["id"]).status_code == 200
     released(before, "d/held", held)
     until(lambda: moved(after, "d", "b"))
     until(lambda: table(lone).home_of(KEY).place == "b")
@@ -118,14 +117,24 @@ def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -
 
 
 @pytest.mark.once
-def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
+def test_one_store_needs_no_records_until_it_may_no_longer_be_the_only_one(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
-    away(lone, monkeypatch)
-    until(lambda: stale(lone))
-    released(before, "d/x", acquired(before, "d/x"))
+    held = acquired(before, "d/held")
+    cut_off(lone, monkeypatch)
+    end = time.monotonic() + 2 * ALONE
+    while time.monotonic() < end or not stale(lone):
+        lease = before.post(lock("d/x"), params={"ttl": 60})
+        assert lease.status_code == 200, lease.text
+        assert renewed(before, "d/held", held["id"]).status_code == 200
+        released(before, "d/x", lease.json())
+        gone = before.delete(lock("d/x"), params={"id": lease.json()["id"]})
+        assert gone.status_code in (200, 410), "that nothing is there needs no records either"
+        time.sleep(0.05)
+    released(before, "d/held", held)
+
     lone.do(lambda: pause(lone, monkeypatch))  # it believes what it has read for as long as it may
     both = fleet.start(named("default", fleet.a), fleet.b)
     after = fleet.client(both)
@@ -135,8 +144,9 @@ def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
         answer = before.post(lock("d/x"), params={"ttl": 60})
         if answer.status_code == 503:
             break
-        assert not has_begun
+        assert not has_begun, "it moves while a server may believe that there is one store"
         released(before, "d/x", answer.json())
+        time.sleep(0.01)
     until(lambda: moved(after, "d", "b"))
     acquired(after, "d/x")
     assert before.post(lock("d/x"), params={"ttl": 60}).status_code == 503
@@ -159,43 +169,15 @@ def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "read", read)
 
 
-def test_a_service_with_one_store_needs_no_records_for_its_locks(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lone = fleet.start(store=fleet.a.url)
-    client = fleet.client(lone)
-    held = acquired(client, "d/held")
-    away(lone, monkeypatch)
-    runtime = runtime_of(lone)
-    end = runtime.now() + 3 * ALONE
-    while runtime.now() < end:
-        lease = client.post(lock("d/x"), params={"ttl": 60})
-        assert lease.status_code == 200, lease.text
-        renewal = client.patch(lock("d/held"), params={"id": held["id"], "ttl": 60})
-        assert renewal.status_code == 200
-        released(client, "d/x", lease.json())
-        gone = client.delete(lock("d/x"), params={"id": lease.json()["id"]})
-        assert gone.status_code in (200, 410), "that nothing is there needs no records either"
-    assert client.get("/v1/locks/base64:ZA/").status_code == 200
-
-
 @pytest.mark.once
 def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     here = fleet.client(fleet.start(fleet.a, fleet.b))
     lease = acquired(here, "x")
     released(here, "x", lease)
     assert here.put("/v1/move", json={"to": "b"}).status_code == 200
-    later: list[World] = []
-
-    def has_started() -> bool:
-        try:
-            later.append(fleet.start(fleet.b))
-        except NotConfigured:
-            return False
-        return True
-
-    until(has_started)
-    assert acquired(fleet.client(later[0]), "x")["sequencer"] > lease["sequencer"]
+    until(lambda: bool(here.get("/v1/move").json()["phase"] == "settled"))
+    later = fleet.client(fleet.start(fleet.b))
+    assert acquired(later, "x")["sequencer"] > lease["sequencer"]
     assert is_held(here, "x")
 
 
@@ -237,46 +219,18 @@ def an(name: str, key: bytes = KEY) -> Acquire:
     return Acquire(key, name * 24, "me", 30.0)
 
 
-def test_a_server_that_cannot_grant_still_renews_in_the_same_batch(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_batch(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands about one key keep their order, and a server that cannot grant still renews."""
     world = fleet.start(fleet.a, fleet.b)
-    assert isinstance(replies(world, an("x"))[0], Granted)
-    away(world, monkeypatch)
-    new = an("y", b"lock:d/y")
+    revoke = Revoke(KEY, None, "a test", now=True)
+    first, ended, second = replies(world, an("x"), revoke, an("y"))
+    assert (type(first), ended.count, type(second)) == (Granted, 1, Granted)
+    cut_off(world, monkeypatch)
+    new = an("z", b"lock:d/z")
     until(lambda: isinstance(replies(world, new)[0], BackendUnavailable))
-    found = replies(world, Renew(KEY, "x" * 24, 30.0), new, GiveUp(KEY, "x" * 24))
+    found = replies(world, Renew(KEY, "y" * 24, 30.0), new, Release(KEY, "y" * 24))
     kinds: list[Callable[..., Any]] = [type(each) for each in found]
     assert kinds == [Renewed, BackendUnavailable, Released]
-
-
-def test_commands_about_one_key_keep_their_order(fleet: Fleet) -> None:
-    world = fleet.start(fleet.a, fleet.b)
-    for number in range(20):
-        key = b"lock:d/%d" % number
-        first, ended, second = replies(
-            world, an("x", key), Revoke(key, None, "a test", now=True), an("y", key)
-        )
-        assert (type(first), ended.count, type(second)) == (Granted, 1, Granted)
-
-
-NOTICED = 2 * SILENT_FOR
-"""Seconds until a server has noticed that a placement hangs."""
-
-
-@pytest.fixture
-def two(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[World, RedisServer]]:
-    """A server with placements a and b, whose directory d/ lives in a Redis at b."""
-    with RedisServer(tmp_path) as redis:
-        b = PlacementSettings(name="b", url=redis.url)
-        world = fleet.start(fleet.a, b)
-        client = fleet.client(world)
-        move(client, "d", "b")
-        until(lambda: moved(client, "d", "b"))
-        monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
-        yield world, redis
 
 
 def is_renewed(lease: sync.Lease) -> bool:
@@ -288,39 +242,36 @@ def is_renewed(lease: sync.Lease) -> bool:
 
 
 @pytest.mark.once
-def test_a_placement_that_hangs_costs_no_lease_at_another(two: tuple[World, RedisServer]) -> None:
-    """Both are held by one client, whose keeper has one connection."""
-    world, redis = two
-    with sync.connect(world.url) as client:
-        there = client.lock("d/y", ttl=60).acquire(wait=LONG)
-        here = client.lock("x", ttl=3).acquire()
-        redis.pause()
-        lease = fingerprint(there._id)
-        client.session.keeper.notifications.deliver(
-            Notification(there.key, lease, "", "revoked")  # so that it is renewed now
-        )
-        assert not here.wait_lost(5), here.reason
-        redis.resume()
-        until(lambda: is_renewed(there))
-        assert not there.lost
-        there.release()
-        here.release()
-
-
-@pytest.mark.once
-def test_a_placement_that_hangs_at_the_start_delays_neither_it_nor_a_batch(
-    two: tuple[World, RedisServer], fleet: Fleet
+def test_a_placement_that_hangs_costs_no_lease_at_another_and_delays_no_start(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, redis = two
-    redis.pause()
-    began = time.monotonic()
-    again = fleet.start(*world.config.placement)
-    assert time.monotonic() - began < NOTICED + 1.5
-    until(lambda: type(replies(again, an("x", b"lock:x"))[0]) is Granted)
-    for limit in (NOTICED + 0.5, 0.5):
-        began = time.monotonic()
-        found = replies(again, *(Renew(key, "x" * 24, 60.0) for key in (b"lock:x", KEY)))
-        assert time.monotonic() - began < limit
-        assert [type(each) for each in found] == [Renewed, BackendUnavailable]
-    redis.resume()
-    until(lambda: type(replies(again, an("z"))[0]) is Granted)
+    """The leases are held by one client, whose keeper has one connection."""
+    with RedisServer(tmp_path) as redis:
+        places = fleet.a, PlacementSettings(name="b", url=redis.url)
+        world = fleet.start(*places)
+        admin = fleet.client(world)
+        move(admin, "d", "b")
+        until(lambda: moved(admin, "d", "b"))
+        monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
+        with sync.connect(world.url) as client:
+            there = client.lock("d/y", ttl=60).acquire(wait=LONG)
+            here = client.lock("x", ttl=3).acquire()
+            redis.pause()
+            renew_now = Notification(there.key, fingerprint(there._id), "", "revoked")
+            client.session.keeper.notifications.deliver(renew_now)
+            began = time.monotonic()
+            later = fleet.start(*places)
+            assert time.monotonic() - began < 2 * SILENT_FOR + 1.5
+            until(lambda: type(replies(later, an("x", b"lock:z"))[0]) is Granted)
+            for limit in (2 * SILENT_FOR + 0.5, 0.5):  # until it has noticed, and then
+                began = time.monotonic()
+                found = replies(later, *(Renew(key, "x" * 24, 60.0) for key in (b"lock:z", KEY)))
+                assert time.monotonic() - began < limit
+                assert [type(each) for each in found] == [Renewed, BackendUnavailable]
+            assert not here.wait_lost(3), here.reason
+            redis.resume()
+            until(lambda: is_renewed(there))
+            assert not there.lost
+            there.release()
+            here.release()
+        until(lambda: type(replies(later, an("z"))[0]) is Granted)

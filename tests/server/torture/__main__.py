@@ -4,8 +4,6 @@ A Redis or a PostgreSQL of its own, two `dibs serve` over it, a failing way to e
 both; clients with the library and without, which are killed and paused too. What everybody saw in a run that
 broke a promise stays in the folder that it names; `--folder` keeps what servers wrote. `--bug` plants one.
 
-`--store "two redis"`: everything moves to and fro between two stores meanwhile.
-
 A call has a sixth of the ttl: on a machine that is busy with other things try `--ttl 3`.
 """
 
@@ -14,11 +12,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dibs.testing import TorturePlan, TortureProgress
 from tests.server.torture.bugs import BUGS
-from tests.server.torture.storm import ALL_FAULTS
 from tests.server.torture.trial import KINDS, ServiceTorture, tortured
 
 REPORT_EVERY = 15.0
@@ -27,43 +25,26 @@ REPORT_EVERY = 15.0
 def main() -> int:
     """The exit code: 0 if everything was tried and no promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.server.torture", description=__doc__)
-    parser.add_argument("--store", choices=("redis", "postgres", "two redis"), default="redis")
+    parser.add_argument("--store", choices=("redis", "postgres"), default="redis")
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--raw", type=int, default=3, help="so many of them use no library")
     parser.add_argument("--tasks", type=int, default=4)
-    parser.add_argument("--locks", type=int, help="so few that they are contended for")
     parser.add_argument("--ttl", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--primitives", default=",".join(KINDS))
     parser.add_argument("--spare-clients", action="store_true", help="strike none of them")
-    parser.add_argument(
-        "--strike", help="only these faults of servers and ways, with commas between"
-    )
-    parser.add_argument("--tls", action="store_true")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--bug", choices=sorted(BUGS), default="")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
-    sizes = ("seconds", "cycles", "processes", "tasks", "locks", "ttl", "seed")
-    chosen_sizes = {name: getattr(chosen, name) for name in sizes}
-    plan = TorturePlan(**chosen_sizes, primitives=chosen.primitives.split(","))
+    sizes = ("seconds", "cycles", "processes", "tasks", "ttl", "seed")
+    plan = TorturePlan(**{name: getattr(chosen, name) for name in sizes}, primitives=KINDS)
+    how = {"raw": chosen.raw, "spare_clients": chosen.spare_clients, "bug": chosen.bug}
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = chosen.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        trial = tortured(
-            folder,
-            chosen.store,
-            plan,
-            raw=chosen.raw,
-            spared=chosen.spare_clients,
-            kinds=_kinds(parser, chosen.strike),
-            tls=chosen.tls,
-            bug=chosen.bug,
-            progress=Reporter(),
-        )
-        with trial as torture:
+        with tortured(folder, chosen.store, plan, progress=reporter(), **how) as torture:
             verdict = torture.run()
     print(verdict)
     print(summary(torture))
@@ -72,36 +53,28 @@ def main() -> int:
     return 0 if not broken and (chosen.spare_clients or verdict.outcome == "clean") else 1
 
 
-def _kinds(parser: argparse.ArgumentParser, said: str | None) -> list[str]:
-    kinds = said.split(",") if said else []
-    if set(kinds) - set(ALL_FAULTS):
-        parser.error(f"--strike: there are {', '.join(ALL_FAULTS)}")
-    return kinds
-
-
 def summary(torture: ServiceTorture) -> str:
     counts = torture.storm.counts
     faults = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
     lines = [f"Servers and the ways to them: {counts.total():,} faults: {faults}"]
     lines.append(f"In line: {torture.judged_by.turns:,} turns looked at, in the order of arrival")
-    if torture.moves:
-        lines.append(f"Moves between two stores: {torture.moves.finished:,}")
     if torture.storm.trouble:
         lines.append(f"  ! the storm broke off: {torture.storm.trouble}")
     return "\n".join(lines)
 
 
-class Reporter:
+def reporter() -> Callable[[TortureProgress], None]:
     """Prints progress now and then."""
+    next_at = time.monotonic() + REPORT_EVERY
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + REPORT_EVERY
-
-    def __call__(self, progress: TortureProgress) -> None:
-        if time.monotonic() >= self._next:
-            self._next += REPORT_EVERY
+    def report(progress: TortureProgress) -> None:
+        nonlocal next_at
+        if time.monotonic() >= next_at:
+            next_at += REPORT_EVERY
             at = f"{progress.seconds:.0f} s: {progress.doing}, {progress.cycles:,} cycles"
             print(f"{at}, {progress.kills} kills, {progress.pauses} pauses", file=sys.stderr)
+
+    return report
 
 
 if __name__ == "__main__":

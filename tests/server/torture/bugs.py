@@ -6,10 +6,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
-
-type Where = Literal["client", "server"]
+from typing import Any, Literal, NamedTuple
 
 
 def put(owner: Any, name: str, by: Any) -> None:
@@ -71,10 +68,8 @@ def the_same_for_the_same_owner() -> None:
 def gives_up_for_the_caller() -> None:
     """A server whose caller has hung up gives up the caller's own id, under which it may hold elsewhere.
 
-    A paused server shows it: its callers time out, and acquire under the same ids at the other one. When it
-    goes on, it sees that they hung up, and releases what they hold. Few pauses end while such a hold lasts,
-    so short runs of the torture miss it. `test_a_paused_server_keeps_the_ids_of_its_callers`
-    takes these steps and finds it each time.
+    Few pauses end while such a hold lasts, so short runs of the torture miss it.
+    `test_a_paused_server_keeps_the_ids_of_its_callers` finds it each time.
     """
     from dibs.locks.acquire import AcquireAttempt
 
@@ -105,12 +100,11 @@ def last_come_first_served() -> None:
     put(LeaseService, "ask_all", ask_all)
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
+class Bug(NamedTuple):
     """What breaks a process, of which kind, and the promise that it breaks."""
 
     plant: Callable[[], None]
-    where: Where
+    where: Literal["client", "server"]
     rule: str
 
 

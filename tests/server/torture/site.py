@@ -4,23 +4,45 @@ import random
 from asyncio import Protocol
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dibs.testing import FaultProxy
 from tests.server.torture import bugs
-from tests.servers.certificates import key_of, self_signed
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.ports import HOST, free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores.http.processes import DibsServer
 
-IN_VAIN = 200
-"""Bytes of an answer after which a connection is reset: its head, at most."""
+CUT_AFTER = (1, 200)
+"""Bytes of a message after which a connection is reset: within its head, at most."""
+
+LATE = (0.0, 0.4)
+"""Seconds by which pieces are late."""
 
 DRIBBLE = 500.0
 """Bytes a second of a way that dribbles: a few at a time."""
+
+type Fault = Callable[[FaultProxy, random.Random], None]
+
+FAULTS: dict[str, Fault] = {
+    "connections cut": lambda way, _: way.cut(),
+    "cut in answers": lambda way, draw: way.reset_after(draw.randint(*CUT_AFTER), times=8),
+    "cut in requests": lambda way, draw: way.reset_after(
+        draw.randint(*CUT_AFTER), "to_server", times=8
+    ),
+    "black hole": lambda way, _: way.hang(),
+    "answers lost": lambda way, _: way.drop_replies(),
+    "answers late": lambda way, draw: way.delay(draw.uniform(*LATE), draw.uniform(*LATE)),
+    "requests late": lambda way, draw: way.delay(
+        draw.uniform(*LATE), draw.uniform(*LATE), "to_server"
+    ),
+    "dribble": lambda way, _: way.throttle(DRIBBLE),
+    "refused": lambda way, _: way.refuse(),
+}
+"""Faults of a way, which last until it is healed."""
 
 
 class Balancer(FaultProxy):
@@ -46,91 +68,45 @@ class Balancer(FaultProxy):
         return super()._accept()
 
 
-LATE = (0.0, 0.4)
-"""Seconds by which pieces are late."""
-
-FAULTS: dict[str, Callable[[FaultProxy, random.Random], None]] = {
-    "connections cut": lambda way, draw: way.cut(),
-    "cut in answers": lambda way, draw: way.reset_after(draw.randint(1, IN_VAIN), times=8),
-    "cut in requests": lambda way, draw: way.reset_after(
-        draw.randint(1, IN_VAIN), "to_server", times=8
-    ),
-    "black hole": lambda way, draw: way.hang(),
-    "answers lost": lambda way, draw: way.drop_replies(),
-    "answers late": lambda way, draw: way.delay(draw.uniform(*LATE), draw.uniform(*LATE)),
-    "requests late": lambda way, draw: way.delay(
-        draw.uniform(*LATE), draw.uniform(*LATE), "to_server"
-    ),
-    "dribble": lambda way, draw: way.throttle(DRIBBLE),
-    "refused": lambda way, draw: way.refuse(),
-}
-"""Faults of a way, which last until it is healed."""
-
-type StoreName = Literal["redis", "postgres", "two redis"]
-"""With two of them, everything moves to and fro between them: see `moves`."""
-
-PLACES = ("one", "two")
-"""The placements of a service with two stores."""
-
-
+@dataclass(frozen=True)
 class Site:
     """Servers, ways and balancer, while they run."""
 
-    def __init__(
-        self, servers: list[DibsServer], balancer: Balancer, certificate: Path | None
-    ) -> None:
-        self.servers = servers
-        self.balancer = balancer
-        scheme, trust = ("http", "") if certificate is None else ("https", f"?cafile={certificate}")
-        self.url = f"{scheme}://{servers[0].key}@{HOST}:{balancer.port}{trust}"
+    servers: Sequence[DibsServer]
+    balancer: Balancer
 
     @property
-    def ways(self) -> tuple[FaultProxy, ...]:
+    def ways(self) -> Sequence[FaultProxy]:
         return self.balancer.ways
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.servers[0].key}@{HOST}:{self.balancer.port}"
+
+
+type StoreName = Literal["sqlite", "redis", "postgres"]
 
 
 @contextmanager
-def running(
-    folder: Path, store: StoreName, seed: int, *, tls: bool = False, bug: str = ""
-) -> Generator[Site]:
+def running(folder: Path, store: StoreName, seed: int, bug: str = "") -> Generator[Site]:
     with ExitStack() as stack:
-        placements: tuple[str | Path, ...] = ()
-        if store == "two redis":
-            url, placements = "", ("--config", _placements(stack, folder))
-        else:
-            url = _begun(stack, folder, store)
-        certificate = self_signed(folder / "tls" / "server.pem") if tls else None
-        options: list[str | Path] = [*placements]
-        if certificate is not None:
-            options += ["--tls-cert", certificate, "--tls-key", key_of(certificate)]
+        url = started(stack, folder, store)
         program = (bugs.__file__, bug) if bug else ("-m", "dibs")
         servers: list[DibsServer] = []
         for _ in range(2):
             key = servers[0].key if servers else ""
-            server = DibsServer(folder / "servers", url, key, options=options, program=program)
+            server = DibsServer(folder / "servers", url, key, program=program)
             servers.append(stack.enter_context(server))
         ports = [(each.port, free_port()) for each in servers]  # such as nobody draws meanwhile
         ways = [stack.enter_context(FaultProxy(HOST, at, listen=new)) for at, new in ports]
-        balancer = stack.enter_context(Balancer(ways, seed))
-        yield Site(servers, balancer, certificate)
+        yield Site(servers, stack.enter_context(Balancer(ways, seed)))
 
 
-def _placements(stack: ExitStack, folder: Path) -> Path:
-    """The settings of a service over two Redis, with its records in SQLite."""
-    lines = [f"records = 'sqlite:///{folder / 'records.db'}'", "placement_fresh = 0.5"]
-    for name in PLACES:
-        url = stack.enter_context(RedisServer(folder / name)).url
-        lines += ["[[placement]]", f"name = '{name}'", f"url = '{url}'"]
-    settings = folder / "dibs.toml"
-    settings.write_text("\n".join(lines))
-    return settings
-
-
-def _begun(stack: ExitStack, folder: Path, store: StoreName) -> str:
+def started(stack: ExitStack, folder: Path, store: StoreName) -> str:
+    """Start a store: the URL for leases."""
+    if store == "sqlite":
+        return f"sqlite:///{folder / 'leases.db'}"
     if store == "redis":
-        redis = RedisServer(folder / "redis")
-        stack.enter_context(redis)
-        return redis.url
-    postgres = PostgresServer(folder / "postgres", options=NO_POWER_CUT)
-    stack.enter_context(postgres)
-    return postgres.new_database()
+        return stack.enter_context(RedisServer(folder / "redis")).url
+    server = PostgresServer(folder / "postgres", options=NO_POWER_CUT)
+    return stack.enter_context(server).new_database()

@@ -1,8 +1,7 @@
 """The torture of `dibs.testing`, with servers and ways that are struck as well, and raw clients."""
 
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager, nullcontext
-from math import inf
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,12 @@ from dibs.testing.torture.rounds import Round, Wait
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.judging import ServiceJudge
 from tests.server.torture.site import Site, StoreName, running
-from tests.server.torture.storm import Moves, Storm
+from tests.server.torture.storm import Storm
 
 WORKER = "tests.server.torture.worker"
 KINDS = ("lock", "semaphore", "rwlock")
-ALWAYS_ONE = {"server killed", "server restarted"}
-"""Faults that leave a server to those who wait: then nobody may wait for longer than a ttl."""
 LOADED = 30.0
 """Seconds more in which all may begin: two servers are busy with it, and maybe others with this machine."""
-SOON = 2.0
-"""Seconds on top of that, for a busy machine."""
 
 
 class ServiceCrew(Crew):
@@ -40,7 +35,6 @@ class ServiceRound(Round):
     """Servers and ways are struck for as long as clients are, or alone."""
 
     storm: Storm
-    moves: Moves | None = None
     spared = False
     """No client is killed or paused: so whoever waits is there, and only servers may keep it waiting."""
 
@@ -51,8 +45,7 @@ class ServiceRound(Round):
         return not self.spared and super()._strike(glances)
 
     def _storm(self, until: float, wait: Wait) -> None:
-        recorder, moves = self.crew.recorder, self.moves
-        with self.storm.raging(recorder), moves.going_on(recorder) if moves else nullcontext():
+        with self.storm.raging(self.crew.recorder):
             super()._storm(until, wait)
 
 
@@ -65,20 +58,14 @@ class ServiceTorture(Torture):
         plan: TorturePlan,
         *,
         raw: int = 2,
-        spared: bool = False,
-        kinds: Collection[str] = (),
+        spare_clients: bool = False,
         bug: str = "",
-        moves: bool = False,
         progress: Callable[[TortureProgress], object] = lambda progress: None,
     ) -> None:
         super().__init__(site.url, plan, progress=progress)
-        self.storm = Storm(site, plan.ttl, plan.seed, kinds)
-        self._raw, self._spared = raw, spared
-        self._bug = bug if bug and BUGS[bug].where == "client" else ""
-        at_hand = spared and kinds and not set(kinds) - ALWAYS_ONE
-        self.judged_by = ServiceJudge(plan, plan.ttl + SOON if at_hand else inf)
-        self.moves = Moves(site) if moves else None
-        self.judged_by.in_order = not moves
+        self.storm = Storm(site, plan.ttl, plan.seed)
+        self.judged_by = ServiceJudge(plan)
+        self._raw, self._spared, self._bug = raw, spare_clients, bug
 
     def _judge(self) -> Judge:
         return self.judged_by
@@ -87,20 +74,15 @@ class ServiceTorture(Torture):
         crew = ServiceCrew(url, prefix, self.plan, folder)
         crew.raw, crew.bug = self._raw, self._bug
         turns = ServiceRound(crew, self.plan, folder, number, self._enough)
-        turns.storm, turns.moves, turns.spared = self.storm, self.moves, self._spared
+        turns.storm, turns.spared = self.storm, self._spared
         return turns
 
 
 @contextmanager
 def tortured(
-    folder: Path,
-    store: StoreName,
-    plan: TorturePlan,
-    *,
-    tls: bool = False,
-    bug: str = "",
-    **how: Any,
+    folder: Path, store: StoreName, plan: TorturePlan, *, bug: str = "", **how: Any
 ) -> Generator[ServiceTorture]:
-    of_server = bug if bug and BUGS[bug].where == "server" else ""
-    with running(folder, store, plan.seed, tls=tls, bug=of_server) as site:
-        yield ServiceTorture(site, plan, bug=bug, moves=store == "two redis", **how)
+    where = BUGS[bug].where if bug else ""
+    with running(folder, store, plan.seed, bug if where == "server" else "") as site:
+        planted = bug if where == "client" else ""
+        yield ServiceTorture(site, plan, bug=planted, **how)

@@ -1,6 +1,6 @@
 """One client process of the torture: with the library, or without any (`--raw`).
 
-Started by `crews` as `python -m tests.server.torture.worker`, with its orders on standard input.
+`crew` starts it as `python -m tests.server.torture.worker`, with its orders on standard input.
 """
 
 import argparse
@@ -13,16 +13,8 @@ from typing import Any
 from dibs.testing.torture.contender import Contender
 from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.plan import primitive_of
-from dibs.testing.torture.turns import (
-    TURNS,
-    Demand,
-    LockTurns,
-    RWLockTurns,
-    SemaphoreTurns,
-    Turns,
-)
-from dibs.testing.torture.worker import TortureWorker as Worker
-from dibs.testing.torture.worker import work
+from dibs.testing.torture.turns import TURNS, Demand, LockTurns, Turns
+from dibs.testing.torture.worker import TortureWorker, work
 from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient
 from tests.torture.in_line import LineContender
@@ -33,12 +25,11 @@ LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
 """How long steps of work take without a library, and how often: in seconds, and in ttls."""
 
 
-def reporting[T: Turns](turns: type[T]) -> type[T]:
+def reporting(turns: type[Turns]) -> type[Turns]:
     """The same turns, some of which note when they are in line."""
 
-    def wanted(self: T, contender: Contender) -> Demand:
+    def wanted(self: Turns, contender: LineContender) -> Demand:
         demand = turns.wanted(self, contender)
-        assert isinstance(contender, LineContender)
         if contender.draw.random() >= REPORTING:
             return demand
         acquire: Any = demand.acquire
@@ -48,51 +39,32 @@ def reporting[T: Turns](turns: type[T]) -> type[T]:
     return type(f"Reporting{turns.__name__}", (turns,), {"wanted": wanted})
 
 
-WITH_LIBRARY = TURNS | {
-    "lock": reporting(LockTurns),
-    "semaphore": reporting(SemaphoreTurns),
-}
+class RawTurns(LockTurns):
+    """Without a library holds take longer."""
+
+    async def use(self, contender: Contender, *leases: Any) -> None:
+        await contender.work(*leases, lengths=LENGTHS)
 
 
-class LibraryWorker(Worker):
-    """One that uses the library."""
+WITH_LIBRARY = TURNS | {each: reporting(TURNS[each]) for each in ("lock", "semaphore")}
 
-    def __init__(self, orders: Orders) -> None:
-        super().__init__(orders)
-        self.contenders = [LineContender(self, number) for number in range(orders.tasks)]
+
+class ServiceWorker(TortureWorker):
+    """One of either kind."""
+
+    def __init__(self, orders: Orders, *, is_raw: bool) -> None:
+        super().__init__(replace(orders, side="threads") if is_raw else orders)
+        self._is_raw = is_raw
+        if not is_raw:
+            self.contenders = [LineContender(self, number) for number in range(orders.tasks)]
 
     def resources(self, client: Any) -> list[Turns]:
         names = self.orders.names
-        return [WITH_LIBRARY[primitive_of(each)](client, each, self.orders) for each in names]
-
-
-def raw(turns: type[Turns]) -> type[Turns]:
-    """Without a library holds take longer, and there is no way from one side to the other."""
-
-    async def use(self: Turns, contender: Contender, *leases: Any) -> None:
-        (lease,) = leases
-        await contender.work(lease, writes=lease.mode != "read", lengths=LENGTHS)
-
-    return type(f"Raw{turns.__name__}", (turns,), {"use": use})
-
-
-WITHOUT_LIBRARY = {
-    "lock": raw(LockTurns),
-    "semaphore": raw(SemaphoreTurns),
-    "rwlock": raw(RWLockTurns),
-}
-
-
-class RawWorker(Worker):
-    """One that speaks HTTP."""
-
-    def resources(self, client: Any) -> list[Turns]:
-        http = RawClient(self.orders.url, self.recorder, lambda: self.stopping)
-        return [
-            WITHOUT_LIBRARY[primitive_of(each)](http, each, self.orders)
-            for each in self.orders.names
-            if primitive_of(each) in WITHOUT_LIBRARY
-        ]
+        if not self._is_raw:
+            return [WITH_LIBRARY[primitive_of(each)](client, each, self.orders) for each in names]
+        client = RawClient(self.orders.url, self.recorder, lambda: self.stopping)
+        locks = [each for each in names if primitive_of(each) == "lock"]
+        return [RawTurns(client, each, self.orders) for each in locks]
 
 
 def main() -> None:
@@ -100,12 +72,9 @@ def main() -> None:
     parser.add_argument("--raw", action="store_true")
     parser.add_argument("--bug", default="")
     chosen = parser.parse_args()
-    orders = read_orders()
-    if chosen.raw:
-        orders = replace(orders, side="threads")
     faulthandler.register(signal.SIGUSR1)
     bugs.plant(chosen.bug)
-    work(RawWorker(orders) if chosen.raw else LibraryWorker(orders))
+    work(ServiceWorker(read_orders(), is_raw=chosen.raw))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Fixtures of the dashboard's tests: servers, profiles on the wire, and a headless browser."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,12 @@ from tests.server.world import World
 from tests.servers.binaries import browser_program
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """A server over memory, shared by the module."""
-    with closing(World.over()) as world:
-        yield world
-
-
 @pytest.fixture
 def start() -> Iterator[Callable[..., World]]:
     with ExitStack() as stack:
 
         def start(folder: Path | None = None, **settings: Any) -> World:
-            return stack.enter_context(closing(World.over(folder, **settings)))
+            return stack.enter_context(World.over(folder, **settings))
 
         yield start
 
@@ -47,29 +40,24 @@ def visit(world: World, browser: Browser) -> Iterator[Visit]:
 
 
 @pytest.fixture
-def profiles() -> Iterator[Callable[[World], Profile]]:
+def arrive(world: World) -> Iterator[Callable[..., Profile]]:
     """Makes profiles that have not signed in."""
     with ExitStack() as stack:
 
-        def make(world: World) -> Profile:
-            profile = Profile(world)
+        def arrive(at: World = world) -> Profile:
+            profile = Profile(at)
             stack.enter_context(profile.client)
             return profile
 
-        yield make
+        yield arrive
 
 
 @pytest.fixture
-def profile(world: World, profiles: Callable[[World], Profile]) -> Profile:
-    return profiles(world)
-
-
-@pytest.fixture
-def enter(world: World, profiles: Callable[[World], Profile]) -> Callable[..., Profile]:
+def enter(world: World, arrive: Callable[..., Profile]) -> Callable[..., Profile]:
     """Makes profiles that have signed in with a key of these scopes; an administrator's without."""
 
     def enter(*scopes: str, at: World = world) -> Profile:
-        profile = profiles(at)
+        profile = arrive(at)
         answer = profile.sign_in(at.key(*scopes) if scopes else at.admin_key)
         assert answer.status_code == 200, answer.text
         return profile

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import httpx2
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from dibs.stores.http.names import encoded
 from tests.server.world import LONG, World
@@ -17,15 +17,10 @@ TRUST = ssl.create_default_context()
 """Each client would read the certificates anew."""
 
 OPTIONS = (
-    "--headless=new",
     "--no-sandbox",  # tests may run as root
     "--disable-gpu",
-    "--disable-quic",
     "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
     "--disable-dev-shm-usage",
-    "--no-first-run",
 )
 
 expect.set_options(timeout=LONG * 1000)
@@ -34,8 +29,8 @@ expect.set_options(timeout=LONG * 1000)
 class Profile:
     """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
 
-    def __init__(self, world: World, **headers: str) -> None:
-        self.client = httpx2.Client(base_url=world.url, headers=headers, verify=TRUST)
+    def __init__(self, world: World) -> None:
+        self.client = httpx2.Client(base_url=world.url, verify=TRUST)
         self.origin = {"origin": world.url}
         self.page = dict(self.origin)
 
@@ -55,15 +50,10 @@ class Profile:
     def sealed(self) -> str:
         return self.client.cookies["dibs_session"]
 
-    def with_cookie(self, sealed: str, name: str = "dibs_session") -> int:
-        headers = {"cookie": f"{name}={sealed}"}
+    def with_cookie(self, cookie: str) -> int:
+        """The status of a request with this cookie alone."""
         self.client.cookies.clear()
-        return self.client.get("/v1/about", headers=headers).status_code
-
-
-def type_of(answer: httpx2.Response) -> str:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return str(answer.json()["type"]).removeprefix("/problems/")
+        return self.client.get("/v1/about", headers={"cookie": cookie}).status_code
 
 
 _NUMBERS = count(1)
@@ -78,26 +68,20 @@ class Held:
     def take(self, key: str | bytes, owner: str, *, ttl: float = 600, **fields: Any) -> str:
         """A lease, or, with `queue=True`, a place in line that lasts; its id."""
         lease = f"lease-of-a-test-{next(_NUMBERS):0>8}"
-        wanted = {"id": lease, "owner": owner, "ttl": ttl, "waiter_ttl": 600, **fields}
-        assert self._send("acquire", key, wanted)["is"] in ("granted", "queued")
+        self._send("acquire", key, lease, owner=owner, ttl=ttl, waiter_ttl=600, **fields)
         return lease
 
-    def wait(self, key: str | bytes, owner: str, **fields: Any) -> str:
-        return self.take(key, owner, queue=True, **fields)
-
-    def renew(self, key: str | bytes, lease: str) -> None:
-        assert self._send("renew", key, {"id": lease, "ttl": 600})["is"] == "renewed"
+    def wait(self, key: str | bytes, owner: str, **fields: Any) -> None:
+        self.take(key, owner, queue=True, **fields)
 
     def release(self, key: str | bytes, lease: str) -> None:
-        assert self._send("release", key, {"id": lease})["is"] == "released"
+        self._send("release", key, lease)
 
-    def _send(self, op: str, key: str | bytes, fields: dict[str, Any]) -> dict[str, Any]:
+    def _send(self, op: str, key: str | bytes, lease: str, **fields: Any) -> None:
         raw = key.encode() if isinstance(key, str) else key
-        command = {"op": op, "key": encoded(raw), **fields}
+        command = {"op": op, "key": encoded(raw), "id": lease, **fields}
         answer = self.client.post("/v1/batch", json={"commands": [command]})
-        assert answer.status_code == 200, answer.text
-        reply: dict[str, Any] = answer.json()["replies"][0]
-        return reply
+        assert answer.json()["replies"][0]["is"] in ("granted", "queued", "released")
 
 
 @dataclass
@@ -107,7 +91,7 @@ class Visit:
     world: World
     page: Page
     complaints: list[str] = field(default_factory=list)
-    """Errors on the console, also what the policy forbids; exceptions; dialogs."""
+    """Exceptions, and errors on the console, also what the policy forbids."""
 
     @classmethod
     @contextmanager
@@ -115,35 +99,25 @@ class Visit:
         with browser.new_context(base_url=world.url, **options) as context:
             context.set_default_timeout(LONG * 1000)
             visit = cls(world, context.new_page())
-            visit.listen_to(visit.page)
-            context.on("page", visit.listen_to)
+            visit.page.on("console", visit._note_error)
+            visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
             yield visit
         assert visit.complaints == []
 
-    def listen_to(self, page: Page) -> None:
-        page.on("console", self._note_error)
-        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
-        page.on("dialog", self._dismiss)
-
-    def sign_in(self, key: str = "", *, open_page: str = "/") -> None:
-        """Begin a session without the form, and open that page."""
+    def sign_in(self, key: str = "") -> None:
+        """Begin a session without the form, and open the dashboard."""
         answer = self.page.context.request.post(
             "/ui/session",
             headers={"origin": self.world.url},
             data={"key": key or self.world.admin_key},
         )
         assert answer.status == 200, answer.text()
-        if open_page:
-            self.page.goto(open_page)
+        self.page.goto("/")
 
     def _note_error(self, message: ConsoleMessage) -> None:
         # an answer of 401 or 404 is no error of the page's: tests look at what it makes of it
         if message.type == "error" and "Failed to load resource" not in message.text:
-            self.complaints.append(f"console: {message.text}")
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.complaints.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
+            self.complaints.append(message.text)
 
 
 def go(page: Page, where: str) -> None:

@@ -1,6 +1,5 @@
 """Sessions on the wire: what is none, which pages may use one, and how it ends."""
 
-import asyncio
 import ssl
 import threading
 import time
@@ -12,11 +11,10 @@ import pytest
 
 from dibs.errors import NotConfigured
 from dibs.server.config import read_config
-from dibs.server.lock_events import LockEvent
-from tests.server.inside import cookie_for, events_of, session_in, sessions_of, ticket_of
+from tests.server.inside import cookie_for, session_in, ticket_of
 from tests.server.test_records_away import cut_off
-from tests.server.ui.dashboard import TRUST, Profile, type_of
-from tests.server.world import World, b64
+from tests.server.ui.dashboard import TRUST, Profile
+from tests.server.world import World, b64, lock, problem, released, waiting
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
@@ -25,37 +23,29 @@ pytestmark = pytest.mark.once
 type Enter = Callable[..., Profile]
 type Start = Callable[..., World]
 
-SECRET = f"/v1/locks/{b64('secret')}"
-
 
 def test_a_forged_session_is_none(world: World, start: Start, enter: Enter) -> None:
-    profile, other = enter("read"), start()
+    profile, other, theirs = enter("read"), start(), enter("acquire")
     sealed = profile.sealed
     key_id, expires, nonce = session_in(world, sealed)
     body, mark = sealed.split(".")
     others = [(key_id, expires + 1, nonce), ("0" * 12, expires, nonce), (key_id, expires, "x")]
-    bodies = [cookie_for(world, *each).split(".")[0] for each in others]
-    now = time.time()
-    forged = {
-        *(f"{each}.{mark}" for each in bodies),
-        *(
-            f"{body}.{mark[:-1]}",
-            f"{body}.{mark[::-1]}",
-            f"{body}.",
-            body,
-            f"{sealed}x",
-            f".{sealed}",
-        ),
+    later = time.time() + 100
+    forged = [
+        *(f"{cookie_for(world, *each).split('.')[0]}.{mark}" for each in others),
+        *(f"{body}.{mark[:-1]}", f"{body}.", body, f"{sealed}x", f".{sealed}"),
         *(f'"{sealed}"', sealed.upper(), "x"),
-        cookie_for(world, key_id, now - 1),
-        cookie_for(world, "0" * 12, now + 100),
-        cookie_for(other, key_id, now + 100),
-        enter("read", at=other).sealed,
-    }
-    assert {text: profile.with_cookie(text) for text in forged} == dict.fromkeys(forged, 401)
-    assert profile.with_cookie(sealed, "Dibs_Session") == 401
-    assert profile.with_cookie(cookie_for(world, key_id, now + 100)) == 200
-    assert profile.with_cookie(sealed) == 200
+        cookie_for(world, key_id, time.time() - 1),
+        cookie_for(world, "0" * 12, later),
+        cookie_for(other, key_id, later),
+        f"{theirs.sealed}; dibs_session={sealed}",  # set by another port, to slip in its own
+        f"x; Dibs_Session={sealed}",
+    ]
+    for text in forged:
+        assert profile.with_cookie(f"dibs_session={text}") == 401, text
+    good = [sealed, cookie_for(world, key_id, later), f"x; dibs_session={sealed}"]
+    for text in (*good, f"{sealed}; dibs_session={sealed}", f"{sealed}; a=b"):
+        assert profile.with_cookie(f"dibs_session={text}") == 200, text
 
 
 def test_each_credential_is_good_for_one_use(world: World, enter: Enter) -> None:
@@ -63,40 +53,20 @@ def test_each_credential_is_good_for_one_use(world: World, enter: Enter) -> None
     csrf, sealed = profile.page["dibs-csrf"], profile.sealed
     token, link = world.client().post("/v1/token").text, ticket_of(world)
     for text in (csrf, token, link):
-        assert profile.with_cookie(text) == 401
+        assert profile.with_cookie(f"dibs_session={text}") == 401
     for text in (csrf, sealed, link):
         headers = {"authorization": f"Bearer {text}"}
-        assert httpx2.get(f"{world.url}/v1/about", headers=headers).status_code == 401
+        assert profile.client.get("/v1/about", headers=headers).status_code == 401
     for text in (csrf, sealed, token):
         assert profile.sign_in(ticket=text).status_code == 401
     cookie = {"cookie": f"dibs_session={sealed}"}
     for text in (sealed, token, link):
         page = profile.page | cookie | {"dibs-csrf": text}
         assert profile.client.delete("/ui/session", headers=page).status_code == 403
-
-
-def test_two_sessions_at_once_are_none(enter: Enter) -> None:
-    """A server on another port of this host may set a cookie for some path, to slip in its own."""
-    one, other = enter("read"), enter("acquire")
-    mine, theirs = one.sealed, other.sealed
-    one.client.cookies.clear()
-
-    def ask(cookie: str) -> int:
-        return one.client.get("/v1/about", headers={"cookie": cookie}).status_code
-
-    assert ask(f"dibs_session={theirs}; dibs_session={mine}") == 401
-    for rest in ("dibs_session=x", "dibs_session=", f"dibs_session={mine}", "a=b"):
-        assert ask(f"{rest}; dibs_session={mine}") == 200, rest
-
-
-def test_cookies_of_others_are_ignored(world: World) -> None:
-    with httpx2.Client(base_url=world.url, verify=TRUST) as client:
-        client.headers["cookie"] = "theme=dark"
-        answer = client.get("/v1/locks")
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-        client.headers["authorization"] = f"Bearer {world.admin_key}"
-        client.headers["cookie"] = "dibs_session=x"
-        assert client.post(f"/v1/locks/{b64('by-key')}").status_code == 200
+    by_key = {"authorization": f"Bearer {world.admin_key}", "cookie": "theme=dark; dibs_session=x"}
+    assert profile.client.post(lock("by-key"), headers=by_key).status_code == 200
+    answer = profile.client.get("/v1/locks", headers={"cookie": "theme=dark"})
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
 # ---- whose page asks ------------------------------------------------------------------------------
@@ -104,20 +74,20 @@ def test_cookies_of_others_are_ignored(world: World) -> None:
 
 def test_only_the_sessions_own_page_changes_anything(enter: Enter) -> None:
     profile, other = enter(), enter()
-    origin, path = profile.origin, f"/v1/locks/{b64('guarded')}"
+    path = lock("guarded")
     for headers in (
-        origin,
-        origin | {"dibs-csrf": other.page["dibs-csrf"]},
+        profile.origin,
+        profile.origin | {"dibs-csrf": other.page["dibs-csrf"]},
         {"dibs-csrf": profile.page["dibs-csrf"]},
         profile.page | {"origin": "null"},
         profile.page | {"sec-fetch-site": "same-site"},
     ):
         answer = profile.client.post(path, headers=headers)
-        assert (answer.status_code, type_of(answer)) == (403, "csrf"), headers
+        assert problem(answer) == (403, "csrf"), headers
     for name in ("origin", "dibs-csrf", "sec-fetch-site"):
         page = profile.page | {"sec-fetch-site": "same-origin"}
         answer = profile.client.post(path, headers=[*page.items(), (name, "x")])
-        assert (answer.status_code, type_of(answer)) == (400, "malformed"), name
+        assert problem(answer) == (400, "malformed"), name
     assert profile.client.get(path).status_code == 404, "nobody has acquired it"
     for site, status in (("same-origin", 200), ("none", 200), ("same-site", 403), ("x", 403)):
         answer = profile.client.get("/v1/about", headers={"sec-fetch-site": site})
@@ -138,20 +108,15 @@ def test_behind_a_proxy_that_ends_tls(start: Start) -> None:
             assert cookie.endswith("; Secure")
             client.headers["cookie"] = cookie.partition(";")[0]
             client.headers["dibs-csrf"] = answer.json()["csrf"]
-            assert client.post(f"/v1/locks/{b64(cookie[-99:-50])}").status_code == 200
+            assert client.post(lock(cookie[-99:-50])).status_code == 200
             assert client.delete("/ui/session").headers["set-cookie"].startswith("__Host-")
         for origin in ("https://other.example", "http://locks.example"):
             client.headers["origin"] = origin
             answer = client.post("/ui/session", json={"key": world.admin_key})
             assert answer.status_code == 403, origin
-
-
-@pytest.mark.parametrize(
-    "origin", ["locks.example", "https://", "https://a/b", "ftp://a", "*", "https://u@a", "null"]
-)
-def test_a_configured_origin_that_is_none_is_refused(origin: str) -> None:
-    with pytest.raises(NotConfigured, match="origins"):
-        read_config(None, {"origins": [origin]}, {})
+    for origin in ("locks.example", "https://a/b", "ftp://a", "*", "https://u@a", "null"):
+        with pytest.raises(NotConfigured, match="origins"):
+            read_config(None, {"origins": [origin]}, {})
 
 
 def test_over_tls(start: Start, tmp_path: Path) -> None:
@@ -184,7 +149,7 @@ def test_signing_out_ends_the_session(world: World, enter: Enter) -> None:
     expected = "dibs_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
     assert answer.headers["set-cookie"] == expected
     assert profile.client.get("/ui/session").status_code == 401
-    assert profile.with_cookie(sealed) == 401, "also for a copy of the cookie"
+    assert profile.with_cookie(f"dibs_session={sealed}") == 401, "also for a copy of the cookie"
     assert other.client.get("/ui/session").status_code == 200
     lines = world.client().get("/v1/audit", params={"limit": 3}).json()["entries"]
     assert [line["what"] for line in lines] == ["signed out", "signed in", "signed in"]
@@ -193,83 +158,58 @@ def test_signing_out_ends_the_session(world: World, enter: Enter) -> None:
     assert sealed not in str(lines)
 
 
-def test_a_session_ends_with_its_key(world: World, enter: Enter) -> None:
-    profile = enter("read")
+def test_a_session_and_its_streams_end_with_their_key_and_their_time(
+    world: World, enter: Enter
+) -> None:
+    profile, short = enter("read"), enter("read")
     key_id = session_in(world, profile.sealed).key_id
+    ends = cookie_for(world, session_in(world, short.sealed).key_id, time.time() + 2)
+    short.client.cookies.clear()
     with profile.client.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
-        assert "hello" in next(line for line in lines if line.startswith("event"))
+        assert "event: hello" in next(line for line in lines if line.startswith("event"))
         assert world.client().delete(f"/v1/keys/{key_id}").status_code == 200
         assert "data: key ended" in list(lines)
     answer = profile.client.get("/v1/about")
     assert (answer.status_code, "was revoked" in answer.json()["detail"]) == (401, True)
     assert profile.client.delete("/ui/session", headers=profile.page).status_code == 401
-
-
-@pytest.mark.parametrize("path", ["/v1/events", "/v1/stream", SECRET.replace("v1", "v1/watch")])
-def test_streams_end_on_signing_out(world: World, enter: Enter, path: str) -> None:
-    profile, other, admin = enter("read"), enter("read"), world.client()
-    with (
-        profile.client.stream("GET", path) as stream,
-        other.client.stream("GET", "/v1/events") as stays,
-    ):
-        lines, others = stream.iter_lines(), stays.iter_lines()
-        next(lines)
-        next(others)
-        assert profile.sign_out_elsewhere().status_code == 204
-        held = admin.post(SECRET, params={"ttl": 60}).json()
-        admin.delete(SECRET, params={"id": held["id"]})
-        assert "data: session ended" in list(lines)
-        assert any("granted" in line for line in others)
-
-
-def test_a_stream_sends_nothing_that_happens_while_its_session_ends(
-    world: World, enter: Enter
-) -> None:
-    profile = enter("read")
-    session = session_in(world, profile.sealed)
-
-    async def happen() -> None:
-        events_of(world).log.add(LockEvent("granted", b"lock:secret", time.time()))
-
-    async def sign_out() -> None:
-        await asyncio.gather(sessions_of(world).end(session), happen())
-
-    with profile.client.stream("GET", "/v1/events") as stream:
-        lines = stream.iter_lines()
-        assert next(lines).startswith("id: ")
-        world.do(sign_out)
-        rest = list(lines)
-    assert rest[-3:] == ["event: bye", "data: session ended", ""]
-    assert "secret" not in str(rest)
-
-
-def test_a_waiting_acquire_ends_on_signing_out(world: World, enter: Enter) -> None:
-    profile, admin = enter("read", "acquire"), world.client()
-    path = f"/v1/locks/{b64('waited-for')}"
-    got: list[httpx2.Response] = []
-    held = admin.post(path, params={"ttl": 60}).json()
-
-    def wait() -> None:
-        got.append(profile.client.post(path, params={"wait": 50}, headers=profile.page, timeout=60))
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    wait_until(lambda: admin.get(path).json()["waiting"], "a waiter in line")
-    profile.sign_out_elsewhere()
-    admin.delete(path, params={"id": held["id"]})
-    waiter.join(30)
-    assert (got[0].status_code, "session ended" in got[0].text) == (401, True)
-
-
-def test_a_stream_ends_when_its_session_expires(world: World, enter: Enter) -> None:
-    profile = enter("read")
-    short = cookie_for(world, session_in(world, profile.sealed).key_id, time.time() + 1)
-    profile.client.cookies.clear()
-    headers = {"cookie": f"dibs_session={short}"}
-    with profile.client.stream("GET", "/v1/events", headers=headers) as stream:
+    cookie = {"cookie": f"dibs_session={ends}"}
+    with short.client.stream("GET", "/v1/events", headers=cookie) as stream:
         assert stream.status_code == 200
         assert "session ended" in stream.read().decode()
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/events", "/v1/stream", f"/v1/watch/locks/{b64('secret')}", "an acquire"]
+)
+def test_what_is_open_ends_on_signing_out(world: World, enter: Enter, path: str) -> None:
+    profile, other, admin = enter("acquire"), enter("read"), world.client()
+    held = admin.post(lock("secret"), params={"ttl": 60}).json()
+    said: list[str] = []
+
+    def wait() -> None:
+        path = f"{lock('secret')}?wait=50"
+        said.append(profile.client.post(path, headers=profile.page, timeout=60).text)
+
+    def listen() -> None:
+        with profile.client.stream("GET", path) as stream:
+            lines = stream.iter_lines()
+            said.append(next(lines))
+            said.extend(lines)
+
+    waiter = threading.Thread(target=wait if path == "an acquire" else listen)
+    with other.client.stream("GET", "/v1/events") as stays:
+        others = stays.iter_lines()
+        next(others)
+        waiter.start()
+        wait_until(lambda: said or waiting(admin, "secret"), "it listens, or waits in line")
+        assert profile.sign_out_elsewhere().status_code == 204
+        released(admin, "secret", held)
+        released(admin, "secret", admin.post(lock("secret"), params={"ttl": 60}).json())
+        waiter.join(30)
+        assert "session ended" in str(said)
+        assert not any("granted" in each for each in said)
+        assert any("granted" in line for line in others)
 
 
 def test_all_servers_of_a_service_share_sessions_and_their_ends(
@@ -281,11 +221,11 @@ def test_all_servers_of_a_service_share_sessions_and_their_ends(
         client.headers["cookie"] = f"dibs_session={profile.sealed}"
         assert client.get("/ui/session").json() == profile.client.get("/ui/session").json()
         page = {"origin": there.url, "dibs-csrf": profile.page["dibs-csrf"]}
-        assert client.post(f"/v1/locks/{b64('x')}", headers=page).status_code == 403
+        assert client.post(lock("x"), headers=page).status_code == 403
         with profile.client.stream("GET", "/v1/events") as stream:
             assert client.delete("/ui/session", headers=page).status_code == 204
             assert "session ended" in stream.read().decode(), "at the other server, too"
-        assert profile.with_cookie(profile.sealed) == 401
+        assert profile.client.get("/ui/session").status_code == 401
         profile = enter("read", at=here)
         client.headers["cookie"] = f"dibs_session={profile.sealed}"
         with monkeypatch.context() as now:
