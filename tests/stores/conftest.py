@@ -6,6 +6,7 @@ from secrets import token_hex
 
 import pytest
 
+from dibs.testing import FaultProxy
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
@@ -32,6 +33,13 @@ def side(request: pytest.FixtureRequest) -> Side:
 def place(request: pytest.FixtureRequest) -> Place:
     """The store that the test's parameter names."""
     return place_of(request.param, request)
+
+
+@pytest.fixture
+def way(place: Place) -> Iterator[tuple[FaultProxy, str]]:
+    """A proxy on the way to that store, and the store's URL by way of it."""
+    with place.proxied() as found:
+        yield found
 
 
 @pytest.fixture

@@ -9,11 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from dibs.testing import FaultProxy
-from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
 from tests.servers.nats import NatsServer
-from tests.servers.postgres import PostgresServer
-from tests.servers.redis import RedisServer
 from tests.servers.s3 import S3Server
 from tests.servers.server import Server
 from tests.servers.temporal import TemporalServer
@@ -39,6 +36,9 @@ class Place(NamedTuple):
 
 def place_of(store: str, request: pytest.FixtureRequest) -> Place:
     """Return a store with keys that no other test uses."""
+    if store == "sqlite":
+        file = request.getfixturevalue("tmp_path") / "leases.db"
+        return Place(f"sqlite:///{file}", 0, lambda proxy: "no network leads there")
     if store == "kubernetes":
         cluster: Cluster = request.getfixturevalue("cluster")
         server = cluster.server
@@ -64,15 +64,6 @@ def own_server(
     """A server that keeps leases over a kill, and its URL."""
     server: Server
     match store:
-        case "redis":
-            with RedisServer(folder, persistence="always") as server:
-                yield server, server.url
-        case "postgres":
-            with PostgresServer(folder / "server") as server:
-                yield server, server.url
-        case "etcd":
-            with EtcdServer(folder, fsync=True) as server:
-                yield server, f"etcd{server.url[4:]}"
         case "kubernetes":
             with KubeServer(folder / "kube", fsync=True) as server:
                 yield server, Cluster(server, folder).url

@@ -2,49 +2,56 @@
 
 import asyncio
 import functools
+import os
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any, Literal
 
 import pytest
 
+import dibs
+import dibs.sync
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
+from dibs.testing.conformance.users import now
 from dibs.testing.conformance.world import step
 from dibs.testing.connections import TestedConnection as Connection
 from tests.connections import connection_to
 
-type Case = Callable[[], Awaitable[None]]
 type Mode = Literal["async", "blocking"]
 
 KEY = b"lock:key"
 
 
 class Side:
-    """Connections of asyncio or of a thread, closed when the case ends."""
+    """Connections and clients of asyncio or of a thread, closed when the case ends."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
-        self._open: list[Connection] = []
+        self._open: list[Any] = []
 
-    def run(self, case: Case) -> None:
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
         """Run a case to its end."""
         if self.mode == "async":
             asyncio.run(self._closing(case))
         else:
             step(self._closing(case))
 
-    async def _closing(self, case: Case) -> None:
+    async def _closing(self, case: Coroutine[Any, Any, None]) -> None:
         try:
-            await case()
+            await case
         finally:
             await self.close()
 
     async def close(self) -> None:
         while self._open:
-            await self._open.pop().close()
+            await now(self._open.pop().close())
 
     async def open(self, where: str | Store, *, listen: bool = True) -> Any:
         """A connection that is open."""
@@ -54,9 +61,44 @@ class Side:
         await backend.open(listen=listen)
         return backend
 
+    def connect(self, client: Any) -> Any:
+        """A client, by a URL or made already, that is closed with the case."""
+        if isinstance(client, str):
+            client = (dibs if self.mode == "async" else dibs.sync).connect(client)
+        self._open.append(client)
+        return client
+
     async def get(self, value: Any) -> Any:
         """What a method of the public API returns."""
         return await value if self.mode == "async" else value
+
+    def start(self, call: Callable[[], Any]) -> Any:
+        """Have a call wait in a task or thread of its own; `end` gives its result."""
+        if self.mode == "async":
+            return asyncio.ensure_future(call())
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:  # raised by `end`
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+    async def end(self, started: Any, within: float = 20.0) -> Any:
+        """The result of a call that was started."""
+        if self.mode == "async":
+            return await asyncio.wait_for(started, within)
+        return started.result(within)
+
+    async def until(self, condition: Callable[[], Any], within: float = 20.0) -> None:
+        """Wait for what no event tells of."""
+        end = time.monotonic() + within
+        while not await now(condition()):
+            assert time.monotonic() < end, "it never came about"
+            await self.pause(0.01)
 
     async def pause(self, seconds: float) -> None:
         """Let that much time pass."""
@@ -88,8 +130,7 @@ class Side:
     async def pushed(self, backend: Connection, event: str, within: float = 10.0) -> Notification:
         """The first push of that kind; a subscription that broke is made again on the way."""
         end = time.monotonic() + within
-        while True:
-            assert time.monotonic() < end, f"no {event!r} was pushed"
+        while time.monotonic() < end:
             try:
                 found = await backend.notifications(0.2)
             except BackendUnavailable:
@@ -98,18 +139,19 @@ class Side:
             for notification in found:
                 if notification.event == event:
                     return notification
+        raise AssertionError(f"no {event!r} was pushed")
 
     async def resumed(self, backend: Connection, within: float = 10.0) -> None:
         """Wait until notifications come again, after they broke."""
-        end = time.monotonic() + within
-        while True:
-            assert time.monotonic() < end, "the subscription was not made again"
+
+        async def listens() -> bool:
             try:
                 await backend.notifications(0.2)
             except BackendUnavailable:
-                await self.pause(0.02)
-            else:
-                return
+                return False
+            return True
+
+        await self.until(listens, within)
 
     async def broken(self, backend: Connection, within: float = 10.0) -> BackendUnavailable:
         """What `notifications` raises when the subscription breaks."""
@@ -140,14 +182,31 @@ def in_tasks[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, N
     return _on(case, "async")
 
 
+def on[**P](*stores: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
+    """Run a case of the fixtures `place` and `side` on each of these stores, for asyncio and threads."""
+    pairs = [(store, mode) for store in stores for mode in MODES.get(store, ("async", "blocking"))]
+    mark = pytest.mark.parametrize(("place", "side"), pairs, indirect=True)
+    return lambda case: mark(_stepped(case))
+
+
+MODES = dict.fromkeys(("etcd", "kubernetes", "nats", "s3", "temporal"), ("blocking",))
+"""Threads use these stores through a connection of asyncio, so that their side tries both."""
+
+
 def _on[**P](case: Callable[P, Coroutine[Any, Any, None]], *modes: Mode) -> Callable[P, None]:
+    on_sides: Callable[P, None] = pytest.mark.parametrize("side", modes, indirect=True)(
+        _stepped(case)
+    )
+    return on_sides
+
+
+def _stepped[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(case)
     def run(*args: P.args, **fixtures: P.kwargs) -> None:
         side: Any = fixtures["side"]
-        side.run(lambda: case(*args, **fixtures))
+        side.run(case(*args, **fixtures))
 
-    on_sides: Callable[P, None] = pytest.mark.parametrize("side", modes, indirect=True)(run)
-    return on_sides
+    return run
 
 
 def acquire(name: str = "a", key: bytes = KEY, ttl: float = 30.0, **more: Any) -> Acquire:
@@ -164,6 +223,28 @@ def granted(reply: Reply) -> Granted:
     """A reply that must be a grant."""
     assert isinstance(reply, Granted), reply
     return reply
+
+
+def forked(action: Callable[[], object]) -> int:
+    """Do something in a forked child; return its process id."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test runner has threads
+        pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            action()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def in_child(action: Callable[[], object], ends: int = 0) -> None:
+    """Do something in a forked child, and see how that ends."""
+    assert os.waitstatus_to_exitcode(os.waitpid(forked(action), 0)[1]) == ends
 
 
 type Landed = Sequence[Reply] | DibsError

@@ -1,27 +1,48 @@
 """What the tests of the SQLite store share."""
 
+import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs.model import Acquire
-from dibs.stores.port import step
+from dibs.model import Acquire, Command, Notification, Reply
 from dibs.stores.sqlite import SqliteStore
-from tests.connections import connection_to
-
-run = step
-"""Steps a coroutine of the blocking kind: it must end without suspending."""
 
 
-def url_of(path: Path) -> str:
-    return f"sqlite:///{path}"
+class Opened:
+    """A connection of a thread that is open and listens."""
 
+    def __init__(self, path: Path, options: str = "", **more: Any) -> None:
+        store = SqliteStore(f"sqlite:///{path}{options}", **more)
+        self.connection: Any = store.blocking_connection()
+        self.connection.open(10)
+        self.connection.subscribe(10)
+        self.close, self.after_fork = self.connection.close, self.connection.after_fork
 
-def blocking(path: Path, **options: Any) -> Any:
-    """An open connection of a thread; typed loosely, as tests look inside."""
-    connection = connection_to(SqliteStore(url_of(path), **options), "blocking")
-    run(connection.open())
-    return connection
+    @property
+    def inbox(self) -> str:
+        return str(self.connection.inbox)
+
+    def apply(self, commands: Sequence[Command]) -> list[Any]:
+        return list(self.connection.apply(commands, 10))
+
+    def say(self, command: Command) -> Reply:
+        """The reply to one command."""
+        found: list[Reply] = self.connection.apply([command], 10)
+        return found[0]
+
+    def notifications(self, timeout: float) -> Sequence[Notification]:
+        found: Sequence[Notification] = self.connection.notifications(timeout)
+        return found
 
 
 def acquire(key: bytes, lease: str, **more: Any) -> Acquire:
     return Acquire(key, lease, f"owner of {lease}", more.pop("ttl", 30.0), **more)
+
+
+def rows(path: Path, statement: str) -> list[Any]:
+    """What stands in the file, or what a statement that changes it returns."""
+    with sqlite3.connect(path) as database:
+        found = database.execute(statement).fetchall()
+    database.close()
+    return found

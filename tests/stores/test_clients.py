@@ -4,25 +4,23 @@ import asyncio
 import gc
 import os
 import secrets
-import subprocess
-import sys
+import signal
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dibs
-import dibs.sync
 from dibs.core.timing import claim_timeout
 from dibs.errors import AcquireTimeout, BackendUnavailable
-from dibs.sync import Client, connect
+from dibs.sync import connect
 from dibs.testing import FaultProxy
+from tests.servers.server import Server
 from tests.servers.waiting import wait_until
-from tests.stores.contending import contend, killed_holder
-from tests.stores.places import Place, own_server, place_of
+from tests.stores.places import Place, own_server
+from tests.stores.sides import Side, forked, in_child, on
 
 pytestmark = pytest.mark.once
 
@@ -30,129 +28,103 @@ LONG = 20.0
 """Seconds within which what must happen happens, on a busy machine too."""
 
 
-def on(*stores: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("place", stores, indirect=True)
-
-
-@pytest.fixture
-def way(place: Place) -> Iterator[tuple[FaultProxy, str]]:
-    """The way to the store through a proxy."""
-    with place.proxied() as found:
-        yield found
-
-
 @pytest.fixture
 def name() -> str:
     return secrets.token_hex(6)
 
 
-class Waiter:
-    """A thread that waits for a lock, and then releases it."""
+async def wait_for(side: Side, client: Any, name: str, observer: Any) -> Any:
+    """Start to wait for a lock, and return when that stands in the queue."""
+    started = side.start(lambda: client.lock(name, ttl=10, wait=60).acquire())
 
-    def __init__(self, client: Client, name: str, observer: Client) -> None:
-        self._tokens: list[int] = []
-        self._thread = threading.Thread(target=self._wait, args=(client, name))
-        self._thread.start()
-        wait_until(lambda: observer.status(name).waiting, "it waits")
+    async def waits() -> bool:
+        return bool((await side.get(observer.status(name))).waiting)
 
-    def _wait(self, client: Client, name: str) -> None:
-        with client.lock(name, ttl=10, wait=60) as lease:
-            self._tokens.append(lease.token)
-
-    def token(self) -> int:
-        self._thread.join(LONG)
-        return self._tokens[0]
+    await side.until(waits)
+    return started
 
 
 # ---- servers and networks that fail ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "store", ["redis", "postgres", "etcd", "kubernetes", "nats", "s3", "http", "temporal"]
-)
+@pytest.mark.parametrize("store", ["kubernetes", "nats", "s3", "http", "temporal"])
 def test_a_killed_server_comes_back_with_its_leases(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """Redis, PostgreSQL and etcd are killed in `tests/faults`, again and again."""
     with own_server(store, tmp_path, request) as (server, url):
-        with connect(url, call_timeout=1) as client, connect(url) as other:
-            held = client.lock("a", ttl=60).acquire(wait=LONG)
-            waiter = Waiter(other, "a", client)
-            server.kill()
-            began = time.monotonic()
-            with pytest.raises((BackendUnavailable, AcquireTimeout)):
-                client.lock("b").acquire(wait=0.2)
-            assert time.monotonic() - began < 5
-            server.start()
-            renew(held)
-            with connect(url) as new:
-                assert new.lock("a").try_acquire() is None
-            assert held.release()
-            assert waiter.token() > held.token
+        side = Side("blocking")
+        side.run(survives_a_kill(side, server, url))
 
 
-def renew(lease: dibs.sync.Lease) -> None:
-    """As soon as the server answers."""
-    end = time.monotonic() + LONG
-    while True:
-        try:
-            lease.renew()
-        except BackendUnavailable:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        else:
-            return
+async def survives_a_kill(side: Side, server: Server, url: str) -> None:
+    client, other = side.connect(connect(url, call_timeout=1)), side.connect(url)
+    held = client.lock("a", ttl=60).acquire(wait=LONG)
+    waiting = await wait_for(side, other, "a", client)
+    server.kill()
+    began = time.monotonic()
+    with pytest.raises((BackendUnavailable, AcquireTimeout)):
+        client.lock("b").acquire(wait=0.2)
+    assert time.monotonic() - began < 5
+    server.start()
+    wait_until(lambda: renewed(held), "the server answers", within=LONG)
+    assert side.connect(url).lock("a").try_acquire() is None
+    assert held.release()
+    lease = await side.end(waiting)
+    assert lease.token > held.token
+    assert lease.release()
 
 
-@on("redis", "postgres", "etcd", "kubernetes", "http")
-def test_a_waiting_thread_is_served_after_a_cut(
-    place: Place, way: tuple[FaultProxy, str], name: str
+def renewed(lease: dibs.sync.Lease) -> bool:
+    try:
+        lease.renew()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+@on("redis", "postgres", "http", "etcd", "kubernetes", "nats")
+async def test_who_waits_is_served_after_a_cut(
+    side: Side, place: Place, way: tuple[FaultProxy, str], name: str
 ) -> None:
     """Its notification is lost with the connection: it asks again once it listens again."""
     proxy, url = way
-    with connect(place.url) as holder, connect(url) as client:
-        held = holder.lock(name, ttl=60).acquire()
-        waiter = Waiter(client, name, holder)
-        time.sleep(0.2)  # it listens by now
-        proxy.cut()
-        held.release()
-        began = time.monotonic()
-        assert waiter.token() > held.token
-        assert time.monotonic() - began < 5
-
-
-@on("redis", "postgres", "http", "nats")
-async def test_a_waiting_task_is_served_after_a_cut(
-    place: Place, way: tuple[FaultProxy, str], name: str
-) -> None:
-    proxy, url = way
-    async with dibs.connect(place.url) as holder, dibs.connect(url) as client:
-        held = await holder.lock(name).acquire()
-        waiter = asyncio.create_task(client.lock(name).acquire(wait=30))
-        while not (await holder.status(name)).waiting:
-            await asyncio.sleep(0.01)
-        proxy.cut()
-        await held.release()
-        async with asyncio.timeout(5):
-            lease = await waiter
-        assert lease.token > held.token
-        await lease.release()
+    holder, client = side.connect(place.url), side.connect(url)
+    held = await side.get(holder.lock(name, ttl=60).acquire())
+    waiting = await wait_for(side, client, name, holder)
+    await side.pause(0.2)  # it listens by now
+    proxy.cut()
+    await side.get(held.release())
+    lease = await side.end(waiting, 5)
+    assert lease.token > held.token
+    await side.get(lease.release())
 
 
 @on("redis", "postgres", "etcd", "kubernetes", "nats")
-def test_an_answer_that_is_lost_costs_no_lease(way: tuple[FaultProxy, str], name: str) -> None:
+async def test_an_answer_that_is_lost_costs_no_lease(
+    side: Side, place: Place, way: tuple[FaultProxy, str], name: str
+) -> None:
     """The acquire was applied: its id is the holder when it asks again."""
     proxy, url = way
-    with connect(url) as client:
-        client.lock(name).acquire().release()
-        proxy.drop_replies()
-        threading.Timer(0.3, proxy.heal).start()
-        with client.lock(name, ttl=3) as lease:
-            assert lease.token
-        assert not client.lock(name).locked()
+    client, other = side.connect(url), side.connect(place.url)
+    await side.get((await side.get(client.lock(name).acquire())).release())
+    proxy.drop_replies()
+    acquiring = side.start(client.lock(name, ttl=3, wait=LONG).acquire)
+
+    async def is_applied() -> Any:
+        return (await side.get(other.status(name))).holders
+
+    await side.until(is_applied)
+    [holder] = await is_applied()
+    proxy.heal()
+    lease = await side.end(acquiring)
+    assert lease.token == holder.token
+    await side.get(lease.release())
+    assert not await side.get(other.lock(name).locked())
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-@on("redis", "nats", "http")
+@pytest.mark.parametrize("place", ["redis", "nats", "http"], indirect=True)
 async def test_a_lease_is_kept_through_a_short_outage(
     way: tuple[FaultProxy, str], name: str, fault: str
 ) -> None:
@@ -175,94 +147,63 @@ async def test_a_lease_is_kept_through_a_short_outage(
 # ---- processes ------------------------------------------------------------------------------------
 
 
-@on("etcd", "kubernetes", "nats", "s3")
-def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str) -> None:
-    """On a store without a clock: each client is new, and has watched for no time at all."""
-    ttl, skew = 1.0, 0.2
-    url = f"{place.url}{'&' if '?' in place.url else '?'}skew={skew}"
-    token = killed_holder(url, name, ttl)
-    killed, tries = time.monotonic(), 0
+@pytest.mark.parametrize("place", ["sqlite", "etcd", "kubernetes", "nats", "s3"], indirect=True)
+def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str, tmp_path: Path) -> None:
+    """Also on a store without a clock: each client is new, and has watched for no time at all."""
+    ttl, skew, told = 1.0, 0.2, tmp_path / "token"
+    url = place.url
+    if not url.startswith("sqlite"):
+        url += f"{'&' if '?' in url else '?'}skew={skew}"
+
+    def die_with_it() -> None:
+        with connect(url) as client, client.lock(name, ttl=ttl) as lease:
+            told.write_text(str(lease.token))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(die_with_it, ends=-signal.SIGKILL)
+    killed, refused = time.monotonic(), 0
     while True:
-        tries += 1
         with connect(url) as client:
             lease = client.lock(name, ttl=5).try_acquire()
             if lease is not None:
-                assert lease.token > token
                 break
+        refused += 1
         assert time.monotonic() < killed + ttl + skew + 4
-        time.sleep(0.05)
-    assert tries > 1, "the lease was still trusted at first"
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(("store", "least"), [("nats", 5), ("s3", 2), ("http", 5), ("redis", 10)])
-def test_processes_take_turns(
-    store: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    assert sum(contend(place_of(store, request).url, tmp_path, seconds=1.5)) > least
-
-
-WAITERS = """
-import sys, threading, time
-from dibs.sync import connect
-client = connect(sys.argv[1])
-for _ in range(10):
-    threading.Thread(target=client.lock("x", ttl=float(sys.argv[2])).acquire, daemon=True).start()
-time.sleep(600)
-"""
+        time.sleep(0.1)
+    assert refused, "the lease was still trusted at first"
+    assert lease.token > int(told.read_text())
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
-def test_any_number_of_killed_waiters_costs_two_claim_timeouts(
-    store: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = f"sqlite:///{tmp_path}/leases.db"
-    if store != "sqlite":
-        url = place_of(store, request).url
+@pytest.mark.parametrize("place", ["sqlite", "redis", "postgres"], indirect=True)
+def test_any_number_of_killed_waiters_costs_two_claim_timeouts(place: Place) -> None:
     ttl = 4.0
-    with connect(url) as client:
+
+    def wait_in_line() -> None:
+        client = connect(place.url)
+        for _ in range(10):
+            wait = client.lock("x", ttl=ttl).acquire
+            threading.Thread(target=wait, daemon=True).start()
+        signal.alarm(120)
+        signal.pause()
+
+    with connect(place.url) as client:
         held = client.lock("x", ttl=60).acquire()
-        command = [sys.executable, "-c", WAITERS, url, str(ttl)]
-        dead = [subprocess.Popen(command) for _ in range(2)]
+        doomed = [forked(wait_in_line) for _ in range(2)]
         try:
             wait_until(lambda: client.status("x").waiting == 20, "all wait")
         finally:
-            for process in dead:
-                process.kill()
-                process.wait()
+            for pid in doomed:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         held.release()
         began = time.monotonic()
         with client.lock("x", ttl=ttl, wait=60):  # one after the other they would cost a minute
             assert time.monotonic() - began < 5 * claim_timeout(ttl)
 
 
-@on("redis", "postgres", "http", "nats", "s3")
-def test_a_child_connects_for_itself(place: Place, name: str) -> None:
-    with connect(place.url) as client:
-        held = client.lock(name, ttl=60).acquire()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the test runner has threads
-            child = os.fork()
-        if not child:
-            code = 1
-            try:
-                client.status(name)  # connecting may take longer than a try waits
-                refused = client.lock(name).try_acquire() is None
-                with client.lock(f"{name}-2", ttl=60):
-                    code = 0 if refused and held.lost else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        held.renew()
-        assert held.release()
-
-
-# ---- loops and threads ----------------------------------------------------------------------------
-
-
-@on("redis", "postgres", "http", "nats")
+@pytest.mark.parametrize("place", ["redis", "postgres", "http", "nats"], indirect=True)
 def test_loops_that_end_without_a_close_leave_nothing_open(place: Place, name: str) -> None:
     """Warnings of sockets that nobody has closed are errors here."""
 
@@ -278,24 +219,3 @@ def test_loops_that_end_without_a_close_leave_nothing_open(place: Place, name: s
     found = tokens()
     assert found == sorted(set(found))
     gc.collect()
-
-
-@on("redis", "postgres", "etcd")
-def test_threads_share_a_client(place: Place, name: str) -> None:
-    inside, most = 0, 0
-    with connect(place.url) as client:
-
-        def use() -> None:
-            nonlocal inside, most
-            for _ in range(10):
-                with client.lock(name, wait=LONG):
-                    inside += 1
-                    most = max(most, inside)
-                    inside -= 1
-
-        threads = [threading.Thread(target=use) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert most == 1

@@ -5,24 +5,24 @@ import os
 import sqlite3
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dibs import connect
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
+from dibs.model import Command, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
 from dibs.stores.sqlite import SqliteStore, file, maintenance
-from dibs.testing import ManualClock
-from tests.connections import connection_to
 from tests.server.world import World
 from tests.stores.differential import Time
-from tests.stores.sqlite_help import acquire, blocking, run, url_of
+from tests.stores.sqlite_help import Opened, acquire, rows
 
 KEY = b"lock:x"
+
+type Open = Callable[..., Opened]
 
 
 @pytest.fixture
@@ -30,48 +30,55 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "leases.db"
 
 
-def tamper(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as db:
-        for statement in statements:
-            db.execute(statement)
-    db.close()
+@pytest.fixture
+def open_file(path: Path) -> Iterator[Open]:
+    """Open the file, or another one, until the test ends."""
+    made: list[Opened] = []
 
+    def opened(where: Path = path, options: str = "", **more: Any) -> Opened:
+        made.append(Opened(where, options, **more))
+        return made[-1]
 
-# ---- URLs -----------------------------------------------------------------------------------------
-
-
-def test_a_relative_path_is_of_where_the_store_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = SqliteStore("sqlite:///x.db")
-    assert not (tmp_path / "x.db").exists(), "making a store touches nothing"
-    (tmp_path / "below").mkdir()
-    monkeypatch.chdir(tmp_path / "below")
-    backend = connection_to(store, "blocking")
-    run(backend.open())
-    assert (tmp_path / "x.db").exists()
-    run(backend.close())
+    yield opened
+    for each in made:
+        each.close()
 
 
 # ---- the place ------------------------------------------------------------------------------------
 
 
-def test_file_and_folder_are_made_for_this_user_only(tmp_path: Path) -> None:
+def test_file_and_folder_are_made_for_this_user_only(tmp_path: Path, open_file: Open) -> None:
     path = tmp_path / "new/folder" / "leases.db"
-    backend = blocking(path)
-    run(backend.apply([acquire(KEY, "a")]))
+    open_file(path).say(acquire(KEY, "a"))
     assert path.parent.stat().st_mode & 0o777 == 0o700
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         assert name.stat().st_mode & 0o777 == 0o600, name
-    run(backend.close())
 
 
-def test_a_file_of_a_group_is_left_as_it_is(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "folder", "level"),
+    [(0o660, 0o770, "ok"), (0o604, 0o700, "warning"), (0o600, 0o777, "warning"),
+     (0o600, 0o1777, "ok")],
+)  # fmt: skip
+def test_doctor_warns_of_a_file_that_others_can_use(
+    path: Path, mode: int, folder: int, level: str, open_file: Open
+) -> None:
     path.touch()
-    path.chmod(0o660)
-    run(blocking(path).close())
-    assert path.stat().st_mode & 0o777 == 0o660
+    path.chmod(mode)
+    path.parent.chmod(folder)
+    found = {each.about: each.level for each in open_file().connection.examine()}
+    assert found["permissions"] == level
+    assert path.stat().st_mode & 0o777 == mode, "what somebody has set is left as it is"
+
+
+def test_serve_warns_of_a_file_that_others_can_use(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.touch()
+    path.chmod(0o666)
+    with caplog.at_level(logging.WARNING, "dibs.server"):
+        World.over(tmp_path).close()
+    assert "leases.db has mode 0666: every user of this machine can use it" in caplog.text
 
 
 MOUNTS = """\
@@ -84,37 +91,33 @@ MOUNTS = """\
 """
 
 
-def test_files_on_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "mountinfo"
+def test_files_on_network_file_systems(
+    path: Path, monkeypatch: pytest.MonkeyPatch, open_file: Open
+) -> None:
+    table = path.with_name("mountinfo")
     table.write_text(MOUNTS)
     monkeypatch.setattr(file, "MOUNTS", table)
     kinds = {
-        "/a.db": "ext4",
         "/mnt/a.db": "nfs4",
-        "/mnt": "nfs4",
         "/mntx/a.db": "ext4",
         "/mnt/local/a.db": "xfs",
         "/with blank/a.db": "fuse.sshfs",
         "/covered/a.db": "cifs",
     }
     assert {path: file.file_system_of(path) for path in kinds} == kinds
-    table.write_text(f"22 1 8:1 / {tmp_path} rw - nfs server:/ rw\n")
-    path = tmp_path / "leases.db"
+    table.write_text(f"22 1 8:1 / {path.parent} rw - nfs server:/ rw\n")
     with pytest.raises(NotConfigured, match=r"network file system \(nfs\).*unsafe_network_fs=1"):
-        blocking(path)
+        open_file()
     assert not path.exists()
-    backend = connection_to(SqliteStore(f"{url_of(path)}?unsafe_network_fs=1"), "blocking")
-    run(backend.open())
-    run(backend.close())
+    open_file(options="?unsafe_network_fs=1")
 
 
-def test_a_file_that_may_only_be_read(tmp_path: Path) -> None:
+def test_a_file_that_may_only_be_read(tmp_path: Path, path: Path, open_file: Open) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents:
         if parent.stat().st_uid == os.getuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o555)
-    path = tmp_path / "leases.db"
-    run(blocking(path).close())
+    open_file().close()
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     become = os.geteuid() == 0
@@ -122,167 +125,135 @@ def test_a_file_that_may_only_be_read(tmp_path: Path) -> None:
         os.seteuid(65534)
     try:
         with pytest.raises(Forbidden, match="give this user write access"):
-            blocking(path)
+            open_file()
     finally:
         if become:
             os.seteuid(0)
         tmp_path.chmod(0o755)
-    path.chmod(0o644)
-    run(blocking(path).close())
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_path_where_no_file_can_be(tmp_path: Path, open_file: Open) -> None:
     with pytest.raises(NotConfigured, match="is a directory"):
-        blocking(tmp_path)
-
-
-def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
+        open_file(tmp_path)
+    (tmp_path / "file").touch()
     with pytest.raises(NotConfigured, match="is no folder"):
-        blocking(tmp_path / "x" / "leases.db")
+        open_file(tmp_path / "file" / "leases.db")
+    for link in ("dangling", "loop"):
+        (tmp_path / link).symlink_to(tmp_path / link.replace("dangling", "nowhere"))
+        with pytest.raises(NotConfigured, match=r"a symbolic link to .*, where no file is"):
+            open_file(tmp_path / link)
 
 
 # ---- what lies in it ------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database(path: Path) -> None:
+def test_a_file_that_is_no_database(path: Path, open_file: Open) -> None:
     path.write_bytes(b"A letter to my aunt. " * 500)
     with pytest.raises(Corrupt, match=f"{path} is not a SQLite database.*check the path"):
-        blocking(path)
+        open_file()
     assert path.read_bytes().startswith(b"A letter"), "somebody's file is left as it is"
     path.unlink()
-    run(blocking(path).close())
+    open_file().close()
+    rows(path, "DELETE FROM lease_meta")
+    with pytest.raises(Corrupt, match="no readable format number"):
+        open_file()
 
 
-def test_a_file_that_was_damaged(path: Path) -> None:
-    backend = blocking(path)
-    run(backend.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(500)]))
-    run(backend.close())
+def test_a_file_that_was_damaged(path: Path, open_file: Open) -> None:
+    first = open_file()
+    first.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(500)])
+    first.close()
     whole = path.read_bytes()
-    backend = blocking(path)
+    user = open_file()
     path.write_bytes(whole[:2048] + os.urandom(len(whole) - 2048))
     with pytest.raises(Corrupt, match="nothing is granted"):
-        run(backend.apply([acquire(b"lock:%d" % n, "other") for n in range(500)]))
+        user.apply([acquire(b"lock:%d" % n, "other") for n in range(500)])
     path.write_bytes(whole)
-    [refused] = run(backend.apply([acquire(b"lock:7", "other")]))
+    refused = user.say(acquire(b"lock:7", "other"))
     assert isinstance(refused, Refused), "the connection replaced itself"
-    run(backend.close())
 
 
-def test_a_newer_format_is_left_alone(path: Path) -> None:
-    backend = blocking(path)
-    run(backend.apply([acquire(KEY, "a")]))
-    tamper(path, "UPDATE lease_meta SET format = 2")
+def test_a_newer_format_is_left_alone(path: Path, open_file: Open) -> None:
+    user = open_file()
+    user.say(acquire(KEY, "a"))
+    rows(path, "UPDATE lease_meta SET format = 2")
     message = r"has format 2, and this release \(dibs [\d.]+\) reads format 1"
+    for command in (acquire(b"lock:y", "b"), Release(KEY, "a")):
+        with pytest.raises(IncompatibleVersion, match=message):
+            user.say(command)
     with pytest.raises(IncompatibleVersion, match=message):
-        run(backend.apply([acquire(b"lock:y", "b")]))
-    with pytest.raises(IncompatibleVersion, match=message):
-        run(backend.apply([Release(KEY, "a")]))
-    with pytest.raises(IncompatibleVersion, match=message):
-        blocking(path)
-    tamper(path, "UPDATE lease_meta SET format = 1")
-    assert run(backend.apply([Release(KEY, "a")])) == [Released()]
-    assert isinstance(run(backend.apply([acquire(b"lock:y", "c")]))[0], Granted), "was not granted"
-    run(backend.close())
-
-
-def test_no_format_at_all(path: Path) -> None:
-    run(blocking(path).close())
-    tamper(path, "DELETE FROM lease_meta")
-    with pytest.raises(Corrupt, match="no readable format number"):
-        blocking(path)
+        open_file()
+    rows(path, "UPDATE lease_meta SET format = 1")
+    assert user.say(Release(KEY, "a")) == Released()
+    assert isinstance(user.say(acquire(b"lock:y", "c")), Granted), "was not granted"
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE lease_keys SET arrivals = 'many' WHERE key = CAST('lock:1' AS BLOB)",
-        "UPDATE lease_keys SET due = 'soon', expires = 'later' WHERE key = CAST('lock:1' AS BLOB)",
-        "UPDATE lease_keys SET slots = 'x,y' WHERE key = CAST('lock:1' AS BLOB)",
-        "UPDATE lease_keys SET owner = CAST(x'ff' AS TEXT) WHERE key = CAST('lock:1' AS BLOB)",
+        "arrivals = 'many'",
+        "due = 'soon', expires = 'later'",
+        "slots = 'x,y'",
+        "owner = CAST(x'ff' AS TEXT)",
     ],
 )
 def test_a_bad_key_costs_nobody_else_a_lease(
-    path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, open_file: Open
 ) -> None:
     monkeypatch.setattr(maintenance, "AT_CLOSE", 1.0)  # which looks at that key as well
-    backend = blocking(path)
-    run(backend.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(3)]))
-    tamper(path, damage)
-    batch = [
+    user = open_file()
+    user.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(3)])
+    rows(path, f"UPDATE lease_keys SET {damage} WHERE key = CAST('lock:1' AS BLOB)")
+    batch: list[Command] = [
         acquire(b"lock:new", "n"),
         Renew(b"lock:0", "id0", 30.0),
         acquire(b"lock:1", "other", queue=True),
         Inspect(b"lock:1"),
         Renew(b"lock:2", "id2", 30.0),
     ]
-    granted, renewed, *failed, also_renewed = run(backend.apply(batch))
+    granted, renewed, *failed, also_renewed = user.apply(batch)
     assert isinstance(granted, Granted)
     assert isinstance(renewed, Renewed)
     assert isinstance(also_renewed, Renewed)
     assert "corrupt" in {reply.reason for reply in failed if isinstance(reply, Failed)}
     assert not any(isinstance(reply, Granted) for reply in failed)
-    [again] = run(backend.apply([acquire(b"lock:new", "m")]))
+    again = user.say(acquire(b"lock:new", "m"))
     assert isinstance(again, Refused), "what was granted beside it was committed"
-    run(backend.close())
 
 
-def test_a_file_deleted_in_use(path: Path) -> None:
+@pytest.mark.parametrize("name", ["leases.db", "leases.db-shm"])
+def test_a_file_deleted_in_use(path: Path, name: str, open_file: Open) -> None:
     clock = Time()
-    backend = blocking(path, clock=clock)
-    run(backend.apply([acquire(KEY, "a")]))
-    path.unlink()
+    user = open_file(clock=clock)
+    user.say(acquire(KEY, "a"))
+    path.with_name(name).unlink()
     clock.advance(1.1)
     with pytest.raises(BackendUnavailable, match="was deleted or replaced while it was in use"):
-        run(backend.apply([Renew(KEY, "a", 30.0)]))
-    assert isinstance(run(backend.apply([acquire(KEY, "b")]))[0], Granted), "in the new file"
-    assert path.exists()
-    run(backend.close())
+        user.say(Renew(KEY, "a", 30.0))
+    assert isinstance(user.say(acquire(b"lock:y", "b")), Granted), "in the new file"
 
 
 # ---- a full disk ----------------------------------------------------------------------------------
 
 
-def fill(backend: Any) -> int:
-    for n in range(100_000):
-        run(backend.apply([acquire(b"lock:%d" % n, f"id{n}", note="x" * 400)]))
-    raise AssertionError("it was never full")
-
-
-def test_a_full_file(path: Path) -> None:
-    backend = blocking(path)
-    run(backend.apply([acquire(KEY, "a")]))
-    pages = backend._connection.read("PRAGMA page_count")[0][0]
-    backend._connection.read(f"PRAGMA max_page_count = {pages + 20}")
-    with pytest.raises(BackendUnavailable, match=r"the disk under .* is full"):
-        fill(backend)
-    assert isinstance(run(backend.apply([Renew(KEY, "a", 30.0)]))[0], Renewed)
-    run(backend.close())
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_full_disk(tmp_path: Path) -> None:
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", tmp_path],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
+def test_a_full_disk(tmp_path: Path, path: Path, open_file: Open) -> None:
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", tmp_path]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this sandbox can't mount")
     try:
-        path = tmp_path / "leases.db"
-        backend = blocking(path)
-        run(backend.apply([acquire(KEY, "a")]))
+        user = open_file()
+        user.say(acquire(KEY, "a"))
         stuffing = tmp_path / "stuffing"
         with suppress(OSError), stuffing.open("wb", 0) as stuff:
             while True:
                 stuff.write(b"x" * 512)
-        with pytest.raises(BackendUnavailable, match="full"):
-            fill(backend)
+        with pytest.raises(BackendUnavailable, match=r"the disk under .* is full"):
+            for n in range(100_000):
+                user.say(acquire(b"lock:%d" % n, f"id{n}", note="x" * 400))
         stuffing.unlink()
-        [refused] = run(backend.apply([acquire(KEY, "b")]))
-        assert isinstance(refused, Refused)
-        run(backend.close())
+        assert isinstance(user.say(acquire(KEY, "b")), Refused)
+        user.close()
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
@@ -290,99 +261,38 @@ def test_a_full_disk(tmp_path: Path) -> None:
 # ---- boots ----------------------------------------------------------------------------------------
 
 
-def test_what_another_boot_left_is_observed(path: Path) -> None:
-    before, after = Time(time=500_000.0), Time(time=3.0)
-    old = blocking(path, clock=before, boot="one")
-    run(old.apply([acquire(KEY, "a", ttl=10.0), acquire(KEY, "q", queue=True, waiter_ttl=20.0)]))
-    run(old.apply([acquire(b"lock:y", "c", ttl=60.0), Release(b"lock:z", "late", tombstone=60.0)]))
-    run(old.close())
-    new = blocking(path, clock=after, boot="two")
-    after.advance(10.0)
-    [refused] = run(new.apply([acquire(KEY, "b")]))
-    assert isinstance(refused, Refused), "not dead yet"
-    after.advance(0.2)
-    [granted] = run(new.apply([Renew(KEY, "q", 30.0)]))
-    assert isinstance(granted, Granted), "the queue goes on"
-    [refused] = run(new.apply([acquire(b"lock:y", "b")]))
-    assert isinstance(refused, Refused)
-    after.advance(50.5)
-    [granted] = run(new.apply([acquire(b"lock:y", "b")]))
-    assert isinstance(granted, Granted)
-    run(new.close())
+def test_what_another_boot_left_is_observed(open_file: Open) -> None:
+    old = open_file(clock=Time(time=500_000.0), boot="one")
+    old.apply([acquire(KEY, "a", ttl=10.0), acquire(KEY, "q", queue=True, waiter_ttl=20.0)])
+    old.apply([acquire(b"lock:y", "c", ttl=60.0), Release(b"lock:z", "late", tombstone=60.0)])
+    old.close()
+    clock = Time(time=3.0)
+    new = open_file(clock=clock, boot="two")
+    clock.advance(10.0)
+    assert isinstance(new.say(acquire(KEY, "b")), Refused), "not dead yet"
+    clock.advance(0.2)
+    assert isinstance(new.say(Renew(KEY, "q", 30.0)), Granted), "the queue goes on"
+    assert isinstance(new.say(acquire(b"lock:y", "b")), Refused)
+    clock.advance(50.5)
+    assert isinstance(new.say(acquire(b"lock:y", "b")), Granted)
 
 
-def test_two_living_boots_are_an_error(path: Path) -> None:
+def test_two_living_boots_are_an_error(open_file: Open) -> None:
     clock = Time()
-    one = blocking(path, clock=clock, boot="one")
-    run(one.apply([acquire(KEY, "a")]))
-    two = blocking(path, clock=clock, boot="two")
-    assert isinstance(run(two.apply([acquire(KEY, "b")]))[0], Refused)
+    one = open_file(clock=clock, boot="one")
+    one.say(acquire(KEY, "a"))
+    two = open_file(clock=clock, boot="two")
+    assert isinstance(two.say(acquire(KEY, "b")), Refused)
     for command in (acquire(b"lock:y", "c"), Renew(KEY, "a", 30.0)):
         with pytest.raises(BackendUnavailable, match="two living boots"):
-            run(one.apply([command]))
-    [status] = run(two.apply([Inspect(b"lock:y")]))
-    assert status.holders == ()
-    run(one.close())
-    run(two.close())
-
-
-async def levels(path: Path) -> dict[str, str]:
-    async with connect(f"sqlite:///{path}") as client:
-        return {each.about: each.level for each in await client.examine()}
-
-
-@pytest.mark.parametrize(
-    ("file", "folder", "level"),
-    [(0o600, 0o700, "ok"), (0o660, 0o770, "ok"), (0o666, 0o700, "warning"), (0o604, 0o700, "warning"),
-     (0o600, 0o777, "warning"), (0o600, 0o1777, "ok")],
-)  # fmt: skip
-async def test_doctor_warns_of_a_file_that_others_can_use(
-    tmp_path: Path, file: int, folder: int, level: str
-) -> None:
-    path = tmp_path / "folder" / "leases.db"
-    await levels(path)
-    path.chmod(file)
-    path.parent.chmod(folder)
-    assert (await levels(path))["permissions"] == level
-
-
-def test_serve_warns_of_a_file_that_others_can_use(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    World.over(tmp_path).close()
-    assert "every user of this machine" not in caplog.text
-    (tmp_path / "leases.db").chmod(0o666)
-    with caplog.at_level(logging.WARNING, "dibs.server"):
-        World.over(tmp_path).close()
-    assert "leases.db has mode 0666: every user of this machine can use it" in caplog.text
-
-
-@pytest.mark.parametrize("target", ["nowhere.db", "leases.db"], ids=["dangling", "a loop"])
-async def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, target: str) -> None:
-    path = tmp_path / "leases.db"
-    path.symlink_to(tmp_path / target)
-    with pytest.raises(NotConfigured, match=f"a symbolic link to .*{target}, where no file is"):
-        await levels(path)
-
-
-def test_a_deleted_shared_memory_is_noticed(tmp_path: Path) -> None:
-    clock = ManualClock()
-    connection = SqliteStore(f"sqlite:///{tmp_path}/leases.db", clock=clock).blocking_connection()
-    connection.open(10)
-    (granted,) = connection.apply([Acquire(KEY, "one", "me", 30.0)], 10)
-    assert isinstance(granted, Granted)
-    (tmp_path / "leases.db-shm").unlink()
-    clock.advance(2)
-    with pytest.raises(BackendUnavailable, match="deleted or replaced"):
-        connection.apply([Acquire(b"lock:b", "two", "me", 30.0)], 10)
-    connection.close()
+            one.say(command)
+    assert isinstance(two.say(acquire(b"lock:y", "d")), Granted)
 
 
 def test_making_the_file_never_closes_it_under_another_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """POSIX: closing any descriptor of a file drops all locks that the process has on it."""
-    path = tmp_path / "leases.db"
     closed: list[tuple[int, int]] = []
     close = os.close
 
@@ -401,107 +311,67 @@ def test_making_the_file_never_closes_it_under_another_thread(
         thread.join()
     named = path.stat()
     assert (named.st_dev, named.st_ino) not in closed
-    assert sorted(each.name for each in tmp_path.iterdir() if "-" not in each.name) == ["leases.db"]
+    assert [each.name for each in path.parent.iterdir() if "-" not in each.name] == ["leases.db"]
     monkeypatch.undo()
     for each in connections:
         each.close()
 
 
-def keys(backend: Any) -> int:
-    [(rows,)] = backend._connection.read("SELECT count(*) FROM lease_keys")
-    return int(rows)
+# ---- upkeep: what deleting a key does to its users is compared with memory in `test_ledgers.py` ----
+
+KEYS = "SELECT count(*) FROM lease_keys"
 
 
-def cycle(backend: Any, key: bytes, lease: str, **more: Any) -> int:
-    granted, _ = run(backend.apply([acquire(key, lease, **more), Release(key, lease)]))
-    return int(granted.token)
+def cycles(user: Opened, count: int) -> None:
+    """Use so many keys once."""
+    for n in range(count):
+        user.apply([acquire(b"lock:%03d" % n, "a"), Release(b"lock:%03d" % n, "a")])
 
 
-def test_tokens_rise_though_the_key_and_the_time_are_gone(path: Path) -> None:
-    clock = Time()
-    backend = blocking(path, clock=clock)
-    token = cycle(backend, b"lock:x", "a")
-    for n in range(100):
-        cycle(backend, b"lock:%d" % n, "a")
-    assert keys(backend) == 101
-    assert maintenance.maintain(backend._connection) == []
-    assert keys(backend) == 0
-    clock.wall -= 10**12
-    run(backend.close())
-    backend = blocking(path, clock=clock)
-    assert cycle(backend, b"lock:x", "b") > token
-    run(backend.close())
-
-
-def test_a_connection_that_remembers_learns_of_the_sweep(path: Path) -> None:
-    clock = Time()
-    one, other = blocking(path, clock=clock), blocking(path, clock=clock)
-    first = cycle(one, b"lock:x", "a")
-    highest = cycle(one, b"lock:y", "a", floor=first + 10**9)
-    other._connection.sweep([b"lock:x", b"lock:y"])
-    assert keys(one) == 0
-    assert cycle(one, b"lock:x", "b") > highest
-    run(one.close())
-    run(other.close())
-
-
-def test_what_is_in_use_is_spared(path: Path) -> None:
-    clock = Time()
-    backend = blocking(path, clock=clock)
-    run(backend.apply([acquire(b"lock:held", "h", ttl=1e6)]))
-    run(backend.apply([Release(b"lock:buried", "late", tombstone=1e6)]))
-    run(backend.apply([acquire(b"lock:kept", "k"), Release(b"lock:kept", "k", retain=1e6)]))
-    for n in range(200):
-        cycle(backend, b"lock:%d" % n, "a")
-    maintenance.maintain(backend._connection)
-    assert keys(backend) == 3
-    run(backend.close())
-
-
-def test_what_has_ended_is_settled_for_those_who_wait(path: Path) -> None:
-    clock = Time()
-    backend = blocking(path, clock=clock)
-    run(backend.apply([acquire(b"lock:x", "dead", ttl=2.0)]))
-    waiter = acquire(b"lock:x", "w", queue=True, inbox="somewhere")
-    run(backend.apply([waiter]))
-    clock.advance(2.5)
-    [push] = maintenance.maintain(backend._connection)
-    assert (push.event, push.lease, push.inbox) == ("granted", fingerprint("w"), "somewhere")
-    assert isinstance(run(backend.apply([waiter]))[0], Granted)
-    run(backend.close())
-
-
-def test_a_large_table_is_swept_in_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_keys_are_swept_in_turns_and_others_spared(
+    path: Path, monkeypatch: pytest.MonkeyPatch, open_file: Open
+) -> None:
     monkeypatch.setattr(maintenance, "CHUNK", 100)
     monkeypatch.setattr(maintenance, "CHUNKS", 2)
-    backend = blocking(path)
-    for n in range(500):
-        cycle(backend, b"lock:%03d" % n, "a")
-    left = []
-    for _ in range(4):
-        maintenance.maintain(backend._connection)
-        left.append(keys(backend))
-    assert left == [300, 100, 0, 0]
-    run(backend.close())
+    monkeypatch.setattr(maintenance, "EVERY", 1000)
+    user = open_file(clock=Time())
+    user.say(acquire(b"semaphore:held", "h", ttl=1e6))
+    user.say(Release(b"semaphore:late", "late", tombstone=1e6))
+    user.apply([acquire(b"semaphore:kept", "k"), Release(b"semaphore:kept", "k", retain=1e6)])
+    cycles(user, 500)
+    left = [rows(path, KEYS)[0][0]]
+    for _ in range(2):
+        maintenance.maintain(user.connection._connection)
+        left.append(rows(path, KEYS)[0][0])
+    assert left == [303, 103, 3]
+
+
+def test_what_has_ended_is_settled_for_those_who_wait(open_file: Open) -> None:
+    clock = Time()
+    user = open_file(clock=clock)
+    user.say(acquire(KEY, "dead", ttl=2.0))
+    waiter = acquire(KEY, "w", queue=True, inbox="somewhere")
+    user.say(waiter)
+    clock.advance(2.5)
+    [push] = maintenance.maintain(user.connection._connection)
+    assert (push.event, push.lease, push.inbox) == ("granted", fingerprint("w"), "somewhere")
+    assert isinstance(user.say(waiter), Granted)
 
 
 def test_a_large_log_is_emptied_and_a_reader_only_delays_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, open_file: Open
 ) -> None:
     monkeypatch.setattr(maintenance, "LARGE_LOG", 50_000)
     monkeypatch.setattr(maintenance, "TRIES", 3)
-    monkeypatch.setattr(maintenance, "EVERY", 10**9)
-    backend = blocking(path)
-    log = backend._connection.file.log_size
+    user = open_file()
+    log = Path(f"{path}-wal")
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM lease_keys").fetchall()
-    for n in range(200):
-        cycle(backend, b"lock:%d" % n, "a")
-    maintenance.maintain(backend._connection)
-    assert log() > 50_000, "somebody reads what lies in it"
-    assert cycle(backend, b"lock:x", "b") > 0
+    cycles(user, 200)
+    maintenance.maintain(user.connection._connection)
+    assert log.stat().st_size > 50_000, "somebody reads what lies in it"
+    assert isinstance(user.say(acquire(KEY, "b")), Granted)
     reader.close()
-    maintenance.maintain(backend._connection)
-    assert log() <= 50_000
-    run(backend.close())
+    maintenance.maintain(user.connection._connection)
+    assert log.stat().st_size <= 50_000
