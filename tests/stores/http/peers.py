@@ -1,8 +1,12 @@
-"""Somebody at the other end who is not quite the service: answers each request as the test says."""
+"""A server that is not quite the service: it answers each request as the test says."""
 
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from email.message import Message
+from http.client import parse_headers
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Self
 
 import msgspec
@@ -43,8 +47,7 @@ def answer(
 def problem(status: int, detail: str = "so it is", **more: str) -> bytes:
     """A problem, as the service tells it."""
     told = wire.Problem("/problems/x", "X", status, detail)
-    body = msgspec.json.encode(told)
-    return answer(status, body, kind="application/problem+json", server="s1", **more)
+    return answer(status, msgspec.json.encode(told), kind="application/problem+json", **more)
 
 
 def about(server: str = "s1") -> bytes:
@@ -66,89 +69,62 @@ def stream(*events: bytes, beat: float = 15.0, inbox: str = "s1.a", server: str 
     return head + b"event: hello\ndata: " + hello + b"\n\n" + b"".join(events)
 
 
-class Peer:
+class Peer(ThreadingTCPServer):
     """Listens on a free port of this machine until the `with` block ends."""
 
+    allow_reuse_address = True
+
     def __init__(self, say: Say) -> None:
+        super().__init__(("127.0.0.1", 0), _Talk)
         self.say = say
         self.asked: list[str] = []
         """The paths that were asked for."""
-        self.heads: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://dibs_k_secret@127.0.0.1:{self.port}"
-        self._threads = [threading.Thread(target=self._accept)]
+        self.heads: list[Message] = []
+        """The headers of each request."""
         self.links: list[socket.socket] = []
+        """All connections, the oldest first."""
+        self.open_links = 0
+        self.port: int = self.server_address[1]
+        self.url = f"http://dibs_k_secret@127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        threading.Thread(target=self.serve_forever, args=(0.05,)).start()
         return self
 
     def __exit__(self, *about: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.shutdown()
         self.hang_up()
-        for thread in self._threads:
-            thread.join(10)
-        for link in self.links:
-            link.close()
+        self.server_close()
 
     def hang_up(self) -> None:
         """On everybody."""
         for link in self.links:
-            try:
+            with suppress(OSError):  # they were first
                 link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # they were first
 
     def is_alone(self) -> bool:
         """Whether all that were here have hung up."""
-        return not any(thread.is_alive() for thread in self._threads[1:])
+        return not self.open_links
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self._listener.accept()
-            except OSError:
-                return
-            self.links.append(link)
-            thread = threading.Thread(target=self._talk, args=(link,))
-            self._threads.append(thread)
-            thread.start()
 
-    def _talk(self, link: socket.socket) -> None:
-        try:
-            with link.makefile("rb") as requests:
-                while self._answered(link, requests.readline(), requests):
-                    pass
-        except OSError:
-            pass
-        finally:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+class _Talk(StreamRequestHandler):
+    server: Peer
 
-    def _answered(
-        self, link: socket.socket, line: bytes, requests: "socket.SocketIO | object"
-    ) -> bool:
-        if not line:
-            return False
-        head, length = line, 0
-        while (more := requests.readline()) not in (b"\r\n", b""):  # type: ignore[union-attr]
-            head += more
-            name, _, value = more.partition(b":")
-            if name.lower() == b"content-length":
-                length = int(value)
-        body = requests.read(length)  # type: ignore[union-attr]
-        path = line.split()[1].decode("latin-1")
-        self.asked.append(path)
-        self.heads.append(head)
-        said = self.say(path, body)
-        if said is None:
-            return False
-        link.sendall(said)
-        return True
+    def handle(self) -> None:
+        self.server.links.append(self.connection)
+        self.server.open_links += 1
+        with suppress(OSError):
+            while line := self.rfile.readline():
+                head = parse_headers(self.rfile)
+                body = self.rfile.read(int(head.get("content-length", 0)))
+                path = line.split()[1].decode("latin-1")
+                self.server.asked.append(path)
+                self.server.heads.append(head)
+                said = self.server.say(path, body)
+                if said is None:
+                    break
+                self.wfile.write(said)
+        self.server.open_links -= 1
 
 
 def service(**paths: bytes | None) -> Say:

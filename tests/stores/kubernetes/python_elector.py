@@ -17,7 +17,7 @@ kubeconfig, namespace, name, identity, duration = sys.argv[1:]
 DEADLINES = {"lease_duration": int(duration), "renew_deadline": 1.5, "retry_period": 1}
 """Seconds. The client takes no shorter ones, and a `lease_duration` of whole seconds only."""
 
-leading = False
+leads = threading.Event()
 
 
 def tell(event: str) -> None:
@@ -26,20 +26,19 @@ def tell(event: str) -> None:
 
 
 def started() -> None:
-    global leading
-    leading = True
     tell("started")
+    leads.set()
 
 
 def stopped() -> None:
-    global leading
-    if leading:
-        leading = False
-        tell("stopped")
+    leads.wait()  # the client starts `started` in a thread
+    leads.clear()
+    tell("stopped")
 
 
 def end(*_: object) -> None:
-    stopped()
+    if leads.is_set():
+        tell("stopped")
     os._exit(0)
 
 
@@ -48,37 +47,21 @@ def official(module: str) -> Any:
     return import_module(f"kubernetes.{module}")
 
 
-def run_for_ever() -> None:
-    has_begun = threading.Event()
+class KnownLease(official("leaderelection.resourcelock.leaselock").LeaseLock):  # type: ignore[misc]
+    """A Lease that tells once it was read."""
 
-    def begin() -> None:
-        started()
-        has_begun.set()
-
-    def lost() -> None:
-        has_begun.wait()
-        has_begun.clear()
-        stopped()
-
-    official("config").load_kube_config(config_file=kubeconfig)
-    while True:
-        lock = official("leaderelection.resourcelock.leaselock").LeaseLock(
-            name, namespace, identity
-        )
-        get = lock.get
-
-        def read(*where: str) -> Any:
-            found = get(*where)  # noqa: B023  # it is called within this round
-            if found[0]:
-                tell("standing")
-            return found
-
-        lock.get = read
-        config = official("leaderelection.electionconfig").Config(
-            lock, **DEADLINES, onstarted_leading=begin, onstopped_leading=lost
-        )
-        official("leaderelection.leaderelection").LeaderElection(config).run()
+    def get(self, *where: str) -> Any:
+        found = super().get(*where)
+        if found[0]:
+            tell("standing")
+        return found
 
 
 signal.signal(signal.SIGTERM, end)
-run_for_ever()
+official("config").load_kube_config(config_file=kubeconfig)
+while True:
+    lock = KnownLease(name, namespace, identity)
+    config = official("leaderelection.electionconfig").Config(
+        lock, **DEADLINES, onstarted_leading=started, onstopped_leading=stopped
+    )
+    official("leaderelection.leaderelection").LeaderElection(config).run()

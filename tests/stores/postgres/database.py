@@ -97,9 +97,6 @@ def take(key: bytes, lease: str = "id", **more: Any) -> Acquire:
     return Acquire(key, lease, "owner", more.pop("ttl", 30.0), **more)
 
 
-# ---- the sessions of connections ------------------------------------------------------------------
-
-
 async def say(backend: Any, command: Command) -> Reply:
     replies: Sequence[Reply] = await backend.apply([command])
     return replies[0]
@@ -117,13 +114,14 @@ def admin(url: str) -> psycopg.Connection[Any]:
 
 
 class Traced:
-    """What went over a connection while it was looked at, message by message."""
+    """Counts what a connection sends during the block, by the kind of message."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed at the end of the block
+        self._lines: list[str] = []
 
     def __enter__(self) -> Self:
+        self._file = tempfile.TemporaryFile("w+")
         self._wire.pgconn.trace(self._file.fileno())
         return self
 
@@ -134,5 +132,4 @@ class Traced:
         self._file.close()
 
     def sent(self, kind: str) -> int:
-        """How many messages of a kind went to the server."""
         return sum("\tF\t" in line and f"\t{kind}\t" in f"{line}\t" for line in self._lines)

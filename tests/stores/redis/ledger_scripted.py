@@ -6,13 +6,13 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from dibs.clock import Clock
 from dibs.model import Command, Notification, Reply
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import CallContext, LedgerCall
 from dibs.stores.redis.url import Endpoint
 from tests.servers.redis import RedisServer
+from tests.stores.differential import Time
 
 NOW = 1000.0
 STAMP = 1_700_000_000_000_000
@@ -20,25 +20,11 @@ AT: dict[str, Any] = {"now": NOW, "stamp": STAMP}
 """The time, for tests in which it stands still."""
 
 
-class At(Clock):
-    """A clock that stands still."""
-
-    def __init__(self, now: float, stamp: int) -> None:
-        self._now = now
-        self._stamp = stamp
-
-    def now(self) -> float:
-        return self._now
-
-    def stamp(self) -> int:
-        return self._stamp
-
-
 def call_for(
     batch: Sequence[Command], *, now: float | None = None, stamp: int = STAMP, holdoff: float = 0.0
 ) -> LedgerCall:
     """What is sent for a batch from inbox "here"."""
-    clock = None if now is None else At(now, stamp)
+    clock = None if now is None else Time(now, stamp)
     return CallContext(clock, holdoff, "here").call(batch)
 
 

@@ -1,0 +1,426 @@
+"""Temporal as a store: calls and waiters at its brokers, and what ends, hangs or answers nothing."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+import dibs
+import dibs.sync
+from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.model import (
+    Acquire,
+    Failed,
+    Granted,
+    Inspect,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Status,
+)
+from dibs.stores.registry import store_for
+from dibs.stores.temporal import ids, wire
+from dibs.stores.temporal.client import pollers
+from dibs.stores.temporal.errors import explain
+from dibs.stores.temporal.url import TemporalTarget
+from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
+from dibs.testing.proxy import FaultProxy
+from tests.cli.processes import Cli, end
+from tests.connections import connection_to
+from tests.servers.temporal import TemporalServer
+from tests.servers.waiting import wait_until
+from tests.stores.sides import Side, acquire, granted, in_tasks, in_threads, release
+from tests.stores.temporal.serving import ThreadedWorker, brokers_for
+from tests.temporal.brokers import QUICK
+from tests.temporal.turned import turned
+
+pytestmark = pytest.mark.once
+
+LONG = 30.0
+"""Seconds within which everything that is to happen at once has happened, on a busy machine too."""
+
+
+def new_key() -> bytes:
+    """A key that no other test uses."""
+    return f"lock:{uuid4().hex}".encode()
+
+
+async def broker_of(url: str, key: bytes) -> WorkflowHandle[Any, Any]:
+    """The broker of a key, as its server knows it."""
+    client = await Client.connect(urlsplit(url).netloc)
+    return client.get_workflow_handle(ids.broker_id(key))
+
+
+async def updates(broker: WorkflowHandle[Any, Any]) -> int:
+    """Number of updates that its newest run has taken."""
+    kind = "workflow_execution_update_accepted_event_attributes"
+    return sum(each.HasField(kind) for each in (await broker.fetch_history()).events)
+
+
+async def queue(backend: Any, name: str, key: bytes) -> None:
+    (reply,) = await backend.apply([acquire(name, key, queue=True, inbox=backend.inbox)])
+    assert isinstance(reply, Queued), reply
+
+
+# -- calls and waiters -------------------------------------------------------------------------------
+
+
+@in_tasks
+async def test_an_acquire_costs_one_update_and_looking_starts_nothing(
+    temporal_url: str, side: Side
+) -> None:
+    key = new_key()
+    broker, backend = await broker_of(temporal_url, key), await side.open(temporal_url)
+    (status,) = await backend.apply([Inspect(key)])
+    assert isinstance(status, Status)
+    await backend.apply([Renew(key, "a", 30.0), Release(key, "a")])
+    with pytest.raises(RPCError, match="not found"):
+        await broker.describe()
+    await backend.apply([Release(key, "a", tombstone=60.0)])
+    assert await updates(broker) == 1, "a tombstone is to be remembered"
+    granted((await backend.apply([acquire("b", key, queue=True, inbox=backend.inbox)]))[0])
+    assert await updates(broker) == 2
+    assert await backend.apply([release("b", key)]) == [Released()]
+    assert await updates(broker) == 3
+
+
+@in_tasks
+async def test_a_waiter_has_one_call_at_the_broker_that_ends_with_its_place(
+    temporal_url: str, side: Side
+) -> None:
+    key = new_key()
+    broker = await broker_of(temporal_url, key)
+    holder, waiter = await side.open(temporal_url), await side.open(temporal_url)
+    await holder.apply([acquire("a", key)])
+    await queue(waiter, "b", key)
+    await queue(waiter, "c", key)
+    while await updates(broker) < 4:  # three calls, and one that waits
+        await asyncio.sleep(0.02)
+    await holder.apply([release("a", key)])
+    assert (await side.pushed(waiter, "granted")).key == key
+    await waiter.apply([release("b", key), release("c", key)])
+    await asyncio.sleep(0.3)
+    before = await updates(broker)
+    await asyncio.sleep(0.3)
+    assert await updates(broker) == before
+
+
+@in_tasks
+async def test_ten_that_wait_delay_no_release(temporal_url: str, side: Side) -> None:
+    """Five may block in a broker; with ten, a server would keep the release off for seconds."""
+    key = new_key()
+    holder = await side.open(temporal_url)
+    waiters = [await side.open(temporal_url) for _ in range(10)]
+    await holder.apply([acquire("a", key, ttl=600.0)])
+    for number, waiter in enumerate(waiters):
+        await queue(waiter, f"w{number}", key)
+    await side.pause(0.3)
+    began = time.monotonic()
+    assert await holder.apply([release("a", key)]) == [Released()]
+    assert time.monotonic() - began < 1.0
+    assert (await side.pushed(waiters[0], "granted")).key == key
+
+
+@in_tasks
+async def test_many_who_ask_at_once_share_calls(temporal_url: str, side: Side) -> None:
+    """A server takes ten updates of a workflow at a time, and 2,000 of a run."""
+    backend = await side.open(temporal_url)
+    key = new_key()
+    asks = [acquire(f"n{n}", key, capacity=60) for n in range(60)]
+    answers = await asyncio.gather(*(backend.apply([ask]) for ask in asks))
+    assert [type(reply) for (reply,) in answers] == [Granted] * 60
+    assert len({reply.slots for (reply,) in answers}) == 60
+    assert await updates(await broker_of(temporal_url, key)) <= 3
+
+
+@in_tasks
+async def test_what_is_too_large_is_refused_before_it_harms_its_key(
+    temporal_url: str, side: Side
+) -> None:
+    """Between 2 and 4 MB the server takes it, and the broker could never answer."""
+    key = new_key()
+    backend = await side.open(temporal_url)
+    large = Acquire(key, "a", "me", 30.0, capacity=1000, note="x" * 3_000_000)
+    fitting = [acquire(f"n{n}", key, capacity=1000, note="y" * 1_900) for n in range(300)]
+    replies = await backend.apply([acquire("b", key, capacity=1000), large, *fitting])
+    assert replies[1] == Failed("invalid", replies[1].detail)
+    assert f"{wire.TEXTS} bytes" in replies[1].detail
+    rest = [replies[0], *replies[2:]]
+    assert [reply.slots for reply in rest] == [(slot,) for slot in range(301)]
+
+
+@in_tasks
+async def test_a_long_name_is_listed_by_others(temporal_url: str, side: Side) -> None:
+    """Its broker's ID has but a hash; its memo has the key."""
+    key = new_key() + b"/" + b"\xff" * 400
+    await (await side.open(temporal_url)).apply([acquire("a", key)])
+    other = await side.open(temporal_url)
+    async with asyncio.timeout(20):  # the server's index lags behind a little
+        while not (items := (await other.scan(key[:40], None, 10)).items):
+            await asyncio.sleep(0.05)
+    assert [status.key for status in items] == [key]
+
+
+# -- clients, versions and clocks --------------------------------------------------------------------
+
+
+@in_threads
+async def test_a_client_that_is_newer_than_the_workers_is_told(
+    temporal_url: str, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BrokerCall", partial(wire.BrokerCall, format=wire.FORMAT + 1))
+    backend = await side.open(temporal_url)
+    told = f"the worker of this broker knows {wire.FORMAT}: update that first"
+    with pytest.raises(IncompatibleVersion, match=told):
+        await backend.apply([acquire("a", new_key())])
+
+
+async def test_it_goes_where_the_client_goes_and_speaks_as_it_does(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, name = f"codec-{uuid4().hex}", uuid4().hex
+    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
+    theirs = await Client.connect(temporal_server.address, data_converter=turned)
+    served = Worker(
+        theirs, task_queue=queue, workflows=WORKFLOWS, activities=ACTIVITIES, workflow_runner=QUICK
+    )
+    async with served, dibs.connect(client=theirs) as client:
+        assert client.url == temporal_server.url
+        async with client.lock(name, wait=30):
+            assert [each.name async for each in client.list(name)] == [name.encode()]
+
+
+def test_a_client_of_something_else_is_refused() -> None:
+    with pytest.raises(dibs.NotConfigured, match="or from a client of temporalio"):
+        dibs.connect(client=BackendUnavailable())
+
+
+# -- what is reported --------------------------------------------------------------------------------
+
+
+@in_tasks
+async def test_what_is_configured_wrongly(temporal_server: TemporalServer, side: Side) -> None:
+    with pytest.raises(BackendUnavailable, match="there is no such host"):
+        await side.open(store_for("temporal://nowhere.invalid:7233/default"))
+    with pytest.raises(NotConfigured, match=r"does not speak TLS: add \?tls=false"):
+        await side.open(store_for(f"{temporal_server.url}?api_key=a"))
+    backend = await side.open(store_for(f"temporal://{temporal_server.address}/nope"))
+    for command in (acquire("a", new_key()), Inspect(new_key())):
+        with pytest.raises(NotConfigured, match="namespace create --namespace nope"):
+            await backend.apply([command])
+
+
+DISABLED = "Operation on this namespace: ExecuteMultiOperation is disabled"
+"""What servers before 1.28 say."""
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "reason"),
+    [
+        (RPCStatusCode.UNAUTHENTICATED, "no", Forbidden, "check the API key"),
+        (RPCStatusCode.PERMISSION_DENIED, "no", Forbidden, "for this namespace"),
+        (RPCStatusCode.PERMISSION_DENIED, DISABLED, IncompatibleVersion, "is too old"),
+        (RPCStatusCode.UNIMPLEMENTED, "no", IncompatibleVersion, "an update together with a start"),
+        (RPCStatusCode.RESOURCE_EXHAUSTED, "no", BackendUnavailable, "takes no more calls"),
+        (RPCStatusCode.INTERNAL, "no", BackendUnavailable, "could not apply it"),
+    ],
+)
+def test_what_a_servers_error_means(
+    status: RPCStatusCode, message: str, kind: type[Exception], reason: str
+) -> None:
+    target = TemporalTarget(address="h:1", namespace="n")
+    failure = explain(RPCError(message, status, b""), target)
+    assert type(failure) is kind
+    assert reason in str(failure)
+    assert "h:1/n" in str(failure)
+    assert f"({message})" in str(failure)
+
+
+def test_doctor_reports_server_and_worker(
+    temporal_url: str, temporal_server: TemporalServer
+) -> None:
+    with dibs.sync.connect(temporal_url) as client:
+        found = {each.about: each for each in client.examine()}
+    assert found["server"].told.startswith("Temporal 1.")
+    assert found["worker"].level == "ok"
+    assert "a worker serves the task queue" in found["worker"].told
+    assert "development server" in found["promises"].told
+    with dibs.sync.connect(f"{temporal_server.url}?task_queue=nobody") as client:
+        found = {each.about: each for each in client.examine()}
+    assert found["worker"].level == "problem"
+    assert "dibs temporal worker" in found["worker"].advice
+
+
+# -- workers that are away ---------------------------------------------------------------------------
+
+
+@in_threads
+async def test_nobody_serves_the_queue(
+    temporal_server: TemporalServer, temporal_url: str, side: Side
+) -> None:
+    """It is reported at once, also to those who name another queue. What was asked in vain ends with its ttl,
+    if a worker comes before.
+    """
+    queue, key = f"empty-{uuid4().hex}", new_key()
+    backend = await side.open(store_for(f"{temporal_server.url}?task_queue={queue}"))
+    told = f"nobody serves the task queue '{queue}'.*dibs temporal worker"
+    with pytest.raises(BackendUnavailable, match=told):
+        await backend.apply([acquire("a", key)])
+    told = f"nobody serves the task queue '{queue}'.*terminate --workflow-id {ids.broker_id(key)}"
+    with pytest.raises(BackendUnavailable, match=told):
+        await (await side.open(temporal_url)).apply([acquire("c", key)])
+    with brokers_for(temporal_server, queue):
+        await side.again(backend, release("a", key), release("c", key), within=20)
+        granted((await backend.apply([acquire("b", key)]))[0])
+
+
+@in_threads
+async def test_a_worker_that_stops_is_missed_and_its_successor_knows_all(
+    temporal_server: TemporalServer, temporal_url: str, side: Side
+) -> None:
+    """Clients that name another queue are served as long as that worker is, and an error names it."""
+    queue, key = f"changing-{uuid4().hex}", new_key()
+    worker = ThreadedWorker(temporal_server.address, queue)
+    worker.start()
+    backend = await side.open(store_for(f"{temporal_server.url}?task_queue={queue}"))
+    other = await side.open(store_for(temporal_url))
+    try:
+        first = granted((await backend.apply([acquire("a", key)]))[0])
+        (refused,) = await other.apply([acquire("b", key)])
+        assert isinstance(refused, Refused)
+    finally:
+        worker.stop()
+    with pytest.raises(BackendUnavailable, match=f"the task queue '{queue}'"):
+        await other.apply([Renew(key, "b", 3.0)])
+    with pytest.raises(BackendUnavailable, match="worker"):
+        await backend.apply([Renew(key, "a", 3.0)])
+    with brokers_for(temporal_server, queue):
+        (renewed,) = await side.again(backend, Renew(key, "a", 30.0))
+        assert isinstance(renewed, Renewed)
+        (queued,) = await backend.apply([acquire("b", key, queue=True)])
+        assert isinstance(queued, Queued)
+        await backend.apply([release("a", key)])
+        second = granted((await backend.apply([acquire("b", key, queue=True)]))[0])
+        assert second.token > first.token
+
+
+@workflow.defn(name=ids.BROKER)
+class Mute:
+    """A broker that takes every call and answers none."""
+
+    @workflow.run
+    async def run(self, given: wire.BrokerInput) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.update(name=ids.APPLY)
+    async def take(self, call: wire.BrokerCall) -> wire.BrokerAnswer:
+        await workflow.wait_condition(lambda: False)
+        return wire.BrokerAnswer([])
+
+
+async def test_a_call_that_was_taken_and_is_not_answered_has_an_end(
+    temporal_server: TemporalServer,
+) -> None:
+    queue, key = f"mute-{uuid4().hex}", new_key()
+    client = await Client.connect(temporal_server.address)
+    runner = UnsandboxedWorkflowRunner()
+    backend = connection_to(store_for(f"{temporal_server.url}?task_queue={queue}"), "async")
+    async with Worker(client, task_queue=queue, workflows=[Mute], workflow_runner=runner):
+        while not await pollers(client, queue):
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(LONG):
+            with pytest.raises(BackendUnavailable, match=r"did not answer within 0\.9 s"):
+                await backend.apply([acquire("a", key, ttl=6.0)])
+        await client.get_workflow_handle(ids.broker_id(key)).terminate()
+    await backend.close()
+
+
+# -- processes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    found = Cli(tmp_path)
+    yield found
+    found.kill_all()
+
+
+@pytest.mark.multiprocess
+def test_commands_may_be_interrupted_while_no_server_or_worker_answers(
+    temporal_server: TemporalServer, cli: Cli
+) -> None:
+    queue, name = f"gone-{uuid4().hex}", uuid4().hex
+    url = f"{temporal_server.url}?task_queue={queue}"
+    worker = ThreadedWorker(temporal_server.address, queue)
+    worker.start()
+    with FaultProxy("127.0.0.1", temporal_server.port) as proxy:
+        cli.url = url
+        behind_proxy = cli.environment | {"DIBS_URL": proxy.url_for(url)}
+        with dibs.sync.connect(url) as client:
+            held = client.lock(name, ttl=600).acquire()
+            words = ("run", name, "--wait", "60", "--", "true")
+            waiters = [cli.start(*words), cli.start(*words, env=behind_proxy)]
+            wait_until(lambda: client.status(name).waiting == 2, "they wait")
+            proxy.hang()
+            told = cli("run", name, "--wait", "1", "--", "true", env=behind_proxy)
+            assert told.returncode == 69
+            assert "check that the server runs, and the host, port and firewall" in told.stderr
+            worker.stop()
+            told = cli("run", name, "--wait", "1", "--", "true")
+            assert told.returncode == 69
+            assert f"`dibs temporal worker --task-queue {queue}`" in told.stderr
+            before = proxy.accepted
+            waiters.append(cli.start(*words, env=behind_proxy))
+            wait_until(lambda: proxy.accepted > before, "it connects")
+            for waiter in waiters:
+                waiter.send_signal(signal.SIGINT)
+                code, _, said = end(waiter)
+                assert code == -signal.SIGINT, said
+            with brokers_for(temporal_server, queue):
+                held.release()
+
+
+@pytest.mark.multiprocess
+def test_what_was_used_before_a_fork_is_of_no_use_in_the_child(temporal_url: str) -> None:
+    """It says so, the child can connect anew and ends as any program does, and its parent goes on."""
+    code = """if True:
+        import os, sys
+        from dibs import NotConfigured
+        from dibs.sync import connect
+        client = connect(sys.argv[1])
+        with client.lock(sys.argv[2], ttl=30) as lease:
+            child = os.fork()
+            if not child:
+                try:
+                    client.lock(sys.argv[2] + "-own").acquire(wait=5)
+                except NotConfigured as error:
+                    print(lease.lost, "connect in the child" in str(error), flush=True)
+                with connect(sys.argv[1]) as own:
+                    print(own.lock(sys.argv[2]).try_acquire() is None, flush=True)
+                    own.lock(sys.argv[2] + "-own").acquire(wait=5).release()
+                print("ends", flush=True)
+                sys.exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            lease.renew()
+            print(lease.lost)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code, temporal_url, uuid4().hex]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lines = ["True True", "True", "ends", "7", "False"]
+    assert (done.stdout.splitlines(), done.returncode) == (lines, 0), done.stderr
