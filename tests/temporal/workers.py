@@ -121,10 +121,12 @@ async def until_event(handle: WorkflowHandle[Any, Any], kind: str, times: int = 
     await poll(handle.fetch_history, lambda history: count(history)[kind] >= times)
 
 
-async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = False) -> None:
+async def replay(
+    history: WorkflowHistory, *workflows: type, sandboxed: bool = False, **more: Any
+) -> None:
     """Run today's code against a history. Raises if it does anything else."""
     runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
-    replayer = Replayer(workflows=list(workflows), workflow_runner=runner)
+    replayer = Replayer(workflows=list(workflows), workflow_runner=runner, **more)
     await replayer.replay_workflow(history)
 
 
