@@ -71,13 +71,13 @@ async def test_it_stays_the_activity_that_it_was_and_does_not_run_unlocked(
         return len(day)
 
     made: Any = decorated(work)
+    assert await made.__wrapped__("monday") == 6, "the bare function is there for tests"
     found = activity._Definition.must_from_callable(made)
     assert (found.name, found.arg_types, found.ret_type) == ("work", [str], int)
     assert found.fn is made
     with pytest.raises(ApplicationError, match="install DibsPlugin") as caught:
         await made("monday")
     assert caught.value.non_retryable
-    assert await made.__wrapped__("monday") == 6, "the bare function is there for tests"
     with pytest.raises(NotHeld, match="needs_lock"):
         current_lock()
 
