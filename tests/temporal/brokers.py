@@ -16,7 +16,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from dibs.core.codec import decode_notification, decode_reply, encode
-from dibs.model import Acquire, Command, Notification, Release, Reply, Revoke, Status
+from dibs.model import Acquire, Command, Notification, Release, Reply, Status
 from dibs.stores.temporal import ids
 from dibs.stores.temporal.wire import (
     BrokerAnswer,
@@ -38,37 +38,6 @@ ABOUT_TO_END = (
     RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE,
 )  # fmt: skip
 """The run had to do its last task again, and its updates have to be sent again."""
-
-
-@workflow.defn(name=ids.BROKER)
-class HastyBroker(DibsBroker):
-    """Continues as new often, and ends soon."""
-
-    EVENTS = 60
-    IDLE = 1.0
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-
-@workflow.defn(name=ids.BROKER)
-class BriskBroker(DibsBroker):
-    """Continues as new now and then."""
-
-    EVENTS = 300
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
 
 
 class Caller:
@@ -184,9 +153,6 @@ class Brokered:
     async def release(self, entry_id: str) -> None:
         await self.ask(Release(self.key, entry_id))
 
-    async def revoke(self) -> None:
-        await self.ask(Revoke(self.key, None, "an operator wants it"))
-
     async def wait(self, inbox: str, after: int = 0) -> Waited:
         """As plain clients wait; sent again if the run just ended."""
         while True:
@@ -204,11 +170,6 @@ class Brokered:
         found = decode_reply(await self.handle.query(ids.STATUS), self.key)
         assert isinstance(found, Status)
         return found
-
-    async def until_held(self) -> int:
-        """Wait for a holder; returns its token."""
-        status = await poll(self.status, lambda status: status.holders)
-        return status.holders[0].token
 
     async def until_waiting(self, many: int) -> None:
         every = 0.02 if many < 50 else 0.5

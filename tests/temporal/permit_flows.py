@@ -85,10 +85,6 @@ class Flow:
     def where(self) -> str:
         return self.state
 
-    @workflow.query
-    def notes(self) -> list[str]:
-        return self.noted
-
     async def hold(self, wish: Wish, permit: Permit | str) -> Held:
         self.state = "holds"
         since = wish.since or workflow.time()
@@ -128,24 +124,6 @@ class Several(Flow):
                 return await self.hold(wish, permit)
 
         return list(await asyncio.gather(*(one() for _ in range(tasks))))
-
-
-@workflow.defn
-class Nested(Flow):
-    """Holds one resource while two of its tasks hold another."""
-
-    @workflow.run
-    async def run(self, wish: Wish) -> list[Held]:
-        inner = replace(wish, resource=f"{wish.resource}-inner", capacity=2)
-
-        async def one() -> Held:
-            async with acquire(inner) as permit:
-                return await self.hold(inner, permit)
-
-        async with acquire(wish) as permit:
-            helds = await asyncio.gather(one(), one())
-            permit.ensure()
-            return [await self.hold(wish, permit), *helds]
 
 
 @workflow.defn
@@ -200,18 +178,6 @@ class Interrupted(Flow):
         except BaseException as error:
             self.noted.append(type(error).__name__)
 
-    async def _sibling(self) -> None:
-        async def fail() -> None:
-            await workflow.wait_condition(lambda: self.state == "holds")
-            raise ApplicationError("sibling")
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._hold())
-                group.create_task(fail())
-        except* ApplicationError as errors:
-            self.noted += [str(each) for each in errors.exceptions]
-
     async def _timeout(self) -> None:
         try:
             async with asyncio.timeout(1):
@@ -260,13 +226,15 @@ class Impatient(Flow):
             self.noted.append("timed out")
         own = replace(wish, resource=f"{wish.resource}-own")
         late = replace(wish, acquire={**wish.acquire, "wait": 0.1})
-        async with acquire(own):
-            assert await semaphore(own).try_acquire() is None
-            for each in (own, late):
-                try:
-                    await acquire(each)
-                except ApplicationError as error:
-                    self.noted.append(f"{error.type}: {error.message}")
+        permit = await semaphore(own).try_acquire(note="tried")
+        assert permit is not None
+        assert await semaphore(own).try_acquire() is None
+        for each in (own, late):
+            try:
+                await acquire(each)
+            except ApplicationError as error:
+                self.noted.append(f"{error.type}: {error.message}")
+        await permit.release()
         return self.noted
 
 
@@ -277,10 +245,11 @@ class Permits(Flow):
     @workflow.run
     async def run(self, wish: Wish) -> list[Any]:
         lock = Lock(wish.resource, task_queue=wish.queue, fair=wish.mode == "fair")
-        async with lock as permit:
+        other = replace(wish, resource=f"{wish.resource}-other", capacity=2)
+        async with lock as permit, acquire(other) as inner:
             permit.ensure(needs="1s")
             first = permit.token or 0
-            found = [str(permit), int(permit), permit.lost, 500 < permit.remaining < 600]
+            found = [str(permit), int(inner) < 2, permit.lost, 500 < permit.remaining < 600]
         async with lock as permit:
             found.append(first < (permit.token or 0))
         try:
@@ -300,32 +269,4 @@ class Permits(Flow):
         return [*found, await permit.release(), await permit.release()]
 
 
-@workflow.defn
-class Units(Flow):
-    """Takes some units if they are free, for a reason, and leaves the rest alone."""
-
-    @workflow.run
-    async def run(self, wish: Wish, units: int) -> list[str]:
-        permit = await semaphore(wish).try_acquire(units=units, priority=5, note="tried")
-        if permit is None:
-            return []
-        assert permit.reason is None
-        assert await semaphore(wish).try_acquire(units=wish.capacity) is None
-        slots = list(permit.slots)
-        await permit.release()
-        return slots
-
-
-@workflow.defn
-class Wrong(Flow):
-    """An argument that makes no sense; or a queue from the environment."""
-
-    @workflow.run
-    async def run(self, resource: str, capacity: int) -> None:
-        async with Semaphore(resource, capacity=capacity).acquire(ttl=10):
-            pass
-
-
-FLOWS = (
-    Holding, Several, Nested, Relay, Interrupted, Impatient, Permits, Units, Wrong,
-)  # fmt: skip
+FLOWS = (Holding, Several, Relay, Interrupted, Impatient, Permits)

@@ -1,23 +1,21 @@
 """A broker on a real server: its queue, clients that wait, its runs, and what it makes of strange calls."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio import workflow
+import pytest_asyncio
 from temporalio.client import WorkflowExecutionStatus, WorkflowHistory, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from dibs.core.codec import decode_notification, encode
-from dibs.core.timing import MAX_CLAIM_TIMEOUT
 from dibs.errors import DibsError
 from dibs.model import (
-    Acquire,
     Granted,
     Inspect,
     Notification,
@@ -26,171 +24,145 @@ from dibs.model import (
     Released,
     Renew,
     Renewed,
+    Revoke,
 )
 from dibs.stores.temporal import ids
 from dibs.stores.temporal.wire import BLOCKED, FORMAT, BrokerCall, BrokerInput, Waited, text_of
 from dibs.temporal.broker import owners
 from dibs.temporal.broker.book import BrokerBook
-from dibs.temporal.broker.owners import WAITS, OwnerWatch
+from dibs.temporal.broker.owners import OwnerWatch
 from dibs.temporal.broker.workflow import DibsBroker
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
-from tests.temporal.brokers import (
-    QUICK,
-    BriskBroker,
-    Brokered,
-    Caller,
-    Crowd,
-    HastyBroker,
-    Waiter,
-    serving,
-)
-from tests.temporal.workers import connected, poll, unique, until_event, worker
+from tests.temporal.brokers import QUICK, Brokered, Crowd, Waiter, serving
+from tests.temporal.workers import poll, unique, until_event, worker
 
-pytestmark = [pytest.mark.once]
+pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def check_replay(kind: type, chain: Sequence[Sequence[Any]]) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(temporal_server: TemporalServer) -> AsyncIterator[Brokered]:
+    runner = UnsandboxedWorkflowRunner()
+    kinds = (DibsBroker, Waiter, Crowd)
+    address, look = temporal_server.address, [owner_closed]
+    async with serving(address, *kinds, activities=look, workflow_runner=runner) as found:
+        yield found
+
+
+@pytest.fixture
+def here(served: Brokered) -> Brokered:
+    """A key of its own on a queue that is served."""
+    return Brokered(served.client, served.queue)
+
+
+async def check_replay(chain: Sequence[Sequence[Any]]) -> None:
     """Today's code does it again, and has done it at the first try."""
-    replayer = Replayer(workflows=[kind], workflow_runner=QUICK)
+    replayer = Replayer(workflows=[DibsBroker], workflow_runner=QUICK)
     for events in chain:
         assert not any(e.HasField("workflow_task_failed_event_attributes") for e in events)
         await replayer.replay_workflow(WorkflowHistory("a broker", events))
 
 
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers continue as new often, and end soon."""
+    monkeypatch.setattr(DibsBroker, "EVENTS", 60)
+    monkeypatch.setattr(DibsBroker, "IDLE", 1.0)
+
+
+hasty = pytest.mark.usefixtures("_hasty")
+
+
 # -- the queue -------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_lost_when_it_continues_as_new_under_load(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address, HastyBroker, Waiter) as here:
-        kept = await here.ask(here.acquire("kept", ttl=600.0, capacity=3))
-        held: set[int] = set()
-        tokens: list[int] = []
+@hasty
+async def test_nothing_is_lost_when_it_continues_as_new_under_load(here: Brokered) -> None:
+    kept = await here.ask(here.acquire("kept", ttl=600.0, capacity=3))
+    held: set[int] = set()
+    tokens: list[int] = []
 
-        async def client(name: int) -> None:
-            for turn in range(4):
-                entry_id = f"client {name} {turn}"
-                acquire = here.acquire(entry_id, capacity=3, inbox=f"c{name}")
-                while not isinstance(reply := await here.ask(acquire), Granted):
-                    await asyncio.sleep(0.05)
-                (slot,) = reply.slots
-                assert slot not in held
-                held.add(slot)
-                tokens.append(reply.token)
-                await asyncio.sleep(0.01)
-                held.discard(slot)
-                assert await here.ask(Release(here.key, entry_id)) == Released()
+    async def client(name: int) -> None:
+        for turn in range(4):
+            entry_id = f"client {name} {turn}"
+            acquire = here.acquire(entry_id, capacity=3, inbox=f"c{name}")
+            while not isinstance(reply := await here.ask(acquire), Granted):
+                await asyncio.sleep(0.05)
+            (slot,) = reply.slots
+            assert slot not in held
+            held.add(slot)
+            tokens.append(reply.token)
+            await asyncio.sleep(0.01)
+            held.discard(slot)
+            assert await here.ask(Release(here.key, entry_id)) == Released()
 
-        waiters = [await here.waiter(f"w{number}", capacity=3) for number in range(12)]
-        await asyncio.gather(*(client(name) for name in range(4)))
-        tokens += [await waiter.result() for waiter in waiters]
-        assert len(set(tokens)) == len(tokens) == 28
-        again = await here.ask(here.acquire("kept", ttl=600.0, capacity=3))
-        assert isinstance(kept, Granted)
-        assert isinstance(again, Granted)
-        assert again.token == kept.token
-        status = await here.status()
-        assert (len(status.holders), status.waiting) == (1, 0)
-        assert len(await here.chain()) >= 4
+    waiters = [await here.waiter(f"w{number}", capacity=3) for number in range(12)]
+    await asyncio.gather(*(client(name) for name in range(4)))
+    tokens += [await waiter.result() for waiter in waiters]
+    assert len(set(tokens)) == len(tokens) == 28
+    again = await here.ask(here.acquire("kept", ttl=600.0, capacity=3))
+    assert isinstance(kept, Granted)
+    assert isinstance(again, Granted)
+    assert again.token == kept.token
+    status = await here.status()
+    assert (len(status.holders), status.waiting) == (1, 0)
+    assert len(await here.chain()) >= 4
 
 
-async def test_the_broker_claims_for_a_workflow_that_it_has_reached(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        waiter = await here.waiter("w", stays=True)
-        await here.until_waiting(1)
-        await here.release("a")
-        status = await poll(
-            here.status, lambda status: [each.state for each in status.holders] == ["held"]
-        )
-        (holder,) = status.holders
-        assert holder.expires_in > MAX_CLAIM_TIMEOUT
-        await waiter.signal("leave")
-        assert await waiter.result() == holder.token
-
-
-@pytest.mark.parametrize("many", [40, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("many", [20, pytest.param(200, marks=pytest.mark.long)])
 async def test_many_wait_and_are_served_in_order(
-    many: int, temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+    many: int, here: Brokered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BriskBroker, "EVENTS", 3 * many // 2)
-    plain = UnsandboxedWorkflowRunner()  # so many workflows start sooner
-    served = (BriskBroker, Waiter)
-    async with serving(temporal_server.address, *served, workflow_runner=plain) as here:
-        slots = 10
-        for slot in range(slots):
-            await here.ask(here.acquire(f"a{slot}", ttl=600.0, capacity=slots))
-        waiters = await asyncio.gather(
-            *(here.waiter(f"w{number}", capacity=slots) for number in range(many))
-        )
-        await here.until_waiting(many)
-        for slot in range(slots):
-            await here.release(f"a{slot}")
-        tokens = {waiter.id: await waiter.result() for waiter in waiters}
-        asked = [call["workflow_id"] for call in await here.calls() if call["number"] == 1]
-        assert sorted(tokens, key=lambda name: tokens[name]) == asked
-        lengths = [len(await here.events(waiter)) for waiter in waiters[:: many // 10]]
-        assert max(lengths) <= 30
-        assert max(lengths) - min(lengths) <= 5
-        assert len(await here.chain()) > 2
+    monkeypatch.setattr(DibsBroker, "EVENTS", 3 * many // 2)
+    slots = 10
+    for slot in range(slots):
+        await here.ask(here.acquire(f"a{slot}", ttl=600.0, capacity=slots))
+    waiters = await asyncio.gather(
+        *(here.waiter(f"w{number}", capacity=slots) for number in range(many))
+    )
+    await here.until_waiting(many)
+    for slot in range(slots):
+        await here.release(f"a{slot}")
+    tokens = {waiter.id: await waiter.result() for waiter in waiters}
+    asked = [call["workflow_id"] for call in await here.calls() if call["number"] == 1]
+    assert sorted(tokens, key=lambda name: tokens[name]) == asked
+    lengths = [len(await here.events(waiter)) for waiter in waiters[:: many // 10]]
+    assert max(lengths) <= 30
+    assert max(lengths) - min(lengths) <= 5
+    assert len(await here.chain()) > 2
 
 
-async def asked_at_once(here: Brokered, many: int) -> Any:
-    """A held key whose broker nobody serves, with so many calls in its history; the caller's handle."""
+@hasty
+async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
+    served: Brokered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many calls are there before a worker; one of a plain client comes after them."""
+    monkeypatch.setattr(DibsBroker, "PORTION", 10)
+    many = 45
+    here = Brokered(served.client, unique("queue"))
     await here.client.start_workflow(
         ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
     )
     holds = BrokerCall([encode(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
     await here.handle.signal(ids.APPLY, holds)
     crowd = await here.client.start_workflow(
-        Crowd.run,
-        args=[here.key.decode(), many],
-        id=unique("crowd"),
-        task_queue=f"{here.queue}-crowd",
+        Crowd.run, args=[here.key.decode(), many], id=unique("crowd"), task_queue=served.queue
     )
     await until_event(here.handle, "WORKFLOW_EXECUTION_SIGNALED", many + 1)
-    return crowd
-
-
-async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(HastyBroker, "PORTION", 10)
-    here = Brokered(await connected(temporal_server), unique("queue"))
-    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
-        crowd = await asked_at_once(here, 45)
-        arrived = [call["number"] for call in (await here.calls())[1:]]
-        async with worker(here.client, HastyBroker, queue=here.queue, workflow_runner=QUICK):
-            positions = await crowd.result()
-            assert [positions[number] for number in arrived] == list(range(45))
-            assert (await here.status()).waiting == 45
-            for number in arrived[:20]:
-                await here.release(f"c{number}")
-            assert (await here.status()).waiting == 25
-            chain = await here.chain()
+    arrived = [call["number"] for call in (await here.calls())[1:]]
+    late = asyncio.create_task(here.ask(here.acquire("late")))
+    async with worker(here.client, DibsBroker, queue=here.queue, workflow_runner=QUICK):
+        positions = await crowd.result()
+        assert [positions[number] for number in arrived] == list(range(many))
+        last = await late
+        assert isinstance(last, Queued)
+        assert last.position == many
+        for number in arrived[:20]:
+            await here.release(f"c{number}")
+        assert (await here.status()).waiting == many + 1 - 20
+        chain = await here.chain()
     assert len(chain) > 2
-    await check_replay(HastyBroker, chain)
-
-
-async def test_a_client_s_call_comes_after_those_that_arrived_before(
-    temporal_server: TemporalServer,
-) -> None:
-    many = DibsBroker.PORTION + 30
-    here = Brokered(await connected(temporal_server), unique("queue"))
-    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
-        crowd = await asked_at_once(here, many)
-        late = asyncio.create_task(here.ask(here.acquire("late")))
-        async with worker(here.client, BriskBroker, queue=here.queue, workflow_runner=QUICK):
-            found = await late
-            assert isinstance(found, Queued)
-            assert found.position == many
-            await crowd.result()
-            chain = await here.chain()
-    await check_replay(BriskBroker, chain)
+    await check_replay(chain)
 
 
 # -- plain clients that wait -----------------------------------------------------------------------
@@ -200,198 +172,118 @@ def events_of(found: Waited) -> list[str]:
     return [decode_notification(each, b"lock:x", "").event for each in found.notifications]
 
 
-async def test_a_client_that_waits_gets_what_came_before_and_after_once(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        await here.ask(here.acquire("b", inbox="me"))
-        await here.release("a")
-        granted = await here.wait("me")
-        assert events_of(granted) == ["granted"]
-        waiting = asyncio.create_task(here.wait("me", granted.upto))
-        await here.revoke()
-        revoked = await waiting
-        assert events_of(revoked) == ["revoked"]
-        waiting = asyncio.create_task(here.wait("me", revoked.upto))
-        await here.release("b")
-        last = await waiting
-        assert (last.notifications, last.ahead) == ([], None)
+async def test_a_client_that_waits_gets_what_came_before_and_after_once(here: Brokered) -> None:
+    await here.ask(here.acquire("a"))
+    await here.ask(here.acquire("b", inbox="me"))
+    await here.release("a")
+    granted = await here.wait("me")
+    assert events_of(granted) == ["granted"]
+    waiting = asyncio.create_task(here.wait("me", granted.upto))
+    await here.ask(Revoke(here.key, None, "an operator wants it"))
+    revoked = await waiting
+    assert events_of(revoked) == ["revoked"]
+    waiting = asyncio.create_task(here.wait("me", revoked.upto))
+    await here.release("b")
+    last = await waiting
+    assert (last.notifications, last.ahead) == ([], None)
 
 
-async def test_those_in_front_wait_and_the_others_are_sent_off(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_those_in_front_wait_and_the_others_are_sent_off(here: Brokered) -> None:
     """A server has ten updates of a run in flight: calls get through, and the next one comes to the front."""
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        many = BLOCKED + 5
-        for number in range(many):
-            await here.ask(here.acquire(f"w{number}", inbox=f"i{number}"))
-        waits = [asyncio.create_task(here.wait(f"i{number}")) for number in range(many)]
-        assert [(await wait).ahead for wait in waits[BLOCKED:]] == [1, 2, 3, 4, 5]
-        assert not any(wait.done() for wait in waits[:BLOCKED])
-        async with asyncio.timeout(5):  # it would take many seconds with ten that block
-            await here.release("w4")
-            assert (await waits[4]).ahead is None
-            next_one = asyncio.create_task(here.wait(f"i{BLOCKED}"))
-            await here.release("a")
-        assert events_of(await waits[0]) == ["granted"]
-        for number in range(many):
-            await here.release(f"w{number}")
-        for wait in (*waits[1:4], next_one):
-            await wait
-
-
-async def test_of_one_inbox_only_the_last_wait_blocks(temporal_server: TemporalServer) -> None:
-    """A client whose call broke off has left one behind."""
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        await here.ask(here.acquire("b", inbox="me"))
-        left = asyncio.create_task(here.wait("me"))
-        await until_event(here.handle, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED", 3)
-        last = asyncio.create_task(here.wait("me"))
-        assert (await left).ahead == 0
+    await here.ask(here.acquire("a"))
+    many = BLOCKED + 5
+    for number in range(many):
+        await here.ask(here.acquire(f"w{number}", inbox=f"i{number}"))
+    waits = [asyncio.create_task(here.wait(f"i{number}")) for number in range(many)]
+    assert [(await wait).ahead for wait in waits[BLOCKED:]] == [1, 2, 3, 4, 5]
+    assert not any(wait.done() for wait in waits[:BLOCKED])
+    async with asyncio.timeout(5):  # it would take many seconds with ten that block
+        await here.release("w4")
+        assert (await waits[4]).ahead is None
+        next_one = asyncio.create_task(here.wait(f"i{BLOCKED}"))
         await here.release("a")
-        assert events_of(await last) == ["granted"]
+    assert events_of(await waits[0]) == ["granted"]
+    for number in range(many):
+        await here.release(f"w{number}")
+    for wait in (*waits[1:4], next_one):
+        await wait
 
 
-async def test_those_who_wait_go_on_when_it_continues_as_new(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address, HastyBroker, Waiter) as here:
-        await here.ask(here.acquire("a", ttl=600.0))
+@hasty
+async def test_those_who_wait_go_on_when_it_continues_as_new(here: Brokered) -> None:
+    await here.ask(here.acquire("a", ttl=600.0))
 
-        async def heartbeat() -> None:
-            for number in range(5):
-                await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
+    async def heartbeat() -> None:
+        for number in range(5):
+            await here.ask(here.acquire(f"w{number}", inbox=f"i{number}", waiter_ttl=600.0))
 
+    await heartbeat()
+    granted: list[int] = []
+
+    async def wait(number: int) -> None:
+        after = 0
+        while True:
+            found = await here.wait(f"i{number}", after)
+            after = found.upto
+            if "granted" in events_of(found):
+                granted.append(number)
+                await here.release(f"w{number}")
+                return
+            assert found.ahead is not None
+
+    waits = [asyncio.create_task(wait(number)) for number in range(5)]
+    while len(await here.chain()) < 3:
         await heartbeat()
-        granted: list[int] = []
-
-        async def wait(number: int) -> None:
-            after = 0
-            while True:
-                found = await here.wait(f"i{number}", after)
-                after = found.upto
-                if "granted" in events_of(found):
-                    granted.append(number)
-                    await here.release(f"w{number}")
-                    return
-                assert found.ahead is not None
-
-        waits = [asyncio.create_task(wait(number)) for number in range(5)]
-        while len(await here.chain()) < 3:
-            await heartbeat()
-        assert not granted
-        await here.release("a")
-        await asyncio.gather(*waits)
-        assert granted == [*range(5)]
-        chain = await here.chain()
-    await check_replay(HastyBroker, chain)
+    assert not granted
+    await here.release("a")
+    await asyncio.gather(*waits)
+    assert granted == [*range(5)]
+    await check_replay(await here.chain())
 
 
 # -- its end ---------------------------------------------------------------------------------------
 
 
-async def test_it_ends_by_itself_and_its_tokens_go_on(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address, HastyBroker) as here:
-        first = await here.ask(here.acquire("a"))
-        await here.release("a")
-        await here.ask(here.acquire("soon over", ttl=0.2))
-        await here.handle.result()
-        second = await here.ask(here.acquire("b"))
-        assert isinstance(first, Granted)
-        assert isinstance(second, Granted)
-        assert second.token > first.token
-
-
-async def test_it_does_not_end_while_something_is_held(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+@hasty
+async def test_it_ends_once_nothing_is_held_and_its_tokens_go_on(
+    here: Brokered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HastyBroker, "IDLE", 0.1)
-    async with serving(temporal_server.address, HastyBroker) as here:
-        await here.ask(here.acquire("a", ttl=1e12))
-        await until_event(here.handle, "TIMER_FIRED", 2)
-        assert (await here.status()).holders
-        assert len(await here.events()) < 25
+    monkeypatch.setattr(DibsBroker, "IDLE", 0.1)
+    first = await here.ask(here.acquire("a", ttl=1e12))
+    await until_event(here.handle, "TIMER_FIRED", 2)
+    assert (await here.status()).holders
+    assert len(await here.events()) < 25
+    await here.release("a")
+    await here.ask(here.acquire("soon over", ttl=0.2))
+    await here.handle.result()
+    second = await here.ask(here.acquire("b"))
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert second.token > first.token
 
 
-async def test_cancelled_it_ends_when_nothing_is_held(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        await here.handle.cancel()
-        assert isinstance(await here.ask(here.acquire("b")), Queued)
-        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
-        await here.release("b")
-        run = (await here.handle.describe()).run_id
-        await here.release("a")
-        await here.client.get_workflow_handle(here.handle.id, run_id=run).result()
+async def test_cancelled_it_ends_when_nothing_is_held(here: Brokered) -> None:
+    await here.ask(here.acquire("a"))
+    await here.handle.cancel()
+    assert isinstance(await here.ask(here.acquire("b")), Queued)
+    assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+    await here.release("b")
+    run = (await here.handle.describe()).run_id
+    await here.release("a")
+    await here.client.get_workflow_handle(here.handle.id, run_id=run).result()
 
 
 # -- runs that have closed -------------------------------------------------------------------------
 
 
-@workflow.defn
-class Quitter(Caller):
-    """Waits for two units, and continues as new to something else instead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quitting = False
-
-    @workflow.signal
-    def quit(self) -> None:
-        self.quitting = True
-
-    @workflow.run
-    async def run(self, key: str) -> None:
-        if key:
-            ask = Acquire(key.encode(), "q", "quitter", 60.0, units=2, capacity=2, queue=True)
-            await self.send(ask, 1)
-        await workflow.wait_condition(lambda: self.quitting)
-        if key:
-            workflow.continue_as_new("")
-
-
-@pytest.mark.parametrize("how", ["terminated", "continued as new"])
-async def test_a_head_whose_run_is_over_waits_no_longer(
-    how: str, temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_of_which_nobody_knows_whether_it_is_closed_counts_as_open(
+    here: Brokered,
 ) -> None:
-    """Its next run may hold what it held, but waits for nothing."""
-    monkeypatch.setattr(OwnerWatch, "EVERY", 0.2)
-    served = (DibsBroker, Waiter, Quitter)
-    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
-        await here.ask(here.acquire("a", ttl=600.0, capacity=2))
-        head = await here.client.start_workflow(
-            Quitter.run, here.key.decode(), id=unique("quitter"), task_queue=here.queue
-        )
-        await here.until_waiting(1)
-        after = await here.waiter("after", capacity=2)
-        await here.until_waiting(2)
-        if how == "terminated":
-            await head.terminate()
-            assert await after.result()
-            return
-        await head.signal(Quitter.quit)
-        assert await after.result()
-        run = [head.id, head.first_execution_run_id or ""]
-        found = await ActivityEnvironment(client=here.client).run(
-            owner_closed, [run, [*run, WAITS]]
-        )
-        assert found == [False, True]
-        await here.client.get_workflow_handle(head.id).terminate()
-
-
-async def test_a_run_of_which_the_server_can_t_say_whether_it_is_closed_counts_as_open(
-    temporal_server: TemporalServer,
-) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(Inspect(here.key))
-        runs = [[here.handle.id, "no run ID at all"], [unique("never"), str(uuid4())]]
-        runs.append([here.handle.id, ""])  # its newest
-        found = await ActivityEnvironment(client=here.client).run(owner_closed, runs)
-        assert found == [False, True, False]
+    await here.ask(Inspect(here.key))
+    runs = [[here.handle.id, "no run ID at all"], [unique("never"), str(uuid4())]]
+    runs.append([here.handle.id, ""])  # its newest
+    found = await ActivityEnvironment(client=here.client).run(owner_closed, runs)
+    assert found == [False, True, False]
 
 
 async def test_a_broker_goes_on_where_no_worker_has_the_activity(
@@ -408,107 +300,96 @@ async def test_a_broker_goes_on_where_no_worker_has_the_activity(
         assert await waiter.result()
 
 
+@hasty
 async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+    here: Brokered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run is shorter than the time between two looks."""
     monkeypatch.setattr(OwnerWatch, "EVERY", 2.0)
-    served = HastyBroker, Waiter
-    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+    await here.ask(Inspect(here.key))
+    holder = await here.waiter("held", stays=True, ttl=600, fast=True)
+    await poll(here.status, lambda status: status.holders)
+    again = here.acquire("next", ttl=600.0, waiter_ttl=600.0)
+    await here.ask(again)
+    while len(await here.chain()) < 2:
         await here.ask(Inspect(here.key))
-        holder = await here.waiter("held", stays=True, ttl=600, fast=True)
-        await here.until_held()
-        again = here.acquire("next", ttl=600.0, waiter_ttl=600.0)
-        await here.ask(again)
-        while len(await here.chain()) < 2:
-            await here.ask(Inspect(here.key))
-        await holder.terminate()
-        async with asyncio.timeout(15):
-            await poll(lambda: here.ask(again), lambda reply: isinstance(reply, Granted))
+    await holder.terminate()
+    async with asyncio.timeout(15):
+        await poll(lambda: here.ask(again), lambda reply: isinstance(reply, Granted))
 
 
 # -- other versions, strange calls, defects --------------------------------------------------------
 
 
-async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a"))
-        with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await here.call(here.acquire("b"), format=FORMAT + 1)
-        cause = refused.value.cause
-        assert isinstance(cause, ApplicationError)
-        assert cause.type == "IncompatibleVersion"
-        assert str(FORMAT + 1) in str(cause)
-        newer = BrokerCall([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
-        await here.handle.signal(ids.APPLY, newer)
-        assert not (await here.status()).waiting
+async def test_a_newer_call_is_refused_and_leaves_no_trace(here: Brokered) -> None:
+    await here.ask(here.acquire("a"))
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await here.call(here.acquire("b"), format=FORMAT + 1)
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "IncompatibleVersion"
+    assert str(FORMAT + 1) in str(cause)
+    newer = BrokerCall([encode(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
+    await here.handle.signal(ids.APPLY, newer)
+    assert not (await here.status()).waiting
 
 
-async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
-    temporal_server: TemporalServer,
-) -> None:
+async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(here: Brokered) -> None:
     given = BrokerInput(text_of(b"lock:a"), {"book": "?"}, format=FORMAT + 1)
-    async with serving(temporal_server.address) as here:
-        handle = await here.client.start_workflow(
-            ids.BROKER, given, id=here.handle.id, task_queue=here.queue
-        )
-        (failed, *_) = await poll(lambda: here.events_of("workflow_task_failed"))
-        assert f"is of format {given.format}" in failed.failure.message
-        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-        await handle.terminate()
+    handle = await here.client.start_workflow(
+        ids.BROKER, given, id=here.handle.id, task_queue=here.queue
+    )
+    (failed, *_) = await poll(lambda: here.events_of("workflow_task_failed"))
+    assert f"is of format {given.format}" in failed.failure.message
+    await handle.terminate()
 
 
-async def test_calls_that_make_no_sense_do_no_harm(temporal_server: TemporalServer) -> None:
-    async with serving(temporal_server.address) as here:
-        await here.ask(here.acquire("a", ttl=1e300, capacity=3))
-        huge = here.acquire("b", ttl=1e300, waiter_ttl=1e300, units=3, capacity=3, inbox="x")
-        assert isinstance(await here.ask(huge), Queued)
-        odd = [["acquire"], ["nothing"], [], {}, "x", encode(huge)[:3]]
-        run = str(uuid4())
-        for owner in (("nobody", "no-run"), ("", ""), ("x", run), ("\ud800", run)):
-            await here.handle.signal(ids.APPLY, BrokerCall(odd, 1, *owner, fast=True))
-        await here.handle.signal(ids.APPLY, "no call at all")
-        answer = await here.handle.execute_update(ids.APPLY, BrokerCall(odd))
-        assert [reply[0] for reply in answer["replies"]] == ["failed"] * 6
-        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+async def test_calls_that_make_no_sense_do_no_harm(here: Brokered) -> None:
+    await here.ask(here.acquire("a", ttl=1e300, capacity=3))
+    huge = here.acquire("b", ttl=1e300, waiter_ttl=1e300, units=3, capacity=3, inbox="x")
+    assert isinstance(await here.ask(huge), Queued)
+    odd = [["acquire"], ["nothing"], [], {}, "x", encode(huge)[:3]]
+    run = str(uuid4())
+    for owner in (("nobody", "no-run"), ("", ""), ("x", run), ("\ud800", run)):
+        await here.handle.signal(ids.APPLY, BrokerCall(odd, 1, *owner, fast=True))
+    await here.handle.signal(ids.APPLY, "no call at all")
+    answer = await here.handle.execute_update(ids.APPLY, BrokerCall(odd))
+    assert [reply[0] for reply in answer["replies"]] == ["failed"] * 6
+    assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
 
 
 async def test_an_error_of_ours_fails_its_task_and_not_the_broker(
-    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+    here: Brokered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it ended it would lose all that is held; so its task is tried again, until it is mended."""
     really, planted = BrokerBook.settle, [DibsError("a defect")]
 
     def broken(book: BrokerBook, now: float, stamp: int) -> list[Notification]:
-        if planted:
+        if planted and book.key == here.key:
             raise planted.pop()
         return really(book, now, stamp)
 
-    async with serving(temporal_server.address) as here:
-        held = await here.ask(here.acquire("a", ttl=600.0))
-        monkeypatch.setattr(BrokerBook, "settle", broken)
-        again = await here.ask(here.acquire("a", ttl=600.0))
-        assert not planted
-        assert isinstance(held, Granted)
-        assert isinstance(again, Granted)
-        assert again.token == held.token
-        assert (await here.handle.describe()).status is WorkflowExecutionStatus.RUNNING
-        failures = [each.failure.message for each in await here.events_of("workflow_task_failed")]
-        assert [each for each in failures if each] == ["the broker can't go on: a defect"]
+    held = await here.ask(here.acquire("a", ttl=600.0))
+    monkeypatch.setattr(BrokerBook, "settle", broken)
+    again = await here.ask(here.acquire("a", ttl=600.0))
+    assert not planted
+    assert isinstance(held, Granted)
+    assert isinstance(again, Granted)
+    assert again.token == held.token
+    assert (await here.handle.describe()).status is WorkflowExecutionStatus.RUNNING
+    failures = [each.failure.message for each in await here.events_of("workflow_task_failed")]
+    assert [each for each in failures if each] == ["the broker can't go on: a defect"]
 
 
-async def test_no_lease_id_is_shown(
-    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_lease_id_is_shown(here: Brokered, caplog: pytest.LogCaptureFixture) -> None:
     secret = "an-id-that-nobody-may-see"
-    async with serving(temporal_server.address) as here:
-        caplog.set_level("DEBUG", logger="temporalio.workflow")
-        await here.ask(here.acquire(secret, note="the nightly run"))
-        await here.ask(here.acquire(f"{secret}-2", inbox="nobody"))
-        metadata = str(await here.handle.query("__temporal_workflow_metadata"))
-        assert "the nightly run" in metadata
-        assert "1 of 1 taken, 1 waiting" in metadata
-        assert secret not in metadata
-        assert secret not in caplog.text
-        for event in await here.events():
-            assert secret.encode() not in event.user_metadata.SerializeToString()
+    caplog.set_level("DEBUG", logger="temporalio.workflow")
+    await here.ask(here.acquire(secret, note="the nightly run"))
+    await here.ask(here.acquire(f"{secret}-2", inbox="nobody"))
+    metadata = str(await here.handle.query("__temporal_workflow_metadata"))
+    assert "the nightly run" in metadata
+    assert "1 of 1 taken, 1 waiting" in metadata
+    assert secret not in metadata
+    assert secret not in caplog.text
+    for event in await here.events():
+        assert secret.encode() not in event.user_metadata.SerializeToString()

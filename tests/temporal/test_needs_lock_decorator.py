@@ -24,22 +24,6 @@ def need(function: Any) -> LockNeed:
     return found
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "capacity"),
-    [
-        ({"name": "api"}, "api", 1),
-        ({"name": "api", "capacity": 3}, "api", 3),
-        ({"name": "api", "max_locks": 3}, "api", 3),
-        ({"max_locks": 2, "lock_name": "db"}, "db", 2),
-        ({"lock_name": "db"}, "db", 5),
-        ({}, "plain", 5),
-    ],
-)
-def test_names_and_capacities(options: dict[str, Any], name: str, capacity: int) -> None:
-    found = need(needs_lock(**options)(plain))
-    assert (found.name.of(()), found.capacity) == (name, capacity)
-
-
 @dataclass
 class Order:
     tenant: str
@@ -52,22 +36,27 @@ class Activities:
     async def report(self, day: str) -> None: ...
 
 
-def test_fields_of_arguments_make_the_name() -> None:
+def test_names_and_capacities() -> None:
+    for options, name, capacity in (
+        ({"name": "api"}, "api", 1),
+        ({"name": "api", "max_locks": 3}, "api", 3),
+        ({"lock_name": "db", "capacity": 2}, "db", 2),
+        ({"lock_name": "db"}, "db", 5),
+        ({}, "plain", 5),
+    ):
+        found = need(needs_lock(**options)(plain))
+        assert (found.name.of(()), found.capacity) == (name, capacity)
+
     @needs_lock("order/{order.tenant}/{region}")
     def ship(order: Order, region: str = "eu") -> None: ...
 
-    name = need(ship).name
-    assert name.of((Order("a/b", 7),)) == "order/a%2Fb/eu"
-    assert name.of(({"tenant": "x"}, "us")) == "order/x/us"
+    of_fields = need(ship).name
+    assert of_fields.of((Order("a/b", 7),)) == "order/a%2Fb/eu"
+    assert of_fields.of(({"tenant": "x"}, "us")) == "order/x/us"
     with pytest.raises(TypeError, match="has no tenant"):
-        name.of((7,))
+        of_fields.of((7,))
     this = Activities()
     assert need(this.report).name.of((this, "monday")) == "report:monday"
-
-
-async def test_the_bare_function_is_there_for_tests() -> None:
-    wrapped: Any = needs_lock("x")(plain)
-    assert await wrapped.__wrapped__("tuesday") == "tuesday"
 
 
 @pytest.mark.parametrize(
@@ -79,18 +68,16 @@ async def test_it_stays_the_activity_that_it_was_and_does_not_run_unlocked(
     decorated: Callable[[Any], Any],
 ) -> None:
     async def work(day: str) -> int:
-        raise AssertionError("it ran")
+        return len(day)
 
-    made = decorated(work)
+    made: Any = decorated(work)
+    assert await made.__wrapped__("monday") == 6, "the bare function is there for tests"
     found = activity._Definition.must_from_callable(made)
     assert (found.name, found.arg_types, found.ret_type) == ("work", [str], int)
     assert found.fn is made
     with pytest.raises(ApplicationError, match="install DibsPlugin") as caught:
         await made("monday")
     assert caught.value.non_retryable
-
-
-def test_current_lock_is_of_an_activity_only() -> None:
     with pytest.raises(NotHeld, match="needs_lock"):
         current_lock()
 
@@ -144,35 +131,39 @@ def numbers() -> Generator[int]:
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "words"),
+    ("options", "error", "words"),
     [
-        (lambda: needs_lock(plain), TypeError, "not `@needs_lock`"),  # type: ignore[arg-type]
-        (lambda: needs_lock(5), TypeError, "write capacity="),  # type: ignore[arg-type]
-        (lambda: needs_lock(""), ValueError, "empty"),
-        (lambda: needs_lock("x", lock_name="y"), TypeError, "one of them"),
-        (lambda: needs_lock("x", capacity=1, max_locks=2), TypeError, "one of them"),
-        (lambda: needs_lock("x", capacity=0), ValueError, "at least 1"),
-        (lambda: needs_lock("x", capacity=True), ValueError, "at least 1"),
-        (lambda: needs_lock("x", ttl="soon")(plain), ValueError, "ttl is 'soon'"),
-        (lambda: needs_lock("x", ttl=0.01)(plain), UnsafeTiming, "ttl"),
-        (lambda: needs_lock("x", wait=-1)(plain), ValueError, "wait"),
-        (lambda: needs_lock("x", wait_in_slot=-1)(plain), ValueError, "wait_in_slot"),
-        (lambda: needs_lock("x", backend=7)(plain), TypeError, "backend is 7"),  # type: ignore[arg-type]
-        (lambda: needs_lock("x", backend="")(plain), NotConfigured, "backend is empty"),
-        (lambda: needs_lock("x", backend="reddis://host")(plain), NotConfigured, "is not the URL"),
-        (lambda: needs_lock("x", auto_renew=1)(plain), TypeError, "auto_renew is 1"),  # type: ignore[arg-type]
-        (lambda: needs_lock("x")(numbers), TypeError, "generator"),
-        (lambda: needs_lock("x")(staticmethod(plain)), TypeError, "above"),
-        (lambda: needs_lock("x/{")(plain), ValueError, "'x/{' is no name with fields"),
-        (lambda: needs_lock("x:{week}")(plain), ValueError, r"names 'week'.*it has: day"),
-        (lambda: needs_lock("x")(Order), TypeError, "is a class: decorate its `__call__`"),
-        (lambda: needs_lock("x")(7), TypeError, "decorates a function"),  # type: ignore[type-var]
-        (lambda: needs_lock("x" * 600)(plain), ValueError, "512"),
-        (lambda: DibsPlugin(application=7), TypeError, "application is 7"),  # type: ignore[arg-type]
-        (lambda: DibsPlugin(backend=7), TypeError, "backend is 7"),  # type: ignore[arg-type]
-        (lambda: DibsPlugin(serve="yes"), TypeError, "serve is 'yes'"),  # type: ignore[arg-type]
+        ({"name": plain}, TypeError, "not `@needs_lock`"),
+        ({"name": 5}, TypeError, "write capacity="),
+        ({"name": ""}, ValueError, "empty"),
+        ({"name": "x", "lock_name": "y"}, TypeError, "one of them"),
+        ({"capacity": 1, "max_locks": 2}, TypeError, "one of them"),
+        ({"capacity": True}, ValueError, "at least 1"),
+        ({"ttl": "soon"}, ValueError, "ttl is 'soon'"),
+        ({"ttl": 0.01}, UnsafeTiming, "ttl"),
+        ({"wait_in_slot": -1}, ValueError, "wait_in_slot"),
+        ({"backend": 7}, TypeError, "backend is 7"),
+        ({"backend": ""}, NotConfigured, "backend is empty"),
+        ({"backend": "reddis://host"}, NotConfigured, "is not the URL"),
+        ({"auto_renew": 1}, TypeError, "auto_renew is 1"),
+        ({"of": numbers}, TypeError, "generator"),
+        ({"of": staticmethod(plain)}, TypeError, "above"),
+        ({"of": Order}, TypeError, "is a class: decorate its `__call__`"),
+        ({"of": 7}, TypeError, "decorates a function"),
+        ({"name": "x/{"}, ValueError, "'x/{' is no name with fields"),
+        ({"name": "x:{week}"}, ValueError, r"names 'week'.*it has: day"),
+        ({"name": "x" * 600}, ValueError, "512"),
     ],
 )
-def test_wrong_uses(what: Callable[[], Any], error: type[Exception], words: str) -> None:
+def test_wrong_uses(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    given = {**options}
+    function = given.pop("of", plain)
     with pytest.raises(error, match=words):
-        what()
+        needs_lock(**given)(function)
+
+
+@pytest.mark.parametrize("option", ["application", "backend", "serve"])
+def test_wrong_options_of_the_plugin(option: str) -> None:
+    wrong: dict[str, Any] = {option: 7}
+    with pytest.raises(TypeError, match=f"{option} is 7"):
+        DibsPlugin(**wrong)

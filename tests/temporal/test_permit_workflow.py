@@ -1,6 +1,7 @@
 """The permit's workflow by itself, as any client may start it, and in programs as in Temporal's guide."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from dibs.temporal import (
     options,
     permit_workflow_id,
 )
-from dibs.temporal.slots.workflow import FORMAT, Adoption, PermitStatus
+from dibs.temporal.slots.workflow import FORMAT, PermitStatus
 from tests.servers.temporal import TemporalServer
 from tests.temporal.sandbox_flows import Gated, Overdue, gated_work
 from tests.temporal.workers import (
@@ -35,10 +36,10 @@ pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 type Handle = WorkflowHandle[Any, str]
 
 
+@dataclass
 class Permits:
-    def __init__(self, client: Client, queue: str) -> None:
-        self.client = client
-        self.queue = queue
+    client: Client
+    queue: str
 
     async def start(self, lease: float = 60.0, resource: str = "", **more: Any) -> Handle:
         """`more` as a dict, so that it can have what a later release has."""
@@ -60,11 +61,6 @@ async def permits(temporal_server: TemporalServer) -> AsyncIterator[Permits]:
         yield Permits(client, queue)
 
 
-async def status_of(permit: Handle) -> PermitStatus:
-    found: PermitStatus = await permit.query("status", result_type=PermitStatus)
-    return found
-
-
 async def test_released_with_a_short_history(permits: Permits) -> None:
     permit = await permits.start(colour="blue")  # a later release's field is ignored
     with pytest.raises(WorkflowAlreadyStartedError):
@@ -78,7 +74,7 @@ async def test_released_with_a_short_history(permits: Permits) -> None:
 
 async def test_expired_and_extended(permits: Permits) -> None:
     permit = await permits.start(1.0)
-    before = await status_of(permit)
+    before: PermitStatus = await permit.query("status", result_type=PermitStatus)
     until: float = await permit.execute_update("extend", 2.0)
     assert until > before.deadline
     assert await permit.execute_update("extend", 0.5) == until  # never shorter
@@ -89,7 +85,9 @@ async def test_expired_and_extended(permits: Permits) -> None:
     await replay(history, PermitSlotWorkflow, sandboxed=True)
 
 
-async def test_cancelled_it_ends_at_once_or_after_its_quarantine(permits: Permits) -> None:
+async def test_cancelled_it_ends_at_once_or_after_its_quarantine_or_its_release(
+    permits: Permits,
+) -> None:
     one = await permits.start()
     await one.cancel()
     with pytest.raises(WorkflowFailureError) as caught:
@@ -104,24 +102,12 @@ async def test_cancelled_it_ends_at_once_or_after_its_quarantine(permits: Permit
     assert last - first >= 1_000_000
     await replay(history, PermitSlotWorkflow, sandboxed=True)
 
-
-async def test_released_in_its_quarantine_it_ends_at_once(permits: Permits) -> None:
-    permit = await permits.start(quarantine_seconds=60.0)
-    await permit.signal("retire")
-    assert (await status_of(permit)).retiring
-    await permit.signal("release")
-    assert await permit.result() == "released"
-
-
-async def test_taken_up_by_a_workflow_that_is_gone_its_lease_runs_out(permits: Permits) -> None:
-    """An earlier run has used it."""
-    gone = await permits.start()
-    await gone.signal("release")
-    await gone.result()
-    permit = await permits.start(0.1)
-    assert gone.result_run_id is not None
-    await permit.signal("adopt", Adoption(gone.id, gone.result_run_id, 1.0))
-    assert await permit.result() == "lease_expired"
+    third = await permits.start(quarantine_seconds=60.0)
+    await third.signal("retire")
+    status: PermitStatus = await third.query("status", result_type=PermitStatus)
+    assert status.retiring
+    await third.signal("release")
+    assert await third.result() == "released"
 
 
 async def test_of_a_later_format_it_is_refused(permits: Permits) -> None:

@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio import activity
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import (
-    Replayer,
     UnsandboxedWorkflowRunner,
     Worker,
     WorkerDeploymentConfig,
@@ -31,13 +29,13 @@ from dibs.temporal import (
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from dibs.temporal.plugin import _shared, served_beside
+from dibs.temporal.plugin import _shared
 from dibs.temporal.worker.served import WORKFLOWS
 from dibs.testing import FaultProxy
 from tests.servers.ports import HOST
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered
-from tests.temporal.sandbox_flows import Holds, OwnPermit, Raises, UsesALock, UsesPlainLocks
+from tests.temporal.sandbox_flows import Holds, OwnPermit, Raises, UsesPlainLocks
 from tests.temporal.workers import PATIENCE, connected, failure_of, poll, unique, until, worker
 
 pytestmark = pytest.mark.once
@@ -59,25 +57,14 @@ def ours_in(worker: Worker) -> list[Any]:
     return [each for each in both if isinstance(each, LockInterceptor)]
 
 
-async def run(client: Client, flow: type, queue: str, *args: Any) -> Any:
-    handle = await client.start_workflow(
+async def started(client: Client, flow: type, queue: str, *args: Any) -> Any:
+    """The handle of a workflow that fails a test if it gets stuck."""
+    return await client.start_workflow(
         flow.__name__,
         args=args,
         id=unique("flow"),
         task_queue=queue,
         execution_timeout=timedelta(seconds=PATIENCE),
-    )
-    return await handle.result()
-
-
-async def failed(client: Client, flow: type, queue: str) -> Any:
-    return await failure_of(
-        await client.start_workflow(
-            flow.__name__,
-            id=unique("flow"),
-            task_queue=queue,
-            execution_timeout=timedelta(seconds=PATIENCE),
-        )
     )
 
 
@@ -99,26 +86,21 @@ async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
     assert "dibs" in runner.restrictions.passthrough_modules
 
 
-@pytest.mark.parametrize(
-    ("theirs", "all_of_them"),
-    [
-        ([], [*WORKFLOWS]),
-        ([Holds], [Holds, *WORKFLOWS]),
-        ([PermitSlotWorkflow], [*WORKFLOWS]),
-        ([OwnPermit], [OwnPermit, DibsBroker]),
-    ],
-)
 async def test_a_worker_of_the_permit_queue(
-    temporal_server: TemporalServer,
-    monkeypatch: pytest.MonkeyPatch,
-    theirs: list[type],
-    all_of_them: list[type],
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It serves permits, too; a workflow of the user's own by one of our names stays."""
-    queue = unique("queue")
-    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
-    client = await with_plugin(temporal_server)
-    assert types_of(Worker(client, task_queue=queue, workflows=theirs)) == all_of_them
+    client = await connected(temporal_server)
+    for theirs, all_of_them in (
+        ([], [*WORKFLOWS]),
+        ([Holds, PermitSlotWorkflow], [Holds, *WORKFLOWS]),
+        ([OwnPermit], [OwnPermit, DibsBroker]),
+    ):
+        queue = unique("queue")
+        monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
+        plugins = [DibsPlugin()]
+        worker = Worker(client, task_queue=queue, workflows=theirs, plugins=plugins)
+        assert types_of(worker) == all_of_them
 
 
 async def test_twice_is_once(temporal_server: TemporalServer) -> None:
@@ -135,29 +117,10 @@ async def test_twice_is_once(temporal_server: TemporalServer) -> None:
         await until(lambda: worker.is_running)
 
 
-async def test_what_the_client_the_replayer_and_the_worker_have_stays(
-    temporal_server: TemporalServer,
-) -> None:
-    """A worker without workflows gets none: it would take tasks that it can't do from another worker."""
-    own = LockInterceptor(application="shop")
-    client = await Client.connect(
-        temporal_server.address, plugins=[DibsPlugin()], interceptors=[own]
-    )
-
-    @activity.defn
-    async def work() -> None: ...
-
-    worker = Worker(client, task_queue=unique("queue"), activities=[work])
-    assert ours_in(worker) == [own]
-    assert not types_of(worker)
-    config = Replayer(workflows=[Holds], plugins=[DibsPlugin()]).config(active_config=True)
-    assert list(config["workflows"]) == [Holds, *WORKFLOWS]
-
-
 # -- `serve=True`: permits are served beside the application's worker, in its process --------------
 
 
-@pytest.mark.parametrize("beside", ["nobody", "an application", "a worker of permits"])
+@pytest.mark.parametrize("beside", ["an application", "a worker of permits"])
 async def test_one_line_serves_everything(temporal_server: TemporalServer, beside: str) -> None:
     """Temporal has one worker a queue and client; it ends with the last that needs it."""
     permits, queue = unique("permits"), unique("queue")
@@ -169,38 +132,11 @@ async def test_one_line_serves_everything(temporal_server: TemporalServer, besid
             if beside == "an application":
                 async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
                     pass
-            slot, module = await run(client, Holds, queue, unique("resource"), permits)
+            flow = await started(client, Holds, queue, unique("resource"), permits)
+            slot, module = await flow.result()
     assert slot == "0"
     assert module == id(sys.modules["dibs.temporal.semaphore"]), "it was imported anew"
     assert not _shared[client]
-
-
-@pytest.mark.parametrize("staying", [True, False])
-async def test_a_user_that_is_cancelled_while_it_starts_stops_it_for_no_other(
-    temporal_server: TemporalServer, *, staying: bool
-) -> None:
-    client = await connected(temporal_server)
-    queue = unique("permits")
-    one, two = served_beside(client, queue), served_beside(client, queue)
-    first, second = asyncio.create_task(one.__aenter__()), asyncio.create_task(two.__aenter__())
-    await asyncio.sleep(0)
-    first.cancel()
-    if not staying:
-        second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    if staying:
-        await second
-        worker = _shared[client][queue].worker
-        assert worker is not None
-        assert worker.is_ready
-        await two.__aexit__(None, None, None)
-    else:
-        with pytest.raises(asyncio.CancelledError):
-            await second
-    assert not _shared[client]
-    async with served_beside(client, queue):  # there may be another
-        assert _shared[client][queue].worker is not None
 
 
 async def test_an_error_of_ours_fails_the_workflow_and_nobody_warns_of_permits_that_are_not_served(
@@ -210,7 +146,7 @@ async def test_an_error_of_ours_fails_the_workflow_and_nobody_warns_of_permits_t
     plugin = DibsPlugin(task_queue=unique("permits"), backend="memory://")
     client, queue = await with_plugin(temporal_server, plugin), unique("queue")
     async with Worker(client, task_queue=queue, workflows=[Raises]):
-        failure = await failed(client, Raises, queue)
+        failure = await failure_of(await started(client, Raises, queue))
     assert failure.type == "InvalidName"
     assert not [each for each in caplog.records if each.name.startswith("dibs")]
 
@@ -218,66 +154,35 @@ async def test_an_error_of_ours_fails_the_workflow_and_nobody_warns_of_permits_t
 # -- plain locks in workflow code ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"plugins": [DibsPlugin()]}, {"workflow_runner": UnsandboxedWorkflowRunner()}],
-    ids=["sandboxed", "with the plugin", "unsandboxed"],
-)
+@pytest.mark.parametrize("plugins", [[], [DibsPlugin()]], ids=["sandboxed", "with the plugin"])
 async def test_plain_locks_are_refused_in_workflow_code(
-    temporal_server: TemporalServer, options: dict[str, Any]
+    temporal_server: TemporalServer, plugins: list[DibsPlugin]
 ) -> None:
     client = await connected(temporal_server)
-    async with worker(client, UsesPlainLocks, UsesALock, **options) as queue:
-        assert await run(client, UsesPlainLocks, queue) == []
-        failure = await failed(client, UsesALock, queue)
-    assert (failure.type, failure.non_retryable) == ("NotInWorkflow", True)
+    async with worker(client, UsesPlainLocks, plugins=plugins) as queue:
+        assert await (await started(client, UsesPlainLocks, queue)).result() == []
     refuse_in_workflow(Lock("x"))  # not here
 
 
 # -- the worker of permits -------------------------------------------------------------------------
 
 
-async def test_its_drain_has_one_name(temporal_server: TemporalServer) -> None:
-    client = await connected(temporal_server)
-    with pytest.raises(TypeError, match="say drain="):
-        TemporalWorker(client, graceful_shutdown_timeout=timedelta(minutes=5))
-
-
-@pytest.mark.parametrize(
-    ("options", "sandboxed"),
-    [
-        ({}, False),
-        ({"workflows": [Holds]}, True),
-        ({"workflows": [Holds], "workflow_runner": UnsandboxedWorkflowRunner()}, False),
-    ],
-)
-async def test_workflows_of_the_users_own_are_sandboxed(
-    temporal_server: TemporalServer, options: dict[str, Any], *, sandboxed: bool
-) -> None:
+async def test_workflows_of_the_users_own_are_sandboxed(temporal_server: TemporalServer) -> None:
     """Ours needn't be, and theirs have Temporal's own default unless they say otherwise."""
     client = await connected(temporal_server)
-    worker = TemporalWorker(client, task_queue=unique("queue"), **options)
-    runner = worker._worker.config(active_config=True)["workflow_runner"]
-    assert isinstance(runner, SandboxedWorkflowRunner) is sandboxed
-    if isinstance(runner, SandboxedWorkflowRunner):
-        assert "dibs" in runner.restrictions.passthrough_modules
 
+    def runner(**options: Any) -> Any:
+        worker = TemporalWorker(client, task_queue=unique("queue"), **options)
+        return worker._worker.config(active_config=True)["workflow_runner"]
 
-async def test_readiness_follows_its_life_and_cancelled_it_drains(
-    temporal_server: TemporalServer,
-) -> None:
-    client = await connected(temporal_server)
-    worker, ready = TemporalWorker(client, task_queue=unique("queue")), asyncio.Event()
-    assert worker.not_ready == "it has not started"
-    running = asyncio.create_task(worker.run(ready.set))
-    await asyncio.wait_for(ready.wait(), PATIENCE)
-    assert worker.is_ready
-    assert worker.not_ready is None
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not worker.is_ready
-    assert worker.not_ready == "it has stopped"
+    plain = UnsandboxedWorkflowRunner()
+    assert not isinstance(runner(), SandboxedWorkflowRunner)
+    assert runner(workflows=[Holds], workflow_runner=plain) is plain
+    sandboxed = runner(workflows=[Holds])
+    assert isinstance(sandboxed, SandboxedWorkflowRunner)
+    assert "dibs" in sandboxed.restrictions.passthrough_modules
+    with pytest.raises(TypeError, match="say drain="):
+        TemporalWorker(client, graceful_shutdown_timeout=timedelta(minutes=5))
 
 
 async def test_it_sits_out_an_outage_of_the_server(
@@ -289,12 +194,20 @@ async def test_it_sits_out_an_outage_of_the_server(
     monkeypatch.setattr("dibs.temporal.worker.worker._LOOKS_EVERY", 0.2)
     with FaultProxy(HOST, temporal_server.port) as proxy:
         client = await Client.connect(f"{HOST}:{proxy.port}")
-        async with TemporalWorker(client, task_queue=unique("permits")) as worker:
-            proxy.refuse()
-            proxy.cut()
-            await until(lambda: not worker.is_ready and "is not ready: " in caplog.text)
-            proxy.heal()
-            await until(lambda: worker.is_ready and "is ready again" in caplog.text)
+        worker, ready = TemporalWorker(client, task_queue=unique("permits")), asyncio.Event()
+        assert worker.not_ready == "it has not started"
+        running = asyncio.create_task(worker.run(ready.set))
+        await asyncio.wait_for(ready.wait(), PATIENCE)
+        assert worker.is_ready
+        proxy.refuse()
+        proxy.cut()
+        await until(lambda: not worker.is_ready and "is not ready: " in caplog.text)
+        proxy.heal()
+        await until(lambda: worker.is_ready and "is ready again" in caplog.text)
+        running.cancel()  # it drains
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert worker.not_ready == "it has stopped"
 
 
 async def test_a_broker_goes_over_to_the_next_version(temporal_server: TemporalServer) -> None:

@@ -64,7 +64,7 @@ async def worker(
 
 
 async def poll[T](
-    get: Callable[[], Awaitable[T]], accepts: Callable[[T], object] = bool, *, every: float = 0.02
+    get: Callable[[], Awaitable[T]], accepts: Callable[[T], object] = bool, *, every: float = 0.05
 ) -> T:
     """Look until the value is accepted; returns it."""
     async with asyncio.timeout(PATIENCE):
@@ -121,10 +121,12 @@ async def until_event(handle: WorkflowHandle[Any, Any], kind: str, times: int = 
     await poll(handle.fetch_history, lambda history: count(history)[kind] >= times)
 
 
-async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = False) -> None:
+async def replay(
+    history: WorkflowHistory, *workflows: type, sandboxed: bool = False, **more: Any
+) -> None:
     """Run today's code against a history. Raises if it does anything else."""
     runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
-    replayer = Replayer(workflows=list(workflows), workflow_runner=runner)
+    replayer = Replayer(workflows=list(workflows), workflow_runner=runner, **more)
     await replayer.replay_workflow(history)
 
 

@@ -23,10 +23,6 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=2000)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--crowd", type=int, default=12)
-    parser.add_argument("--plain", type=int, default=2, help="so many plain programs take part")
-    parser.add_argument("--lease", type=float, default=4.0)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument(
         "--bug", choices=sorted(BUGS), default="", help="plant one; it must be found"

@@ -5,38 +5,31 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.temporal.torture.crew import Queues
 from tests.temporal.torture.holders import HOLDER, SHAPES, Order
-from tests.temporal.torture.plan import POOLS, Plan
+from tests.temporal.torture.plan import HOLDERS, PERMITS, POOLS, Plan
 
 BRIEF = (0.02, 0.2)
 """How long most work takes, in seconds."""
 OFTEN = {"plain": 5.0, "hurries": 0.5}
-DOOMED = 0.04
-"""The part of holders that run out of time."""
 TASK = timedelta(seconds=2)
 """Within which a worker has to answer for a workflow's task; a dead one's tasks wait that long."""
 PATIENCE = 60.0
 _PASSES = {
-    RPCStatusCode.UNAVAILABLE,
-    RPCStatusCode.CANCELLED,
-    RPCStatusCode.DEADLINE_EXCEEDED,
-    RPCStatusCode.INTERNAL,
-    RPCStatusCode.UNKNOWN,
-    RPCStatusCode.ABORTED,
+    RPCStatusCode.UNAVAILABLE, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN, RPCStatusCode.ABORTED,
     RPCStatusCode.RESOURCE_EXHAUSTED,
-}
+}  # fmt: skip
 """Of errors that another try may mend, while the server is struck."""
 
 
@@ -71,8 +64,6 @@ class Ends:
     """How the turns of those ended that told."""
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """By workflow ID: why one failed, which none should."""
-    longest: int = 0
-    """Events in the longest history."""
     arrivals: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     """Of workflow and run: when its first question had come to the broker, in seconds since 1970."""
 
@@ -80,7 +71,7 @@ class Ends:
 class Crowd:
     """Starts them, and sees each to its end."""
 
-    def __init__(self, client: Client, plan: Plan, queues: Queues) -> None:
+    def __init__(self, client: Client, plan: Plan, prefix: str) -> None:
         self.ends = Ends()
         self.open: dict[str, Order] = {}
         """By workflow ID."""
@@ -89,14 +80,9 @@ class Crowd:
         self.coming = True
         """More are started where some have ended."""
         self.on_end: Callable[[str], None] = lambda workflow: None
-        self._client, self._plan, self._queues = client, plan, queues
+        self._client, self._plan, self._prefix = client, plan, prefix
         self._draw = random.Random(plan.seed * 7919)
         self._started = 0
-
-    @property
-    def resources(self) -> dict[str, int]:
-        """Name and capacity of each."""
-        return {f"{self._queues.prefix}-{name}": capacity for name, capacity in POOLS.items()}
 
     async def run(self) -> None:
         """Until none are to come any more and all have ended."""
@@ -106,20 +92,19 @@ class Crowd:
 
     async def _line(self) -> None:
         while self.coming:
-            workflow = f"{self._queues.prefix}-h{self._started}"
+            workflow = f"{self._prefix}h{self._started}"
             self._started += 1
             await self._one(workflow, self._drawn())
 
     def _drawn(self) -> Order:
         plan, draw = self._plan, self._draw
-        resource = draw.choice(list(self.resources))
-        capacity = self.resources[resource]
+        name, capacity = draw.choice(list(POOLS.items()))
         shapes = plan.shapes or [each for each in SHAPES if plan.slow or each != "overruns"]
         shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
         fair = plan.mode == "fair"
         works = [self._work() for _ in range(draw.randint(*plan.turns))]
         return Order(
-            resource=resource,
+            resource=f"{self._prefix}{name}",
             capacity=capacity,
             shape=shape,
             fair=fair,
@@ -129,7 +114,7 @@ class Crowd:
             auto_renew=shape != "overruns" and draw.random() < 0.7,
             units=draw.randint(1, capacity) if fair and draw.random() < 0.3 else 1,
             priority=draw.choice((0, 0, 0, 5)) if fair else 0,
-            queue=self._queues.permits,
+            queue=f"{self._prefix}{PERMITS}",
             works=works[:2] if shape == "overruns" else works,
         )
 
@@ -139,24 +124,19 @@ class Crowd:
         return self._draw.uniform(0.3 * lease, 0.8 * lease) if long else self._draw.uniform(*BRIEF)
 
     async def _one(self, workflow: str, order: Order) -> None:
-        lease = self._plan.lease
-        doomed = self._draw.random() < DOOMED and order.shape == "plain" and self._plan.slow
-        limit = timedelta(seconds=self._draw.uniform(0.3, 1.5) * lease) if doomed else None
-        try:
+        run: str | None = None
+        with suppress(WorkflowAlreadyStartedError):  # an earlier try had come through, unanswered
             handle = await steady(
                 lambda: self._client.start_workflow(
                     HOLDER,
                     order,
                     id=workflow,
-                    task_queue=self._queues.holders,
-                    execution_timeout=limit,
+                    task_queue=f"{self._prefix}{HOLDERS}",
                     task_timeout=TASK,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 )
             )
             run = handle.first_execution_run_id
-        except WorkflowAlreadyStartedError:  # an earlier try had come through, its answer had not
-            run = None
         self.open[workflow] = self.orders[workflow] = order
         try:
             await self._ended(workflow)
@@ -172,24 +152,20 @@ class Crowd:
         while True:
             try:
                 turns = await handle.result(rpc_timeout=timedelta(seconds=30))
-            except WorkflowFailureError as error:
-                status = await self._status(handle)
-                if status == "RUNNING":
-                    continue
-                self.ends.statuses[status] += 1
-                if status == "FAILED":
-                    self.ends.failures[workflow] = repr(error.cause)
-                return
             except RPCError:
                 await asyncio.sleep(0.2)
                 continue
+            except WorkflowFailureError as error:
+                status = (await steady(handle.describe)).status
+                if status is WorkflowExecutionStatus.RUNNING:
+                    continue
+                self.ends.statuses[status.name if status else ""] += 1
+                if status is WorkflowExecutionStatus.FAILED:
+                    self.ends.failures[workflow] = repr(error.cause)
+                return
             self.ends.statuses["COMPLETED"] += 1
             self.ends.turns.update(turns)
             return
-
-    async def _status(self, handle: WorkflowHandle[Any, Any]) -> str:
-        described = await steady(handle.describe)
-        return (described.status or WorkflowExecutionStatus.RUNNING).name
 
     async def _read(self, workflow: str, run: str | None) -> None:
         """When the questions of each run had arrived, as its history tells."""
@@ -198,7 +174,6 @@ class Crowd:
             history = await found(handle.fetch_history)
             if history is None:
                 return
-            self.ends.longest = max(self.ends.longest, len(history.events))
             arrived = _arrived(history.events)
             if arrived is not None:
                 self.ends.arrivals[workflow, run] = arrived

@@ -33,7 +33,7 @@ SHAPES: tuple[Shape, ...] = (
 
 BY_OTHERS = ("closed", "revoked")
 ENDED_BY_OTHERS = "ended by others"
-"""How a turn ended whose permit somebody else has ended: an operator, or there is something wrong."""
+"""How a turn ended whose permit somebody else has ended, which nobody may here."""
 GRAIN = 0.05
 """Seconds that must be left for work to begin."""
 

@@ -3,23 +3,16 @@
 Started by `crew` as `python -m tests.temporal.torture.plain`, with its orders on standard input.
 """
 
-import asyncio
-import json
-import logging
 import os
-import signal
-import sys
 from functools import partial
 from typing import Any
 
 from dibs.errors import LeaseLost
-from dibs.testing.leash import hold_to
 from dibs.testing.torture.contender import Contender
-from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.plan import SIDES
+from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.turns import Demand, SemaphoreTurns, Turns
 from dibs.testing.torture.worker import TortureWorker as Worker
-from dibs.testing.torture.worker import run_async, run_blocking
+from dibs.testing.torture.worker import work
 from tests.temporal.torture.plan import POOLS
 from tests.temporal.torture.records import lost
 from tests.torture.in_line import LineContender
@@ -77,30 +70,8 @@ class PlainWorker(Worker):
         super().holds("semaphore", change, done=done)
 
     def resources(self, client: Any) -> list[Turns]:
-        return [PoolTurns(client, name, self.orders) for name in self.orders.names]
-
-
-def read_orders() -> Orders:
-    """As `crew` gives them: to each program a seed of its own, and asyncio or threads by turns."""
-    told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    start: int = told.pop("start")
-    told["seed"] = 1_000_000 + 1_000 * told["seed"] + start  # of no worker's history
-    return Orders(**told, side=SIDES[start % len(SIDES)], names=list(POOLS))
-
-
-def main() -> None:
-    """Do as ordered."""
-    orders = read_orders()
-    logging.getLogger("dibs").addHandler(logging.NullHandler())  # losses are what it is about
-    worker = PlainWorker(orders)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, worker.stop)
-    hold_to(orders.parent)
-    if orders.side == "asyncio":
-        asyncio.run(run_async(worker))
-    else:
-        run_blocking(worker)
+        return [PoolTurns(client, name, self.orders) for name in POOLS]
 
 
 if __name__ == "__main__":
-    main()
+    work(PlainWorker(read_orders()))

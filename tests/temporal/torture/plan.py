@@ -10,6 +10,8 @@ MODES: tuple[Mode, ...] = ("slot", "fair")
 
 POOLS = {"one": 1, "two": 2, "four": 4}
 """What is contended for, and the slots of each."""
+HOLDERS, PERMITS = "holders", "permits"
+"""Names of task queues, without a trial's prefix: of holders and their work, of permits and brokers."""
 SLACK = 15.0
 """Seconds that a loaded machine takes on top of what is promised."""
 GRACE = 30.0
@@ -40,7 +42,7 @@ class Plan:
     long: float = 0.15
     """The part of work that takes a good part of a lease; the rest is brief."""
     slow: bool = True
-    """Some work longer than their lease, and some run out of time."""
+    """Some work longer than their lease."""
     seconds: float = 3600.0
     bug: str = ""
     """What is planted: see `bugs`."""

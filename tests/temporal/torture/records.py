@@ -1,11 +1,10 @@
-"""What is recorded: leases as activities see them, who was killed, and whose hold an operator ended.
+"""What is recorded: leases as activities see them, and who was killed.
 
 Events of the driver are told apart by `resource`. Plain programs record another of the kind.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,16 +15,10 @@ from dibs.testing.recorder import RecordedLease, Recorder
 
 KILLED = "killed"
 """That process is dead."""
-CLEARED = "cleared"
-"""An operator freed these slots of a key: a holder whose token is at most this one has them no more."""
 AGAIN = "again"
 """Of a grant: its lease was recorded before, and is relied on again after a while."""
-STRUCK = "struck"
-"""That holder (a workflow ID, in `lease`) was terminated, cancelled, or reset."""
 LOST = "lost"
 """A plain program has lost its lease, for the reason in `lease`."""
-
-KILLED_HOLDING, KILLED_WAITING = "killed while holding", "killed while waiting"
 
 _CLOCK = BootClock()
 
@@ -89,50 +82,8 @@ def killed(at: float, process: int) -> Event:
     return Event(at, "disturbed", process=process, resource=KILLED)
 
 
-def cleared(at: float, key: str, slots: tuple[int, ...], token: int) -> Event:
-    """No slots are all slots."""
-    return Event(at, "disturbed", key, token=token, slots=slots, resource=CLEARED)
-
-
-def struck(at: float, workflow: str) -> Event:
-    return Event(at, "disturbed", lease=workflow, resource=STRUCK)
-
-
 def lost(at: float, key: bytes, reason: str, process: int) -> Event:
     return Event(at, "asked", key.decode(), lease=reason, process=process, resource=LOST)
-
-
-def turns_of_programs(events: Iterable[Event]) -> Counter[str]:
-    """How the turns of plain programs ended. `events` are in the order of time."""
-    ends = Counter[str]()
-    waiting: Counter[tuple[int, str]] = Counter()
-    held: dict[str, int] = {}
-    for event in events:
-        caller = event.process, event.key
-        match event.what:
-            case "asked" if event.resource == LOST:
-                ends[f"lost ({event.lease})"] += 1
-            case "asked" if not event.resource:
-                waiting[caller] += 1
-            case "gave_up":
-                waiting[caller] -= 1
-                ends["gave up"] += 1
-            case "granted" if waiting[caller]:
-                waiting[caller] -= 1
-                held[event.lease] = event.process
-            case "releasing" if event.lease in held:
-                ends["released"] += 1
-                del held[event.lease]
-            case "disturbed" if event.resource == KILLED:
-                for lease in [each for each, holder in held.items() if holder == event.process]:
-                    ends[KILLED_HOLDING] += 1
-                    del held[lease]
-                ends[KILLED_WAITING] += sum(
-                    many for (process, _), many in waiting.items() if process == event.process
-                )
-            case _:
-                pass
-    return +ends
 
 
 class Watch:

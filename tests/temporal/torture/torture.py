@@ -11,13 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.enums.v1 import EventType
-from temporalio.client import (
-    Client,
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-)
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError
 
 from dibs.core.codec import decode_reply
@@ -26,11 +20,11 @@ from dibs.stores.temporal import ids
 from dibs.temporal.slots.workflow import PermitSlotInput
 from dibs.testing.history import read
 from tests.servers.temporal import TemporalServer
-from tests.temporal.torture.crew import Crews, Queues
+from tests.temporal.torture.crew import PLAIN, WORKER, ModuleCrew
 from tests.temporal.torture.crowd import Crowd, found, steady
 from tests.temporal.torture.faults import Faults
-from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.records import Diary, Watch, boot_time, turns_of_programs
+from tests.temporal.torture.plan import PERMITS, Plan
+from tests.temporal.torture.records import LOST, Watch, boot_time
 from tests.temporal.torture.verdict import Judge, Verdict
 
 GAPS = (0.4, 1.6)
@@ -49,18 +43,19 @@ async def torture(plan: Plan, folder: Path) -> Verdict:
     verdict = Verdict(plan)
     with TemporalServer(folder / "server", on_file=True, dynamic=DYNAMIC) as server:
         client = await Client.connect(server.address)
-        with Diary(folder / "history-driver.jsonl") as diary:
-            trial = _Trial(client, server, diary, plan, folder)
-            try:
-                await trial.run(verdict)
-            finally:
-                for crew in trial.crews.all:
-                    await asyncio.to_thread(crew.end)
-    verdict.wrong = _complaints(folder / "workers.log", folder / "plain.log")
+        trial = _Trial(client, server, plan, folder)
+        try:
+            await trial.run(verdict)
+        finally:
+            for crew in trial.crews:
+                await asyncio.to_thread(crew.end, at_once=False)
+                crew.close()
+    log = (folder / "stderr").read_text("utf-8", "replace")
+    verdict.wrong = Counter(line[:300] for line in log.splitlines() if _WRONG.search(line))
     arrivals = {run: boot_time(at) for run, at in verdict.ends.arrivals.items()}
     events = read(*folder.glob("history-*.jsonl"))
     verdict.judgement = Judge(plan, trial.crowd.orders, arrivals).judge(events)
-    verdict.plain = turns_of_programs(events)
+    verdict.plain_lost = Counter(event.lease for event in events if event.resource == LOST)
     verdict.seconds = time.monotonic() - began
     return verdict
 
@@ -68,44 +63,46 @@ async def torture(plan: Plan, folder: Path) -> Verdict:
 class _Trial:
     """One server, its workers, and those who contend."""
 
-    def __init__(
-        self, client: Client, server: TemporalServer, diary: Diary, plan: Plan, folder: Path
-    ) -> None:
-        self._queues = Queues(f"t{uuid.uuid4().hex[:8]}")
-        self.crews = Crews.start(plan, server, self._queues, folder, diary)
-        self.crowd = Crowd(client, plan, self._queues)
-        self._client, self._plan, self._diary = client, plan, diary
+    def __init__(self, client: Client, server: TemporalServer, plan: Plan, folder: Path) -> None:
+        self._prefix = prefix = f"t{uuid.uuid4().hex[:8]}-"
+        self._client, self._plan = client, plan
+        url = f"{server.url}?task_queue={prefix}{PERMITS}"
+        self._workers = ModuleCrew(
+            plan.workers, [WORKER, plan.bug], server.address, prefix, plan, folder
+        )
+        self._programs = ModuleCrew(plan.programs, [PLAIN], url, prefix, plan, folder)
+        self.crews = (self._programs, self._workers)
+        """Plain programs first, which need the workers."""
+        self.crowd = Crowd(client, plan, prefix)
         self._watch = Watch(folder)
         self.crowd.on_end = self._watch.forget
-        self._faults = Faults(client, server, self.crews, self.crowd, self._watch, diary, plan)
+        self._faults = Faults(
+            client, server, self._workers, self._programs, self.crowd, self._watch, plan
+        )
         self._draw = random.Random(plan.seed + 1)
-        self._slow = 0
 
     async def run(self, verdict: Verdict) -> None:
         """The storm, the calm, and the look at what is left."""
+        for crew in self.crews:
+            crew.start()
         crowd = asyncio.create_task(self.crowd.run())
         pacing = asyncio.create_task(self._pace())
         try:
             await self._storm()
-            for crew in self.crews.all:
+            for crew in self.crews:
                 crew.resume(everybody=True)
             await self._rest(self._plan.calm)
             self.crowd.coming = False
-            # first: slot mode promises nothing to who waits while others keep coming to the broker
-            await asyncio.to_thread(self.crews.plain.end, 2 * self._plan.bound)  # threads wait on
             verdict.stuck = await self._see_off(crowd)
+            await asyncio.to_thread(self._programs.end, at_once=False)
         finally:
             crowd.cancel()
             pacing.cancel()
-        verdict.slow = self._slow
         verdict.left = [] if verdict.stuck else await self._left_open()
-        self._faults.record_freed()
         self._watch.look()
         verdict.cycles = self._watch.cycles
         verdict.faults, verdict.ends = self._faults.counts, self.crowd.ends
-        verdict.bad_ends = self.crews.workers.bad_ends
-        verdict.bad_programs = self.crews.plain.bad_ends
-        verdict.handovers = await self._handovers()
+        verdict.bad_programs = self._programs.bad_ends
 
     async def _pace(self) -> None:
         """Start and end a permit that nobody wants, over and over. One that takes long is a disturbance.
@@ -117,8 +114,7 @@ class _Trial:
             walking = asyncio.create_task(self._walk())
             try:
                 while not (await asyncio.wait((walking,), timeout=half))[0]:
-                    self._slow += 1
-                    self._diary.disturbed(0)
+                    self._workers.recorder.disturbed(0)
                 await walking
             finally:
                 walking.cancel()
@@ -130,7 +126,7 @@ class _Trial:
         with suppress(RPCError, WorkflowFailureError):  # a server that is struck may say anything
             walking = await steady(
                 lambda: self._client.start_workflow(
-                    ids.PERMIT, given, id=name, task_queue=self._queues.permits
+                    ids.PERMIT, given, id=name, task_queue=f"{self._prefix}{PERMITS}"
                 )
             )
             await steady(walking.result)
@@ -158,7 +154,7 @@ class _Trial:
     async def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            for crew in self.crews.all:
+            for crew in self.crews:
                 crew.look_after()
             await asyncio.sleep(min(left, TICK))
 
@@ -170,18 +166,7 @@ class _Trial:
         if crowd.done():
             await crowd
             return []
-        return [await self._described(each) for each in self.crowd.open]
-
-    async def _described(self, workflow: str) -> str:
-        """A holder that does not end: what it waits for."""
-        handle = self._client.get_workflow_handle(workflow)
-        raw = (await steady(handle.describe)).raw_description
-        history = await steady(handle.fetch_history)
-        last = [EventType.Name(event.event_type)[11:].lower() for event in history.events[-6:]]
-        return (
-            f"{workflow}, {len(raw.pending_activities)} activities and {len(raw.pending_children)} "
-            f"children under way, {len(history.events)} events, the last: {', '.join(last)}"
-        )
+        return list(self.crowd.open)
 
     async def _left_open(self) -> list[str]:
         """What still runs once everything should be over."""
@@ -197,34 +182,16 @@ class _Trial:
             described = await found(handle.describe)  # the list may be a little behind
             if described is None or described.status != WorkflowExecutionStatus.RUNNING:
                 continue
-            book = await self._book(described)
+            book = await self._book(each.id) if described.workflow_type == ids.BROKER else ""
             # a broker takes a minute to end after those who were killed
             if book or self._plan.to_the_end or described.workflow_type != ids.BROKER:
                 yield f"{described.workflow_type} {each.id} is open{book}"
 
-    async def _book(self, described: WorkflowExecutionDescription) -> str:
+    async def _book(self, broker: str) -> str:
         """What a broker keeps."""
-        if described.workflow_type != ids.BROKER:
-            return ""
-        handle = self._client.get_workflow_handle(described.id)
+        handle = self._client.get_workflow_handle(broker)
         packed = await steady(lambda: handle.query(ids.STATUS, result_type=list[Any]))
         status = decode_reply(packed, b"")
         assert isinstance(status, Status)
-        if not status.holders and not status.waiting:
-            return ""
-        held = ", ".join(f"{each.owner} ({each.token})" for each in status.holders)
-        return f"; in its book {len(status.holders)} hold ({held}) and {status.waiting} wait"
-
-    async def _handovers(self) -> int:
-        query = f"WorkflowType = '{ids.BROKER}' AND ExecutionStatus = 'ContinuedAsNew'"
-
-        async def count() -> int:
-            return len([each async for each in self._client.list_workflows(query)])
-
-        return await steady(count)
-
-
-def _complaints(*logs: Path) -> Counter[str]:
-    """Lines that no fault explains."""
-    lines = [line for log in logs for line in log.read_text("utf-8", "replace").splitlines()]
-    return Counter(line[:300] for line in lines if _WRONG.search(line))
+        kept = [each.owner for each in status.holders]
+        return f"; {kept} hold and {status.waiting} wait" if kept or status.waiting else ""

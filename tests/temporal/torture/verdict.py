@@ -20,10 +20,9 @@ from dibs.testing.history import merge
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.crowd import Ends
-from tests.temporal.torture.faults import OF_PERMITS
 from tests.temporal.torture.holders import BY_OTHERS, ENDED_BY_OTHERS, Order
 from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.records import AGAIN, CLEARED, KILLED, lease_name
+from tests.temporal.torture.records import AGAIN, KILLED, lease_name
 from tests.torture.in_line import IN_LINE
 
 type Run = tuple[str, str]
@@ -35,14 +34,13 @@ SHOWN = 12
 
 
 class _Ends:
-    """Adds the ends of holds whose holder died, and of those that an operator ended."""
+    """Adds the ends of holds whose holder died."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._open: dict[str, Event] = {}
         """By lease: its grant, with the process that worked under it last."""
         self._known: dict[str, Event] = {}
         self._died = {event.process: event.at for event in events if event.resource == KILLED}
-        self._cleared: list[Event] = []
 
     def follow(self, event: Event) -> Iterator[Event]:
         """The event, and the ends of holds that it means."""
@@ -61,34 +59,22 @@ class _Ends:
                 yield from self._begin(again)
             case "releasing":
                 self._open.pop(event.lease, None)
-            case "disturbed" if event.resource in (KILLED, CLEARED):
-                if event.resource == CLEARED:
-                    self._cleared.append(event)
+            case "disturbed" if event.resource == KILLED:
                 for lease, grant in list(self._open.items()):
-                    killed = event.resource == KILLED and grant.process == event.process
-                    if killed or (event.resource == CLEARED and _clears(event, grant)):
+                    if grant.process == event.process:
                         yield self._end(lease, event.at)
             case _:
                 pass
 
     def _begin(self, grant: Event) -> Iterator[Event]:
-        """A grant that was recorded after its process died, or its slot was freed, begins no hold."""
+        """A grant that was recorded after its process died begins no hold."""
         self._open[grant.lease] = self._known[grant.lease] = grant
-        dead = self._died.get(grant.process, inf)
-        if dead <= grant.at or any(_clears(mark, grant) for mark in self._cleared):
+        if self._died.get(grant.process, inf) <= grant.at:
             yield self._end(grant.lease, grant.at)
 
     def _end(self, lease: str, at: float) -> Event:
         grant = self._open.pop(lease)
         return Event(at, "releasing", grant.key, lease, grant.token, process=grant.process)
-
-
-def _clears(mark: Event, grant: Event) -> bool:
-    return (
-        mark.key == grant.key
-        and grant.token <= mark.token
-        and (not mark.slots or bool(set(mark.slots) & set(grant.slots)))
-    )
 
 
 class Turn(NamedTuple):
@@ -224,16 +210,10 @@ class Verdict:
     """What was open at the end."""
     wrong: Mapping[str, int] = field(default_factory=dict[str, int])
     """What workers should never log: by line, how often."""
-    bad_ends: list[int] = field(default_factory=list[int])
-    """Exit codes of workers that nobody had killed."""
-    plain: Counter[str] = field(default_factory=Counter[str])
-    """How the turns of plain programs ended."""
+    plain_lost: Counter[str] = field(default_factory=Counter[str])
+    """Why plain programs have lost their leases."""
     bad_programs: list[int] = field(default_factory=list[int])
     """Exit codes of plain programs that nobody had killed."""
-    slow: int = 0
-    """Halves of a lease in which the machine was too slow to serve anybody in time."""
-    handovers: int = 0
-    """How often brokers continued as new."""
 
     @property
     def clean(self) -> bool:
@@ -247,10 +227,9 @@ class Verdict:
         for each in self.left:
             yield f"left behind: {each}"
         ended = self.ends.turns[ENDED_BY_OTHERS]
-        ended += sum(self.plain[f"lost ({why})"] for why in BY_OTHERS)
-        by_operators = sum(self.faults[kind] for kind in OF_PERMITS)
-        if ended > by_operators:
-            yield f"{ended} permits were ended by others than their holders, {by_operators} by operators"
+        ended += sum(self.plain_lost[why] for why in BY_OTHERS)
+        if ended:
+            yield f"{ended} permits were ended by others than their holders"
         if self.bad_programs:
             yield f"plain programs ended by themselves: {self.bad_programs}"
         for workflow, failure in self.ends.failures.items():
@@ -270,33 +249,24 @@ class Verdict:
             yield "no stale write reached an unfenced file: the faults did not bite"
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         broken, untried = list(self.broken()), list(self._untried())
         judged, plan = self.judgement, self.plan
         head = "INCONCLUSIVE" if untried else "NO VIOLATION"
         if broken:
             head = f"VIOLATED {len(broken)} times"
         bug = f", bug {plan.bug}" if plan.bug else ""
-        yield f"{head}: {plan.mode} mode{bug}, seed {plan.seed}, {self.seconds:.0f} s"
-        yield f"{self.cycles:,} cycles, {judged.grants:,} grants: {_listed(self.ends.turns)}"
-        yield f"holders: {_listed(self.ends.statuses)}"
-        yield f"{self.faults.total()} faults: {_listed(self.faults)}"
-        yield f"{judged.writes:,} fenced writes; {judged.stale} stale ones without a fence"
-        if plan.mode == "fair":
-            yield (
-                f"{judged.ordered:,} grants in the order of arrival; longest history of a holder "
-                f"{self.ends.longest} events; brokers continued as new {self.handovers} times"
-            )
-            yield f"plain programs: {_listed(self.plain)}; {judged.plain_ordered:,} grants in order"
-        if self.slow:
-            yield f"slow {self.slow} times: nobody can be served in time where three steps take half a lease"
-        if self.bad_ends:
-            yield f"workers that ended by themselves: {self.bad_ends}"
-        yield from (f"  ! {each}" for each in [*untried, *broken[:SHOWN]])
+        lines = [
+            f"{head}: {plan.mode} mode{bug}, seed {plan.seed}, {self.seconds:.0f} s",
+            f"{self.cycles:,} cycles, {judged.grants:,} grants, {self.faults.total()} faults",
+            f"holders: {_listed(self.ends.statuses)}; their turns: {_listed(self.ends.turns)}",
+            f"faults: {_listed(self.faults)}; losses of programs: {_listed(self.plain_lost)}",
+            f"{judged.writes:,} fenced writes; {judged.stale} stale ones without a fence",
+            f"in order: {judged.ordered:,} grants of holders, {judged.plain_ordered:,} of programs",
+            *(f"  ! {each}" for each in [*untried, *broken[:SHOWN]]),
+        ]
         if len(broken) > SHOWN:
-            yield f"  ! and {len(broken) - SHOWN} more"
+            lines.append(f"  ! and {len(broken) - SHOWN} more")
+        return "\n".join(lines)
 
 
 def _listed(counts: Counter[str]) -> str:

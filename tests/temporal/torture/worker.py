@@ -1,11 +1,10 @@
 """One process of the torture: serves holders, their work, permits and brokers until told to stop.
 
-Started by `crew` as `python -m tests.temporal.torture.worker`, with its orders on standard input.
+Started by `crew` as `python -m tests.temporal.torture.worker BUG`, with its orders on standard input.
 """
 
 import asyncio
 import faulthandler
-import json
 import logging
 import os
 import random
@@ -22,10 +21,11 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from dibs.testing.leash import hold_to
+from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.resources import ProtectedFiles
 from tests.temporal.torture.bugs import plant
 from tests.temporal.torture.holders import USE, Use
-from tests.temporal.torture.plan import IDLE
+from tests.temporal.torture.plan import HOLDERS, IDLE, PERMITS
 from tests.temporal.torture.records import Claim, Diary, boot_time
 
 CACHED = (0, 4, 100)
@@ -33,22 +33,6 @@ CACHED = (0, 4, 100)
 
 BROKER_EVENTS = 200
 """After so many a broker continues as new, so that it does so often."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Orders:
-    """One worker's part."""
-
-    number: int
-    start: int
-    parent: int
-    address: str
-    folder: str
-    holders: str
-    """The task queue of holders and their work."""
-    permits: str
-    """The task queue of permits and brokers."""
-    bug: str = ""
 
 
 @dataclass
@@ -84,13 +68,14 @@ class Users:
 
 
 def main() -> None:
-    """Do as ordered."""
-    orders = Orders(**json.loads(sys.stdin.buffer.readline()))
-    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {orders.start} %(message)s")
+    """Do as ordered; the argument is a bug to be planted."""
+    orders = read_orders()
+    os.dup2(2, 1)  # where Temporal's own threads write
+    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {orders.seed} %(message)s")
     faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hold_to(orders.parent)
-    plant(orders.bug)
+    plant(sys.argv[1])
     asyncio.run(_serve_until_told(orders))
     os._exit(0)  # Temporal's threads crash an interpreter that ends while they come for its lock
 
@@ -111,11 +96,10 @@ async def _serve_until_told(orders: Orders) -> None:
 
 
 async def _serve(orders: Orders) -> None:
-    folder = Path(orders.folder)
-    client = await _connected(orders.address)
-    with Diary(folder / f"history-{orders.number}-{orders.start}.jsonl") as diary:
+    client = await _connected(orders.url)
+    with Diary(orders.history) as diary:
         async with asyncio.TaskGroup() as serving:
-            for worker in _workers(client, orders, Users(folder, diary)):
+            for worker in _workers(client, orders, Users(Path(orders.folder), diary)):
                 serving.create_task(worker.run())
 
 
@@ -149,14 +133,14 @@ def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
     return [
         Worker(
             client,
-            task_queue=orders.holders,
+            task_queue=f"{orders.prefix}{HOLDERS}",
             workflows=[Holder],
             activities=[users.use],
             **common,  # type: ignore[arg-type]
         ),
         Worker(
             client,
-            task_queue=orders.permits,
+            task_queue=f"{orders.prefix}{PERMITS}",
             workflows=[PermitSlotWorkflow, DibsBroker],
             activities=[owner_closed],
             **common,  # type: ignore[arg-type]
