@@ -1,11 +1,10 @@
 """A block gives up its own lease, however it is entered and left."""
 
 import asyncio
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -37,48 +36,6 @@ def test_blocks_may_be_entered_and_left_by_hand(client: dibs.sync.Client) -> Non
     assert not outer.remaining
 
 
-def test_a_subclass_may_do_more_on_both_ends(client: dibs.sync.Client) -> None:
-    told: list[str] = []
-
-    class Telling(dibs.sync.Lock):
-        def __enter__(self) -> dibs.sync.Lease:
-            told.append("enter")
-            return super().__enter__()
-
-        def __exit__(self, *about: object) -> None:
-            told.append("exit")
-            super().__exit__(*about)  # type: ignore[arg-type]
-
-    lock = Telling("a", client=client)
-    with lock as lease:
-        assert lease.remaining
-    assert not lock.locked()
-    assert told == ["enter", "exit"]
-
-
-def test_threads_leave_the_blocks_that_they_entered(client: dibs.sync.Client) -> None:
-    shared = client.semaphore("a", 4)
-    together, errors = threading.Barrier(4), list[BaseException]()
-
-    def work() -> None:
-        try:
-            for _ in range(20):
-                with shared as lease:
-                    together.wait(10)
-                    assert lease.remaining
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert not shared.status().holders
-
-
 def test_a_block_that_another_thread_leaves_ends_no_other_ones_lease(
     client: dibs.sync.Client,
 ) -> None:
@@ -99,15 +56,6 @@ def test_a_block_that_another_thread_leaves_ends_no_other_ones_lease(
     assert not semaphore.status().holders
     for each in (enters_too, leaves):
         each.shutdown()
-
-
-async def test_an_exit_stack_enters_and_leaves_in_a_loop() -> None:
-    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
-        lock = client.lock("a")
-        async with AsyncExitStack() as stack:
-            lease = await stack.enter_async_context(lock)
-            assert lease.remaining
-        assert not await lock.locked()
 
 
 async def test_a_body_that_is_dropped_in_its_block_keeps_nothing() -> None:

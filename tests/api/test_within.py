@@ -1,11 +1,11 @@
-"""`acquire(within=connection)`: a lease as part of a transaction of the user's own."""
+"""`acquire(within=connection)`: a lease as part of a transaction of the user's own.
+
+Both sides step the same coroutines, so threads stand for both. One test does the same in a loop.
+"""
 
 import asyncio
 import gc
-import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
 from dibs.model import Acquire, Queued
+from dibs.session import StoreSession
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.registry import BUILTIN
-from tests.locks.worlds import World, in_both_worlds
+from dibs.testing import ManualClock
 from tests.pages import blocks
 from tests.servers.postgres import PostgresServer
 
@@ -26,361 +26,252 @@ ADD = "INSERT INTO orders VALUES (42)"
 
 
 class Database:
-    """A database that keeps leases, with a table of somebody's own."""
+    """A database that keeps leases, with a table of the user's own."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world = world
+    def __init__(self, url: str) -> None:
         self.url = url
-        with self.admin() as connection:
-            connection.execute("CREATE TABLE orders (number integer)")
-        world.store = PostgresStore(url, clock=world.clock)
-        world.client = world.another()
-        self._open: list[Any] = [world.client]
+        self.clock = ManualClock()
+        self.store = PostgresStore(url, clock=self.clock)
+        self._open: list[Any] = []
         self._held: list[Any] = []
+        self.client, self.others = self.another(), self.another()
+        self.connect(autocommit=True).execute("CREATE TABLE orders (number integer)")
 
-    async def connect(self, url: str | None = None, **options: Any) -> Any:
-        """A connection of the user's own, of this world."""
-        kind: Any = psycopg.AsyncConnection if self.world.is_async else psycopg.Connection
-        connection = await self.world.get(kind.connect(url or self.url, **options))
-        self._open.append(connection)
-        return connection
-
-    def another(self) -> Any:
-        """Another client, as if of another process."""
-        client = self.world.another()
-        self._open.append(client)
+    def another(self, module: Any = dibs.sync) -> Any:
+        """One more client, as if of another process."""
+        client = module.Client(StoreSession(self.store, clock=self.clock))
+        self._open.append(client.session)
         return client
 
-    async def acquire(self, lock: Any, **how: Any) -> Any:
-        """A lease that is looked after until the test ends, unless it releases it."""
-        lease = await self.world.get(lock.acquire(**how))
-        self._held.append(lease)
-        return lease
+    def connect(self, url: str = "", **options: Any) -> psycopg.Connection[Any]:
+        """A connection of the user's own."""
+        self._open.append(psycopg.connect(url or self.url, **options))
+        connection: psycopg.Connection[Any] = self._open[-1]
+        return connection
 
-    async def is_free(self, name: str) -> bool:
+    def acquire(self, lock: Any, **how: Any) -> Any:
+        """A lease that is kept until the test ends."""
+        self._held.append(lock.acquire(**how))
+        return self._held[-1]
+
+    def is_free(self, name: str) -> bool:
         """Somebody else can have the lock at once."""
-        lease = await self.world.get(self.another().lock(name).try_acquire())
-        return lease is not None and bool(await self.world.get(lease.release()))
-
-    async def close(self) -> None:
-        for each in reversed(self._open):
-            await self.world.get(each.close())
-        self._held.clear()
-
-    def admin(self) -> psycopg.Connection[Any]:
-        """To look and to disturb."""
-        return psycopg.connect(self.url, autocommit=True)
+        lease = self.others.lock(name).try_acquire()
+        return lease is not None and lease.release()
 
     def orders(self) -> int:
         """How many rows others see."""
-        with self.admin() as connection:
-            return len(connection.execute("SELECT * FROM orders").fetchall())
+        return len(self.connect().execute("SELECT * FROM orders").fetchall())
+
+    def kill(self, pid: int) -> None:
+        """End a session."""
+        self.connect().execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+
+    def close(self) -> None:
+        for each in reversed(self._open):
+            each.close()
 
 
-def in_a_database(body: Callable[..., Awaitable[None]]) -> Any:
-    """Make two tests of a coroutine function that takes a `World` and a `Database`."""
-
-    @pytest.mark.parametrize("world_name", ["async", "sync"])
-    @wraps(body)
-    def test(world_name: str, postgres_url: str, **fixtures: Any) -> None:
-        world = World(world_name)
-        world.run(closing(world, postgres_url, fixtures))
-
-    async def closing(world: World, url: str, fixtures: dict[str, Any]) -> None:
-        database = Database(world, url)
-        try:
-            await body(world, database, **fixtures)
-        finally:
-            await database.close()
-
-    own = [*inspect.signature(body).parameters.values()][2:]
-    names = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in ("world_name", "postgres_url")
-    ]
-    test.__signature__ = inspect.Signature([*own, *names])
-    return test
+@pytest.fixture
+def db(postgres_url: str) -> Iterator[Database]:
+    database = Database(postgres_url)
+    yield database
+    database.close()
 
 
-@contextmanager
-def quiet(caplog: pytest.LogCaptureFixture) -> Any:
-    """Nobody is warned of anything."""
-    caplog.clear()
-    yield
-    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
 
 
-@in_a_database
-async def test_it_stands_when_the_transaction_commits(world: World, database: Database) -> None:
-    get, others = world.get, database.another()
-    connection = await database.connect()
-    await get(connection.execute(ADD))
-    lock = world.client.lock("a", label="me")
-    lease = await database.acquire(lock, within=connection, note="why")
+def test_it_stands_when_the_transaction_commits(db: Database) -> None:
+    connection = db.connect()
+    connection.execute(ADD)
+    lease = db.acquire(db.client.lock("a", label="me"), within=connection, note="why")
     lease.ensure(needs="20s")
-    await get(connection.commit())
+    connection.commit()
     with pytest.raises(AcquireTimeout) as refused:
-        await database.acquire(others.lock("a"), wait=0)
+        db.others.lock("a").acquire(wait=0)
     [holder] = refused.value.holders
     assert (holder.token, holder.owner[-3:], holder.note) == (lease.token, "/me", "why")
-    assert database.orders() == 1
+    assert db.orders() == 1
     for _ in range(5):
-        world.clock.advance(20)
+        db.clock.advance(20)
         assert not lease.lost
-    assert await get(lease.release())
-    assert await database.is_free("a")
+    assert lease.release()
+    assert db.is_free("a")
 
 
-@in_a_database
-async def test_others_learn_soon_that_it_is_busy(world: World, database: Database) -> None:
-    get, others = world.get, database.another()
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a"), within=connection)
+def test_others_learn_soon_that_it_is_busy(db: Database) -> None:
+    connection = db.connect()
+    lease = db.acquire(db.client.lock("a"), within=connection)
     given_up: list[Any] = []
-    others.session.keeper.abandon = lambda *about: given_up.append(about)
+    db.others.session.keeper.abandon = lambda *about: given_up.append(about)
     with pytest.raises(BackendUnavailable, match=r"^a: a transaction that has not ended keeps"):
-        await get(others.lock("a").try_acquire())
+        db.others.lock("a").try_acquire()
     assert given_up == [], "it was one try, which left nothing behind"
-    assert await database.is_free("b"), "and other keys are free"
-    await get(connection.commit())
-    assert not await database.is_free("a")
+    assert db.is_free("b"), "and other keys are free"
+    db.acquire(db.others.lock("b"), within=db.connect())
+    with pytest.raises(BackendUnavailable, match="has not ended"):
+        db.client.lock("b").acquire(within=connection)  # nor is there a deadlock
+    connection.commit()
+    assert not db.is_free("a")
     assert not lease.lost
 
 
-@pytest.mark.parametrize("auto_renew", [True, False])
-@in_a_database
-async def test_if_it_rolls_back_it_never_was(
-    world: World, database: Database, auto_renew: bool
-) -> None:
-    get, others = world.get, database.another()
-    connection = await database.connect()
-    await get(connection.execute(ADD))
-    lock = world.client.lock("a", auto_renew=auto_renew)
-    lease = await database.acquire(lock, within=connection)
-    await get(connection.rollback())
-    assert database.orders() == 0
-    again = await database.acquire(lock, within=connection)
+def test_if_it_rolls_back_it_never_was(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    connection, lock = db.connect(), db.client.lock("a")
+    lock.acquire(within=connection)
+    connection.rollback()
+    gc.collect()  # that lease was dropped, which is no trouble
+    assert db.client.session.keeper.flush(5)
+    assert warnings_of(caplog) == []
+    connection.execute(ADD)
+    lease = db.acquire(lock, within=connection)
+    connection.rollback()
+    assert db.orders() == 0
+    again = db.acquire(lock, within=connection)
     assert (lease.lost, again.lost) == (True, False), "done again, it is no nested acquire"
-    await get(connection.rollback())
-    thief = await database.acquire(others.lock("a"), wait=0)
+    connection.rollback()
+    thief = db.acquire(db.others.lock("a"), wait=0)
     assert thief.token >= lease.token, "the same may be issued again: nothing written stands"
-    world.clock.advance(11)
+    db.clock.advance(11)
     assert (lease.lost, lease.reason, lease.remaining) == (True, "expired", 0)
     with pytest.raises(LeaseLost, match=r"was lost: the transaction that .* did not commit; anoth"):
         lease.ensure()
-    assert not await get(lease.release())
+    assert not lease.release()
     assert not thief.lost
 
 
-@in_a_database
-async def test_a_renewal_before_the_commit_is_no_trouble(
-    world: World, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a", ttl="30s"), within=connection)
-    other = await database.acquire(
-        world.client.lock("b", ttl="30s"),
-    )
-    with quiet(caplog):
-        world.clock.advance(11)
-        world.clock.advance(6)
-        assert not lease.lost
-        assert other.remaining > 15, "others are renewed meanwhile"
-        await world.get(connection.commit())
-        world.clock.advance(4)
-        assert lease.remaining > 20
-    world.clock.advance(60)
-    assert not lease.lost
-
-
-@in_a_database
-async def test_nor_is_a_renewal_of_a_key_that_never_was_before(
-    world: World, database: Database
+def test_a_renewal_before_the_commit_is_no_trouble(
+    db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody else can see the key's row yet, and that doesn't mean that the lease has ended."""
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a"), within=connection)
-    world.clock.advance(11)
+    connection, lock = db.connect(), db.client.lock("a")
+    lease = db.acquire(lock, within=connection)
+    other = db.acquire(db.client.lock("b"))
+    db.clock.advance(11)
+    db.clock.advance(6)
     assert not lease.lost
-    with pytest.raises(BackendUnavailable, match="has not ended"):
-        await world.get(lease.renew())
-    with pytest.raises(BackendUnavailable, match="has not ended"):
-        await world.get(world.client.lock("a").status())
-    await world.get(connection.commit())
-    await world.get(lease.renew())
-    assert [h.token for h in (await world.get(world.client.lock("a").status())).mine] == [
-        lease.token
-    ]
-
-
-@in_a_database
-async def test_a_transaction_that_outlasts_the_ttl_loses_it(
-    world: World, database: Database
-) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a", ttl="5s"), within=connection)
-    world.clock.advance(6)
-    assert lease.lost
-    await world.get(connection.commit())
-    assert await database.is_free("a")
-    assert lease.lost
-
-
-@in_a_database
-async def test_what_others_hold_is_refused_and_the_transaction_goes_on(
-    world: World, database: Database
-) -> None:
-    get, others = world.get, database.another()
-    theirs = await database.acquire(
-        others.lock("a", label="them", note="why"),
-    )
-    connection = await database.connect()
-    await get(connection.execute(ADD))
-    with pytest.raises(AcquireTimeout, match=r"a is held by .*/them \(why\)") as refused:
-        await database.acquire(world.client.lock("a"), within=connection)
-    assert refused.value.retry_after
-    semaphore = world.client.semaphore("s", 3)
-    lease = await database.acquire(semaphore, units=2, within=connection)
-    assert lease.slots == (0, 1)
-    await get(connection.commit())
-    assert database.orders() == 1
-    [holder] = (await get(others.semaphore("s", 3).status())).holders
-    assert holder.slots == lease.slots
-    assert not theirs.lost
-
-
-@in_a_database
-async def test_two_transactions_never_wait_for_each_other(world: World, database: Database) -> None:
-    """Each has what the other wants: that would be a deadlock if anybody waited."""
-    get, lock, another = world.get, world.client.lock, database.another()
-    one, other = await database.connect(), await database.connect()
-    leases = [
-        await database.acquire(lock("a"), within=one),
-        await database.acquire(another.lock("b"), within=other),
-    ]
-    for wanted, connection in ((lock("b"), one), (another.lock("a"), other)):
+    assert other.remaining > 15, "others are renewed meanwhile"
+    assert warnings_of(caplog) == []
+    for ask in (lease.renew, lock.status):
         with pytest.raises(BackendUnavailable, match="has not ended"):
-            await database.acquire(wanted, within=connection)
-    await get(one.commit())
-    await get(other.commit())
-    for lease in leases:
-        await get(lease.renew())
+            ask()
+    connection.commit()
+    lease.renew()
+    assert [holder.token for holder in lock.status().mine] == [lease.token]
+    db.clock.advance(60)
+    assert not lease.lost
+    late = db.acquire(db.client.lock("late", ttl="5s"), within=connection)
+    db.clock.advance(6)
+    connection.commit()
+    assert late.lost, "the transaction outlasted its ttl"
+    assert db.is_free("late")
 
 
-@in_a_database
-async def test_the_token_guards_in_the_same_transaction(world: World, database: Database) -> None:
-    get = world.get
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a"), within=connection)
-    guard = "SELECT dibs.guard('a', %s)"
-    await get(connection.execute(guard, [lease.token]))
-    await get(connection.execute(ADD))
-    await get(connection.commit())
-    with pytest.raises(psycopg.Error, match="no longer yours"):
-        await get(connection.execute(guard, [lease.token - 1]))
+def test_what_others_hold_is_refused_and_the_transaction_goes_on(db: Database) -> None:
+    db.acquire(db.others.lock("a", label="them", note="why"))
+    connection = db.connect()
+    connection.execute(ADD)
+    with pytest.raises(AcquireTimeout, match=r"a is held by .*/them \(why\)") as refused:
+        db.client.lock("a").acquire(within=connection)
+    assert refused.value.retry_after
+    lease = db.acquire(db.client.semaphore("s", 3), units=2, within=connection)
+    assert lease.slots == (0, 1)
+    connection.commit()
+    assert db.orders() == 1
+    [holder] = db.others.semaphore("s", 3).status().holders
+    assert holder.slots == lease.slots
 
 
-@in_a_database
-async def test_a_session_that_is_killed_takes_its_lease_along(
-    world: World, database: Database
-) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a"), within=connection)
-    with database.admin() as admin:
-        admin.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
-    assert await database.is_free("a")
+def test_a_session_that_is_killed_takes_its_lease_along(db: Database) -> None:
+    connection = db.connect()
+    lease = db.acquire(db.client.lock("a"), within=connection)
+    db.kill(connection.info.backend_pid)
+    assert db.is_free("a")
     with pytest.raises(BackendUnavailable, match="within= broke"):
-        await database.acquire(world.client.lock("b"), within=connection)
-    world.clock.advance(11)
+        db.client.lock("b").acquire(within=connection)
+    db.clock.advance(11)
     assert lease.lost
 
 
-@in_a_database
-async def test_without_a_transaction_it_stands_at_once(world: World, database: Database) -> None:
-    connection = await database.connect(autocommit=True)
-    lease = await database.acquire(world.client.lock("a"), wait=0, within=connection)
-    assert not await database.is_free("a")
+def test_without_a_transaction_it_stands_at_once(db: Database) -> None:
+    connection = db.connect(autocommit=True)
+    lease = db.acquire(db.client.lock("a"), wait=0, within=connection)
+    assert not db.is_free("a")
     with pytest.raises(AcquireTimeout, match="by this task"):
-        await database.acquire(world.client.lock("a"), within=connection)
-    assert await world.get(lease.release())
+        db.client.lock("a").acquire(within=connection)
+    assert lease.release()
 
 
-@in_a_database
-async def test_a_lease_whose_transaction_failed_may_be_dropped(
-    world: World, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a"), within=connection)
-    await world.get(connection.rollback())
-    with quiet(caplog):
-        del lease
-        gc.collect()
-        assert world.client.session.keeper.flush(5)
-
-
-@in_a_database
-async def test_serialization_failures_are_raised_as_the_drivers(
-    world: World, database: Database
-) -> None:
-    get, lock = world.get, world.client.lock
-    lease = await database.acquire(
-        lock("a"),
-    )
-    connection = await database.connect()
-    await get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
-    await get(connection.execute(ADD))
-    await get(lease.release())
+def test_with_an_old_snapshot_the_loser_of_a_race_gets_a_serialization_error(db: Database) -> None:
+    first = db.acquire(db.client.lock("a"))
+    connection = db.connect()
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.execute(ADD)
+    first.release()
     with pytest.raises(psycopg.errors.SerializationFailure):
-        await database.acquire(lock("a"), within=connection)
-    await get(connection.rollback())
-    lease = await database.acquire(lock("a"), within=connection)
-    await get(connection.commit())
-    await get(lease.renew())
-
-
-@in_a_database
-async def test_entering_it_asks_whether_it_was_committed(world: World, database: Database) -> None:
-    connection = await database.connect()
-    rolled_back = await database.acquire(world.client.lock("a"), within=connection)
-    await world.get(connection.rollback())
-    with pytest.raises(LeaseLost, match="did not commit"):
-        await world.enter(rolled_back)
-    open_still = await database.acquire(world.client.lock("b"), within=connection)
-    with pytest.raises(NotHeld, match="put the `with` behind it"):
-        await world.enter(open_still)
-    await world.get(connection.commit())
-    await world.enter(open_still)
-    await world.leave(open_still)
-    assert await database.is_free("b")
-
-
-@in_a_database
-async def test_a_busy_key_is_told_in_time_for_short_leases(
-    world: World, database: Database
-) -> None:
-    connection = await database.connect()
-    await database.acquire(database.another().lock("a", ttl="1m"), within=connection)
-    client = world.module.connect(database.url)
-    for ttl in ("2s", "3s", "30s"):
-        with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
-            await world.get(client.lock("a", ttl=ttl).acquire(wait=0))
-    await world.get(client.close())
-
-
-@in_a_database
-async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
-    world: World, database: Database
-) -> None:
-    """Such a transaction can't see who of them is alive."""
-    semaphore = world.client.semaphore("s", 2)
-    await database.acquire(semaphore)
-    others = database.another()
+        db.client.lock("a").acquire(within=connection)
+    connection.rollback()
+    lease = db.acquire(db.client.lock("a"), within=connection)
+    connection.commit()
+    lease.renew()
+    # nor can it see who of those that wait is alive, so it passes nobody
+    db.acquire(db.client.semaphore("s", 2))
     waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
-    assert isinstance(others.session.store.blocking_connection().apply([waiter], 10)[0], Queued)
-    connection = await database.connect()
-    await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
+    assert isinstance(db.store.blocking_connection().apply([waiter], 10)[0], Queued)
     with pytest.raises(BackendUnavailable, match="READ COMMITTED"):
-        await database.acquire(database.another().semaphore("s", 2), within=connection)
+        db.others.semaphore("s", 2).acquire(within=connection)
+
+
+def test_entering_it_asks_whether_it_was_committed(db: Database) -> None:
+    connection = db.connect()
+    rolled_back = db.acquire(db.client.lock("a"), within=connection)
+    connection.rollback()
+    with pytest.raises(LeaseLost, match="did not commit"), rolled_back:
+        pytest.fail("it never was")
+    open_still = db.acquire(db.client.lock("b"), within=connection)
+    with pytest.raises(NotHeld, match="put the `with` behind it"), open_still:
+        pytest.fail("nobody knows yet")
+    connection.commit()
+    with open_still:
+        assert not db.is_free("b")
+    assert db.is_free("b")
+
+
+def test_a_busy_key_is_told_in_time_for_short_leases(db: Database) -> None:
+    db.acquire(db.others.lock("a", ttl="1m"), within=db.connect())
+    with dibs.sync.connect(db.url) as client:
+        for ttl in ("2s", "3s", "30s"):
+            with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
+                client.lock("a", ttl=ttl).acquire(wait=0)
+
+
+async def test_in_a_loop_likewise(db: Database) -> None:
+    """It stands after a commit, never was after a rollback, and a cancelled try leaves nothing."""
+    client = db.another(dibs)
+    async with await psycopg.AsyncConnection.connect(db.url) as connection:
+        stands = await client.lock("a").acquire(within=connection)
+        await connection.commit()
+        assert not await asyncio.to_thread(db.is_free, "a")
+        async with stands:
+            rolled_back = await client.lock("b").acquire(within=connection)
+            await connection.rollback()
+        with pytest.raises(LeaseLost, match="did not commit"):
+            async with rolled_back:
+                pytest.fail("it never was")
+        blocker = db.connect()
+        await asyncio.to_thread(db.acquire, db.others.lock("a"), within=blocker)
+        trying = asyncio.ensure_future(client.lock("a").acquire(within=connection))
+        await until_it_asks(db.url, connection.info.backend_pid)
+        trying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await trying
+        blocker.rollback()
+        await connection.rollback()
+        async with client.lock("a").acquire(wait=5):
+            assert (await client.lock("a").status()).waiting == 0
+    await client.close()
 
 
 async def until_it_asks(url: str, pid: int) -> None:
@@ -393,89 +284,45 @@ async def until_it_asks(url: str, pid: int) -> None:
                 await asyncio.sleep(0.002)
 
 
-async def test_cancelled_in_the_middle_it_leaves_nothing(postgres_url: str) -> None:
-    async with (
-        dibs.connect(postgres_url) as client,
-        dibs.connect(postgres_url) as another,
-        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection,
-        await psycopg.AsyncConnection.connect(postgres_url) as blocker,
-    ):
-        kept = await another.lock("a").acquire(within=blocker)
-        trying = asyncio.ensure_future(client.lock("a", label="x").acquire(within=connection))
-        await until_it_asks(postgres_url, connection.info.backend_pid)
-        trying.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await trying
-        await blocker.rollback()
-        async with client.lock("a").acquire(wait=5):
-            assert (await client.lock("a").status()).waiting == 0
-        await kept.release()
-
-
-# ---- connections that won't do ------------------------------------------------------------------------
-
-
-@in_a_database
-async def test_another_database_is_refused(
-    world: World, database: Database, postgres_server: PostgresServer
-) -> None:
+def test_another_database_is_refused(db: Database, postgres_server: PostgresServer) -> None:
     url = postgres_server.new_database()
     try:
-        elsewhere = await database.connect(url)
+        elsewhere = db.connect(url)
         with pytest.raises(NotConfigured, match=r"leads to another database \(t_.*127\.0\.0\.1"):
-            await database.acquire(world.client.lock("a"), within=elsewhere)
-        await world.get(elsewhere.execute("SELECT 1"))
-        await world.get(elsewhere.close())
+            db.client.lock("a").acquire(within=elsewhere)
+        elsewhere.execute("SELECT 1")
+        elsewhere.close()
     finally:
         postgres_server.drop_database(url)
-    name = database.url.replace("127.0.0.1", "localhost")
-    connection = await database.connect(name, options="-c timezone=Asia/Tokyo -c search_path=x")
-    lease = await database.acquire(world.client.lock("a"), within=connection)
-    assert not lease.lost
+    name = db.url.replace("127.0.0.1", "localhost")
+    connection = db.connect(name, options="-c timezone=Asia/Tokyo -c search_path=x")
+    assert not db.acquire(db.client.lock("a"), within=connection).lost
 
 
-@in_a_database
-async def test_a_connection_of_the_other_side_is_refused(world: World, database: Database) -> None:
-    lock = world.client.lock("a")
-    if world.is_async:
-        with database.admin() as blocking, pytest.raises(TypeError, match="would stop the event"):
-            await lock.acquire(within=blocking)
-    else:
-        async_one: Any = object.__new__(psycopg.AsyncConnection)
-        with pytest.raises(TypeError, match=r"its event loop's: give a blocking one"):
-            lock.acquire(within=async_one)
+async def test_a_connection_of_the_other_side_is_refused(db: Database) -> None:
+    with pytest.raises(TypeError, match="would stop the event"):
+        await db.another(dibs).lock("a").acquire(within=db.connect())
+    async_one: Any = object.__new__(psycopg.AsyncConnection)
+    with pytest.raises(TypeError, match=r"its event loop's: give a blocking one"):
+        await asyncio.to_thread(db.client.lock("a").acquire, within=async_one)
 
 
-@in_a_database
-async def test_what_is_no_connection_and_what_would_wait_is_refused(
-    world: World, database: Database
-) -> None:
-    get, lock = world.get, world.client.lock("a")
-    with pytest.raises(
-        TypeError, match=r"within= is a builtins\.str: give the connection of psycopg"
-    ):
-        await database.acquire(lock, within=database.url)
-    connection = await database.connect()
-    for wait in (5, None, "1s"):
+def test_what_is_no_connection_and_what_would_wait_is_refused(db: Database) -> None:
+    lock, connection = db.client.lock("a"), db.connect()
+    with pytest.raises(TypeError, match=r"within= is a builtins\.str: give the connection of psy"):
+        lock.acquire(within=db.url)
+    for wait in (5, None):
         with pytest.raises(ValueError, match=r"within= is one try"):
-            await database.acquire(lock, within=connection, wait=wait)
-    await get(connection.execute("SET TRANSACTION READ ONLY"))
+            lock.acquire(within=connection, wait=wait)
+    connection.execute("SET TRANSACTION READ ONLY")
     with pytest.raises(BackendUnavailable, match="within= only reads"):
-        await database.acquire(lock, within=connection)
+        lock.acquire(within=connection)
     with pytest.raises(BackendUnavailable, match="has failed already"):
-        await database.acquire(lock, within=connection)
-    await get(connection.rollback())
-    lease = await database.acquire(lock, within=connection)
-    assert not lease.lost
-
-
-@pytest.mark.parametrize("scheme", sorted(BUILTIN.keys() - {"postgresql"}))
-@in_both_worlds
-async def test_no_other_store_can_join_a_transaction(world: World, scheme: str) -> None:
-    places = {"sqlite": "/nowhere", "memory": "", "kubernetes": "", "temporal": "", "redis": ""}
-    client = world.module.connect(f"{scheme}://{places.get(scheme, 'localhost')}")
-    with pytest.raises(NotConfigured, match=rf"^{scheme}://.* can't be .* postgresql:// can"):
-        await world.get(client.lock("a").acquire(within=object()))
+        lock.acquire(within=connection)
+    connection.rollback()
+    assert not db.acquire(lock, within=connection).lost
+    with pytest.raises(NotConfigured, match=r"^memory://.* can't be .* postgresql:// can"):
+        dibs.sync.connect("memory://").lock("a").acquire(within=connection)
 
 
 def test_the_page_shows_what_works(postgres_url: str) -> None:

@@ -1,9 +1,6 @@
 """Reentrant locks: their holder acquires them again, and gives them up with the last of its leases."""
 
 import asyncio
-import os
-import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +8,9 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, Client, LeaseLost, LockConfig, NotHeld, Reentrant
-from dibs.locks.reentrant import Depth
 from dibs.model import Acquire, Command
-from tests.locks.waits import Beside, Holder, time_passes, until, until_queued
-from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
+from tests.locks.waits import Beside, Holder, until, until_queued
+from tests.locks.worlds import World, in_both_worlds, is_free, site
 
 
 def lock_of(w: World, client: Any = None, **options: Any) -> Any:
@@ -50,18 +46,7 @@ async def test_a_release_within_a_block_takes_no_other_blocks_hold(w: World) -> 
     assert not await is_free(w, w.another().lock("a"))
     await w.leave(lock)
     assert await is_free(w, w.another().lock("a"))
-
-
-@in_both_worlds
-async def test_blocks_of_leases_that_were_acquired_before_end_in_any_order(w: World) -> None:
-    lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    await w.enter(outer)
-    await w.enter(inner)
-    await w.leave(outer)
-    assert not await is_free(w, w.another().lock("a"))
-    await w.leave(inner)
-    assert await is_free(w, w.another().lock("a"))
+    assert await w.get(outer.wait_lost()) is False
 
 
 @in_both_worlds
@@ -76,53 +61,34 @@ async def test_it_is_the_name_and_the_task_that_count_not_the_object(w: World) -
     assert not await is_free(w, w.another().lock("a")), "nor has anybody else got it"
     await w.get(inner.release())
     await w.get(outer.release())
-
-
-@in_both_worlds
-async def test_a_plain_hold_is_not_acquired_again(w: World) -> None:
-    plain = await w.get(w.client.lock("a").acquire())
+    await w.hold(plain)
     with pytest.raises(Reentrant, match="already held by this task or thread"):
         await w.get(lock_of(w).acquire())
     with pytest.raises(AcquireTimeout):
         await w.get(lock_of(w, wait=0).acquire())
-    await w.get(plain.release())
-
-
-@in_both_worlds
-async def test_another_task_or_thread_waits_its_turn(w: World) -> None:
-    lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    other = Holder(w, lock)
-    await until_queued(w, "a")
-    await w.get(inner.release())
-    assert not other.settled
-    await w.get(outer.release())
-    assert (await other.holds()).token > outer.token
-    await other.lets_go()
 
 
 @in_both_worlds
 async def test_the_count_moves_with_the_task_or_thread_that_adopts(w: World) -> None:
     lock = lock_of(w)
     outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    other = Holder(w, lock)
+    await until_queued(w, "a")
     tokens: list[int] = []
 
     async def elsewhere() -> None:
         inner.adopt()
         third = await w.get(lock.acquire())
         tokens.append(third.token)
-        for lease in (third, inner, outer):
+        for lease in (third, inner):
             await w.get(lease.release())
-
-    async def keeps() -> None:
-        outer.adopt()
+        assert not other.settled
+        await w.get(outer.release())
 
     await Beside(w, elsewhere).result()
     assert tokens == [outer.token]
-    outer = await w.get(lock.acquire())
-    await Beside(w, keeps).result()
-    assert await w.get(lock.try_acquire()) is None
-    await w.get(outer.release())
+    assert (await other.holds()).token > outer.token
+    await other.lets_go()
 
 
 @in_both_worlds
@@ -171,88 +137,23 @@ async def test_writers_write_again_and_change_only_alone(w: World) -> None:
     await w.get(outer.release())
     await w.get(inner.downgrade())
     assert inner.mode == "read"
-    again = await w.get(lock.read().acquire())
+    again = await w.hold(lock.read())
     await w.get(inner.release())
     before = again.token
     await w.get(again.upgrade())
     assert (again.mode, again.token > before) == ("write", True)
-    await w.get(again.release())
 
 
-@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
-def test_it_is_refused_where_it_means_nothing(module: Any) -> None:
+def test_it_is_for_a_capacity_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="another slot"):
-        module.Semaphore("a", 2, reentrant=True)
+        dibs.Semaphore("a", 2, reentrant=True)
     with pytest.raises(TypeError, match="another slot"):
-        module.Semaphore.from_config("a", 2, LockConfig(reentrant=True))
-    with pytest.raises(TypeError, match="reentrant"):
-        module.TaskLock("a", 0, 1, reentrant=True)
-    with pytest.raises(TypeError, match="reentrant"):
-        module.LeaderElection("a", reentrant=True)
-    with pytest.raises(TypeError, match="reentrant is 'yes': give True or False"):
-        module.Lock("a", reentrant="yes")
-
-
-def test_the_setting_for_all_is_not_for_semaphores_of_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("DIBS_REENTRANT", "yes")
+        dibs.Semaphore.from_config("a", 2, LockConfig(reentrant=True))
+    monkeypatch.setenv("DIBS_REENTRANT", "yes")  # for all that support it
     assert dibs.Lock("a").config.reentrant
     assert dibs.RWLock("a").config.reentrant
     assert not dibs.Semaphore("a", 2).config.reentrant
     assert dibs.Semaphore("a", 1).config.reentrant
-
-
-@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
-def test_a_decorated_function_may_call_itself(module: Any) -> None:
-    w = World("async" if module is dibs else "sync")
-
-    @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
-    async def down(what: str, number: int) -> list[int]:
-        token = dibs.current_lease().token
-        return [token, *(await down(what, number - 1))] if number else [token]
-
-    @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
-    def plain(what: str, number: int) -> list[int]:
-        token = dibs.current_lease().token
-        return [token, *plain(what, number - 1)] if number else [token]
-
-    assert len(set(plain("a", 3))) == 1
-    assert len(set(asyncio.run(down("a", 3)))) == 1
-    w.client.session.close()
-
-
-@pytest.mark.multiprocess
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_holds_nothing_of_it(tmp_path: Path) -> None:
-    with dibs.sync.connect(f"sqlite:///{tmp_path}/leases.db") as client:
-        lock = client.lock("a", reentrant=True)
-        with lock as outer, lock as inner:
-            pid = os.fork()
-            if pid == 0:
-                told = [outer.reason, inner.reason, inner.release(), lock.try_acquire()]
-                os._exit(0 if told == ["closed", "closed", False, None] else 1)
-            assert os.waitpid(pid, 0)[1] == 0
-            outer.ensure()
-            assert [holder.token for holder in lock.status().mine] == [inner.token]
-
-
-# -- loss -------------------------------------------------------------------------------------------
-
-
-@in_both_worlds
-async def test_a_renewal_of_one_lease_renews_all(w: World) -> None:
-    lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    w.clock.advance(3600)
-    assert not outer.lost
-    await w.get(inner.renew("2m"))
-    assert outer.remaining == inner.remaining > 60
-    assert outer.ttl == 120
-    await w.get(outer.release())
-    await w.get(inner.release())
-    with pytest.raises(NotHeld):
-        await w.get(inner.renew())
 
 
 @in_both_worlds
@@ -265,6 +166,8 @@ async def test_a_loss_ends_all_leases_and_calls_on_lost_once(w: World) -> None:
     await w.get(outer.release())
     leases = [await w.get(each.acquire()) for each in (lock, lock_of(w), lock)]
     w.clock.advance(2)  # so that threads have an inbox
+    await w.get(leases[1].renew("2m"))
+    assert [lease.ttl for lease in leases] == [120] * 3, "a renewal of one renews all"
     await w.get(w.client.revoke("a", reason="enough", now=True))
     for lease in leases:
         assert await w.get(lease.wait_lost(10)) is True
@@ -274,24 +177,10 @@ async def test_a_loss_ends_all_leases_and_calls_on_lost_once(w: World) -> None:
     await until(w, lambda: bool(told))
     assert [lease.token for lease in told] == [leases[0].token]
     assert await is_free(w, w.another().lock("a"))
-    fresh = await w.get(lock.acquire())
+    fresh = await w.hold(lock)
     assert fresh.token > leases[0].token, "it holds nothing any more, so it acquires anew"
     assert [await w.get(lease.release()) for lease in leases] == [False] * 3
     fresh.ensure()
-    await w.get(fresh.release())
-
-
-async def test_wait_lost_returns_false_after_the_last_release(client: Client) -> None:
-    lock = client.lock("a", reentrant=True)
-    lease = await lock.acquire()
-    await lock.acquire()
-    waiting = asyncio.create_task(lease.wait_lost())
-    await lease.release()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    await lease.release()
-    assert await waiting is False
 
 
 async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
@@ -318,39 +207,6 @@ async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
     assert await asyncio.sleep(0, "not cancelled") == "not cancelled"
 
 
-async def test_a_block_of_another_task_is_interrupted_too(client: Client) -> None:
-    lock = client.lock("a", reentrant=True)
-    outer, inner = await lock.acquire(), await lock.acquire()
-    inside = asyncio.Event()
-
-    async def theirs() -> None:
-        async with inner:
-            inside.set()
-            await asyncio.sleep(3600)
-
-    other = asyncio.create_task(theirs())
-    await inside.wait()
-    with pytest.raises(LeaseLost):
-        async with outer:
-            await client.revoke("a", reason="enough")
-            await asyncio.sleep(3600)
-    with pytest.raises(LeaseLost):
-        await other
-
-
-def test_in_a_thread_each_block_raises_on_leaving() -> None:
-    w = World("sync")
-    lock = lock_of(w, auto_renew=False)
-    left: list[str] = []
-    with pytest.raises(LeaseLost):
-        with lock:
-            with pytest.raises(LeaseLost):
-                with lock:
-                    w.clock.advance(31)
-            left.append("inner")
-    assert left == ["inner"]
-
-
 @in_both_worlds
 async def test_a_level_that_was_forgotten_ends_with_the_lease(w: World) -> None:
     lock, looks = lock_of(w), w.another().lock("a")
@@ -361,58 +217,3 @@ async def test_a_level_that_was_forgotten_ends_with_the_lease(w: World) -> None:
     with pytest.warns(ResourceWarning, match="dropped without release"):
         del lease
     await until(w, lambda: is_free(w, looks))
-
-
-@in_both_worlds
-async def test_released_during_an_outage_it_goes_in_the_background(w: World) -> None:
-    store, client = site(w)
-    lock = lock_of(w, client)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    with outage(store):
-        again = await w.get(lock.acquire())
-        assert [await w.get(each.release()) for each in (again, inner)] == [True, True]
-        assert await w.get(outer.release()) is False
-    await time_passes(w, lambda: is_free(w, w.another().lock("a")), step=0.01)
-
-
-@in_both_worlds
-async def test_a_deadline_that_nobody_has_noticed_yet_is_a_loss(w: World) -> None:
-    """The process was paused: its body goes on before the thread that renews has woken up."""
-    lock = lock_of(w, auto_renew=False)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    w.clock._move(w.clock.now() + 27)
-    assert (outer.reason, inner.reason) == ("expired", "expired")
-    assert await w.get(inner.release()) is False
-    assert await w.get(inner.wait_lost(1000)) is True
-    await w.get(outer.release())
-    await until(w, lambda: is_free(w, w.another().lock("a")))
-
-
-def test_the_last_level_ends_once_however_many_threads_enter_and_leave() -> None:
-    depth, late, begin = Depth(), threading.Event(), threading.Barrier(4)
-    ended: list[int] = []
-
-    def work(number: int) -> None:
-        begin.wait()
-        for _ in range(2000):
-            if not depth.enter():
-                assert late.is_set()
-                return
-            assert len(depth)
-            if depth.leave():
-                assert late.is_set()
-                ended.append(number)
-                return
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    begin.wait()
-    late.set()
-    if depth.leave():
-        ended.append(0)
-    for thread in threads:
-        thread.join()
-    assert len(ended) == 1
-    assert not depth.enter()
-    assert len(depth) == 0

@@ -46,6 +46,11 @@ class Beside:
             return await asyncio.wait_for(self._task, PATIENCE)
         return self._future.result(PATIENCE)
 
+    def cancel(self) -> None:
+        """Cancel its task."""
+        assert self._task is not None, "a thread can't be cancelled"
+        self._task.cancel()
+
     async def error(self) -> BaseException | None:
         """What it raised."""
         try:

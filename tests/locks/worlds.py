@@ -30,6 +30,7 @@ class World:
         self.module: Any = dibs if self.is_async else dibs.sync
         self.clock = ManualClock()
         self.store: Any = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
+        self._held: list[Any] = []
         self.client = self.another()
         """The one that a test means if it means only one."""
 
@@ -40,10 +41,21 @@ class World:
 
     def run(self, body: Coroutine[Any, Any, None]) -> None:
         """Run a test's text in this world."""
+        body = self._tidied(body)
         if self.is_async:
             asyncio.run(body)
         else:
             step(body)
+
+    async def _tidied(self, body: Coroutine[Any, Any, None]) -> None:
+        await body
+        for lease in self._held:
+            await self.get(lease.release())
+
+    async def hold(self, lock: Any, **how: Any) -> Any:
+        """Acquire a lease, which is released when the test ends."""
+        self._held.append(await self.get(lock.acquire(**how)))
+        return self._held[-1]
 
     async def get(self, value: Any) -> Any:
         """What the face of this world returns."""

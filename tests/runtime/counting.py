@@ -1,20 +1,18 @@
 """Children of multiprocessing's that count under a lock which their parent made, used, and pickled.
 
-Run as a program: `METHOD`, with the store in $DIBS_URL. Prints what each child saw, and what the
-parent did. With $WARM, whoever imports this uses the store: with `forkserver` that is the server, before it
-forks.
+The store is that in $DIBS_URL. With $WARM, whoever imports this uses it: with `forkserver` that is the
+server, before it forks.
 """
 
 import json
 import multiprocessing
 import os
-import sys
 from typing import Any
 
 from dibs import LeaseLost
 from dibs.sync import Lease, Lock
 
-TURNS, CHILDREN = 15, 3
+TURNS, CHILDREN = 15, 2
 inherited: list[Lease] = []
 
 if os.environ.get("WARM"):
@@ -42,6 +40,7 @@ def work(lock: Lock, counter: Any, answers: Any) -> None:
 
 
 def main(method: str) -> None:
+    """Print what each child saw, and what the parent did."""
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["tests.runtime.counting"])
@@ -65,7 +64,3 @@ def main(method: str) -> None:
     parent = [os.getpid(), mine.owner.split("/")[1]]
     print(json.dumps({"told": told, "count": counter.value, "codes": codes, "parent": parent}))
     print(json.dumps([Lock("parent").locked(), mine.release(), lock.locked()]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from dibs.clock import Clock
 from dibs.errors import DibsError
-from dibs.model import Capabilities, Command, Finding, Notification, Page, Reply
+from dibs.model import Capabilities, Command, Notification, Reply
 from dibs.runtime.batcher import apply_over
 from dibs.stores.aio import submit_in_task
 from dibs.stores.memory import MemoryStore
@@ -35,6 +35,8 @@ class TappedStore(Store):
         self.before: Gate = lambda _: None
         self.after: Gate = lambda _: None
         self.listening: Gate = lambda _: None
+        self.arriving: Callable[[Sequence[Notification]], None] = lambda _: None
+        """Is called with notifications; if it raises, they are lost, and the connection with them."""
         self.hold: asyncio.Event | None = None
         """While it isn't set, calls of event loops wait for it before they are applied."""
 
@@ -57,6 +59,8 @@ class TappedAsyncConnection:
     def __init__(self, store: TappedStore, inner: AsyncConnection) -> None:
         self._store = store
         self._inner = inner
+        self.close, self.scan = inner.close, inner.scan
+        self.examine, self.after_fork = inner.examine, inner.after_fork
 
     @property
     def inbox(self) -> str:
@@ -66,9 +70,6 @@ class TappedAsyncConnection:
         await self._turns()
         self._store.before(())
         await self._inner.open()
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         if self._store.turns or self._store.hold is not None:
@@ -99,16 +100,16 @@ class TappedAsyncConnection:
 
     async def subscribe(self, deliver: Deliver) -> None:
         self._store.listening(())
-        await self._inner.subscribe(deliver)
 
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return await self._inner.scan(prefix, cursor, limit)
+        def arrive(news: Sequence[Notification] | DibsError) -> None:
+            try:
+                if not isinstance(news, DibsError):
+                    self._store.arriving(news)
+            except DibsError as error:
+                news = error
+            deliver(news)
 
-    async def examine(self) -> Sequence[Finding]:
-        return await self._inner.examine()
-
-    def after_fork(self) -> None:
-        self._inner.after_fork()
+        await self._inner.subscribe(arrive)
 
 
 class TappedBlockingConnection:
@@ -117,6 +118,8 @@ class TappedBlockingConnection:
     def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
         self._store = store
         self._inner = inner
+        self.close, self.subscribe, self.wake = inner.close, inner.subscribe, inner.wake
+        self.scan, self.examine, self.after_fork = inner.scan, inner.examine, inner.after_fork
 
     @property
     def inbox(self) -> str:
@@ -126,9 +129,6 @@ class TappedBlockingConnection:
         self._store.before(())
         self._inner.open(timeout)
 
-    def close(self) -> None:
-        self._inner.close()
-
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         self._store.kept.append(tuple(commands))
         self._store.before(commands)
@@ -136,21 +136,8 @@ class TappedBlockingConnection:
         self._store.after(commands)
         return replies
 
-    def subscribe(self, timeout: float) -> None:
-        self._inner.subscribe(timeout)
-
     def notifications(self, timeout: float | None) -> Sequence[Notification]:
         self._store.listening(())
-        return self._inner.notifications(timeout)
-
-    def wake(self) -> None:
-        self._inner.wake()
-
-    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return self._inner.scan(prefix, cursor, limit)
-
-    def examine(self) -> Sequence[Finding]:
-        return self._inner.examine()
-
-    def after_fork(self) -> None:
-        self._inner.after_fork()
+        news = self._inner.notifications(timeout)
+        self._store.arriving(news)
+        return news

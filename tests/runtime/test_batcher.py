@@ -2,13 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextvars import Context, ContextVar, copy_context
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dibs
 from dibs import BackendUnavailable, Client
 from dibs.clock import SystemClock
 from dibs.errors import DibsError
@@ -20,19 +17,15 @@ from dibs.model import (
     Release,
     Released,
     Renew,
-    Renewed,
     Reply,
     Revoke,
-    Unknown,
 )
 from dibs.runtime.aio import READS
 from dibs.runtime.batcher import Batcher
 from dibs.runtime.port import TimedReply, step
 from dibs.session import StoreSession
-from dibs.stores.memory import MemoryStore
 from dibs.stores.port import MAX_BATCH, Done, GiveUp
 from tests.runtime.stores import TappedStore
-from tests.servers.redis import RedisServer
 
 
 @pytest.fixture
@@ -56,15 +49,6 @@ async def cycles(client: Client, name: str, count: int) -> None:
             pass
 
 
-async def test_an_idle_client_sends_at_once(client: Client, store: TappedStore) -> None:
-    task = asyncio.create_task(cycles(client, "a", 1))
-    await asyncio.sleep(0)  # the task calls
-    await asyncio.sleep(0)  # the turn is over, and the call leaves
-    await asyncio.sleep(0)
-    assert [len(batch) for batch in store.batches] == [1]
-    await task
-
-
 async def test_what_can_be_done_in_place_takes_no_turn_at_all() -> None:
     client = Client(StoreSession(TappedStore()))
     await client._ready()
@@ -80,23 +64,6 @@ async def test_sixty_four_tasks_leave_together(client: Client, store: TappedStor
     sizes = [len(batch) for batch in store.batches]
     assert sum(sizes) == 64 * 50 * 2
     assert sum(sizes) / len(sizes) > 60, sizes
-
-
-async def test_nobody_is_left_out_however_the_tasks_come(
-    client: Client, store: TappedStore
-) -> None:
-    """Callers come and go in all phases of a flight, and each is answered in its own time."""
-
-    async def worker(number: int) -> None:
-        for turn in range(20):
-            for _ in range((number * turn) % 5):
-                await asyncio.sleep(0)
-            async with client.lock(f"key-{number}"):
-                pass
-
-    async with asyncio.timeout(20):
-        await asyncio.gather(*(worker(number) for number in range(30)))
-    assert sum(len(batch) for batch in store.batches) == 30 * 20 * 2
 
 
 async def test_a_batch_has_no_more_than_its_limit_and_renewals_first(
@@ -253,93 +220,27 @@ MANY = 40
 """So many calls at once leave in two flights."""
 
 
-async def test_flights_that_are_late_together_end_once_each(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as server:
-        async with asyncio.timeout(30):
-            async with dibs.connect(server.url, call_timeout=0.3) as client:
-                locks = [client.lock(f"key-{number}") for number in range(MANY)]
-                for lease in await asyncio.gather(*(lock.acquire() for lock in locks)):
-                    await lease.release()
-                server.pause()
-                asking = [asyncio.create_task(lock.acquire(wait=20)) for lock in locks]
-                await asyncio.wait(asking, timeout=0.7)  # both flights are given up, and fly again
-                server.resume()
-                leases = await asyncio.gather(*asking)
-                assert len({lease.key for lease in leases}) == MANY
-                await asyncio.gather(*(lease.release() for lease in leases))
-                batcher = client.session.loop_runtime()._batcher
-                await batcher.close()
-                assert not batcher._under_way
-
-
-async def test_a_submit_that_raises_is_told_to_everybody() -> None:
-    """To whom it was for alone as it is, to the others as an error of the store."""
-
-    def stumble(*_: object) -> GiveUp:
-        raise TypeError("a store's own mistake")
-
-    connection: Any = MemoryStore("memory://").async_connection()
-    connection.submit = stumble
-    batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)
-    with pytest.raises(TypeError, match="own mistake"):
-        await batcher.call(Inspect(b"lock:alone"))
-    calls = [batcher.gather(Inspect(b"lock:%d" % number), None).future for number in range(MANY)]
-    told = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in told] == [BackendUnavailable] * MANY
-    await asyncio.wait_for(batcher.close(), 5)
-
-
-caller: ContextVar[str] = ContextVar("caller", default="nobody")
-
-
 class OneWire:
     """A connection whose batches go down together when one of them is given up."""
 
     inbox = ""
 
-    def __init__(self, parallel: int = 2) -> None:
-        self.parallel = parallel
+    parallel = 2
+
+    def __init__(self) -> None:
         self.sent: list[Sequence[Command]] = []
         self.waiting: list[Done] = []
-        self.called_by: list[str] = []
-        """The caller in whose context each batch was submitted."""
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         self.sent.append(commands)
         self.waiting.append(done)
-        self.called_by.append(caller.get())
+
         return lambda: self.answer(BackendUnavailable("the connection was closed meanwhile"))
 
     def answer(self, result: Sequence[Reply] | DibsError) -> None:
         waiting, self.waiting = self.waiting, []
         for done in waiting:
             done(result)
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-async def test_a_batch_is_submitted_in_the_context_of_the_first_in_it(parallel: int) -> None:
-    """So that a trace of a call has what the store's client does for it."""
-    wire: Any = OneWire(parallel)
-    batcher = Batcher(wire, asyncio.get_running_loop(), SystemClock(), 5.0)
-    tasks = []
-    contexts = [Context(), copy_context(), copy_context()]  # an empty one is false
-    for number, context in enumerate(contexts):
-        if number:
-            context.run(caller.set, f"caller {number}")
-        call = batcher.call(Inspect(b"lock:x"))
-        tasks.append(asyncio.create_task(call, context=context))
-        for _ in range(5):
-            await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        while wire.waiting:
-            size = len(wire.sent[-1])
-            opener = copy_context()
-            opener.run(caller.set, "who opened the connection")
-            opener.run(wire.answer, [Unknown()] * size)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
-    assert wire.called_by == ["nobody", "caller 1", "caller 2"][: parallel + 1]
 
 
 async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
@@ -362,43 +263,6 @@ async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
         answer = await release
     assert (answer.reply, answer.resent) == (Released(), True)
     await batcher.close()
-
-
-async def test_reads_that_are_late_cost_commands_on_their_connection_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dibs.runtime.batcher.LEAST", 0.05)
-    wire: Any = OneWire()
-    loop, clock = asyncio.get_running_loop(), SystemClock()
-    batcher = Batcher(wire, loop, clock, 60.0)
-    reads = Batcher(wire, loop, clock, 0.1, parallel=1, beside=batcher)
-    renewal = asyncio.create_task(batcher.call(Renew(b"lock:b", "b", 60.0)))
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        with pytest.raises(BackendUnavailable):
-            await reads.call(Inspect(b"lock:a"))
-        while len(wire.sent) < 3:
-            await asyncio.sleep(0.01)
-        assert [type(batch[0]) for batch in wire.sent] == [Renew, Inspect, Renew]
-        wire.answer([Renewed(60.0)])
-        assert (await renewal).reply == Renewed(60.0)
-    await reads.close()
-    await batcher.close()
-
-
-async def test_a_try_is_bounded_also_by_a_store_that_stands_still(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as server:
-        async with dibs.connect(server.url, call_timeout=60) as client:
-            lock = client.lock("a")
-            await (await lock.acquire()).release()
-            server.pause()
-            with pytest.raises(BackendUnavailable, match="within 1 s"):
-                await asyncio.wait_for(lock.acquire(wait=0), 30)
-            server.resume()
-            await (await lock.acquire()).release()
-
-
-# ---- several commands of one caller -------------------------------------------------------------------
 
 
 def acquires(count: int, prefix: str = "k") -> list[Command]:
@@ -426,31 +290,3 @@ async def test_commands_of_one_caller_travel_in_one_batch_and_fail_each_for_itse
     assert replies(await runtime.call_all(acquires(3))) == [BackendUnavailable] * 3
     assert replies(step(threads.call_all(acquires(3)))) == [BackendUnavailable] * 3
     threads.close()
-
-
-async def test_a_caller_of_several_waits_for_no_longer_than_it_wants(
-    client: Client, store: TappedStore
-) -> None:
-    store.hold = asyncio.Event()
-    told = await client.session.loop_runtime().call_all(acquires(2), 0.01)
-    assert [str(each) for each in told] == ["the store did not answer within 0.01 s"] * 2
-    store.hold.set()
-
-
-async def test_a_cancelled_caller_of_several_takes_along_what_has_not_left(
-    client: Client, store: TappedStore
-) -> None:
-    runtime, store.hold = client.session.loop_runtime(), asyncio.Event()
-    first = asyncio.create_task(runtime.call_all(acquires(2)))
-    while not store.batches:
-        await asyncio.sleep(0)
-    second = asyncio.create_task(runtime.call_all(acquires(2, "later")))
-    await asyncio.sleep(0)
-    for task in (first, second):
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    store.hold.set()
-    released = await runtime.call_all([Release(b"lock:k0", "id-0"), Release(b"lock:k1", "id-1")])
-    assert replies(released) == [Released] * 2, "what had left was done"
-    assert not any(b"later" in command.key for batch in store.batches for command in batch)

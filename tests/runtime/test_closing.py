@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +13,9 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import Client, DibsError
-from dibs.runtime.threads import ThreadJob
 from tests.runtime.real_stores import SHARED, url_of
 from tests.server.world import World
-from tests.servers.redis import RedisServer
+from tests.servers.waiting import wait_until
 
 STORES = (*SHARED, "https", "temporal")
 
@@ -96,7 +94,11 @@ async def _try(client: Client) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled", "waiting"])
+@pytest.mark.parametrize(
+    ("url", "cancelled"),
+    [(store, False) for store in STORES] + [("redis", True), ("https", True)],
+    indirect=["url"],
+)
 async def test_a_client_may_be_closed_at_every_await_of_its_first_connect(
     url: str, cancelled: bool
 ) -> None:
@@ -112,24 +114,14 @@ async def test_a_client_may_be_closed_at_every_await_of_its_first_connect(
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("url", [*SHARED, "https"], indirect=True)
+@pytest.mark.parametrize("url", ["sqlite", "redis", "https"], indirect=True)
 async def test_what_gathers_in_the_turn_of_a_close_is_not_held_after_it(url: str) -> None:
-    await _close_with_acquires_gathered(url, "warm-up")
-    before = open_files(url)
-    await _close_with_acquires_gathered(url, "late")
-    async with asyncio.timeout(30):
-        while open_files(url) > before:
-            gc.collect()
-            await asyncio.sleep(0.01)
-
-
-async def _close_with_acquires_gathered(url: str, name: str) -> None:
     client, other = dibs.connect(url), dibs.connect(url)
-    held = await other.lock(name).acquire()
-    waiting = asyncio.create_task(client.lock(name).acquire())
-    while not (await other.status(name)).waiters:
-        await asyncio.sleep(0)
-    locks = [client.lock(f"{name}-{n}") for n in range(5)]
+    held = await other.lock("a").acquire()
+    waiting = asyncio.create_task(client.lock("a").acquire())
+    while not (await other.status("a")).waiters:
+        await asyncio.sleep(0.001)
+    locks = [client.lock(f"a-{n}") for n in range(5)]
     gathered = [asyncio.create_task(lock.acquire()) for lock in locks]
     await asyncio.sleep(0)
     await client.close()
@@ -143,50 +135,13 @@ async def _close_with_acquires_gathered(url: str, name: str) -> None:
     await other.close()
 
 
-@pytest.mark.parametrize("url", SHARED, indirect=True)
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 def test_a_thread_that_waits_when_its_client_is_closed_gets_no_lease(url: str) -> None:
     with dibs.sync.connect(url) as other, other.lock("x").acquire():
         client = dibs.sync.connect(url)
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(client.lock("x", wait=20).acquire)
-            while not other.status("x").waiters:
-                assert not waiting.done()
+            wait_until(lambda: other.status("x").waiters, "it waits")
             client.close()
             assert isinstance(waiting.exception(15), DibsError)
             assert not isinstance(waiting.exception(), dibs.AcquireTimeout)
-
-
-def test_an_interrupt_while_a_thread_starts_is_raised_as_it_came(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The thread may have begun with the coroutine by then."""
-    begun, over = threading.Event(), threading.Event()
-
-    async def body() -> None:
-        begun.set()
-        over.wait(10)
-
-    start = threading.Thread.start
-
-    def interrupted(thread: threading.Thread) -> None:
-        start(thread)
-        begun.wait(10)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ThreadJob(body(), "dibs-test")
-    over.set()
-
-
-async def test_a_listing_that_its_caller_has_left_ends_with_the_client(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as server:
-        async with asyncio.timeout(30), dibs.connect(server.url) as client:
-            lease = await client.lock("a").acquire()
-            await lease.release()
-            server.pause()
-            listing = asyncio.create_task(client.session.loop_runtime().page(b"lock:", None, 10))
-            await asyncio.wait((listing,), timeout=0.1)
-            listing.cancel()
-            server.resume()
-        assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -14,7 +14,7 @@ import pytest
 
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
-from dibs.sync import Client, Lease, Lock
+from dibs.sync import AllOf, Client, Lease, Lock
 from dibs.testing import ManualClock
 from tests.runtime.interrupting import Interrupting
 
@@ -44,6 +44,7 @@ class Site:
         self.others = Client(StoreSession(store, clock=self.clock))
         self.bystander = self.mine.lock("bystander", ttl=TTL).acquire()
         self.lock = self.mine.lock("a", ttl=TTL)
+        self.both = AllOf(self.mine.lock("b", ttl=TTL), self.lock)
 
     def trouble(self) -> str | None:
         """What is wrong once a ttl has passed."""
@@ -53,13 +54,14 @@ class Site:
             self.clock.advance(TTL)
         if self.bystander.lost:
             return "another lease was lost by it"
-        free: Lease | None = self.others.lock("a").try_acquire()
-        if free is None:
-            return "the key is not free"
-        free.release()
-        again = self.lock.try_acquire()
+        for name in "ab":
+            free: Lease | None = self.others.lock(name).try_acquire()
+            if free is None:
+                return f"{name} is not free"
+            free.release()
+        again = self.both.try_acquire()
         if again is None:
-            return "the thread that was interrupted can't acquire it any more"
+            return "the thread that was interrupted can't acquire them any more"
         again.release()
         self.clock.advance(2 * TTL)
         return None if self.bystander.remaining else "another lease was lost by it, later"
@@ -70,15 +72,9 @@ class Site:
         self.others.close()
 
 
-def every_bytecode(
-    make: Callable[[Site], Action],
-    *,
-    cold: bool,
-    new_site: Callable[[], Site] = Site,
-    stride: int = 1,
-) -> Iterator[str]:
+def every_bytecode(make: Callable[[Site], Action], *, cold: bool, stride: int = 1) -> Iterator[str]:
     """Interrupt an action at each `stride`-th bytecode, until it ends before; tell of trouble."""
-    site, at = new_site(), 0
+    site, at = Site(), 0
     while True:
         at += stride
         interrupting = Interrupting(at)
@@ -94,7 +90,7 @@ def every_bytecode(
             break
         if cold or trouble is not None:
             site.close()
-            site = new_site()
+            site = Site()
     site.close()
     assert at > 200, "far too few bytecodes: nothing was traced"
 
@@ -134,6 +130,34 @@ def try_and_enter(site: Site) -> Action:
     return action
 
 
+def block_of_several(site: Site) -> Action:
+    def action() -> None:
+        with AllOf(site.mine.lock("b", ttl=TTL), site.lock):
+            pass
+
+    return action
+
+
+def acquire_and_release_several(site: Site) -> Action:
+    def action() -> None:
+        site.both.acquire().release()
+
+    return action
+
+
+def several_of_which_one_is_held(site: Site) -> Action:
+    """What was granted of the other is given back."""
+
+    def action() -> None:
+        held = site.others.lock("b", ttl=TTL).acquire()
+        try:
+            assert site.both.try_acquire() is None
+        finally:
+            held.release()
+
+    return action
+
+
 @pytest.fixture(autouse=True)
 def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each run has the same bytecodes, and nobody keeps what an interrupted finalizer had in hand.
@@ -163,6 +187,17 @@ def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     make: Callable[[Site], Action], cold: bool, stride: int
 ) -> None:
     assert list(every_bytecode(make, cold=cold, stride=stride)) == []
+
+
+@pytest.mark.parametrize("stride", [101, pytest.param(17, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "make", [block_of_several, acquire_and_release_several, several_of_which_one_is_held]
+)
+def test_an_interrupt_of_several_costs_at_most_a_ttl(
+    make: Callable[[Site], Action], stride: int
+) -> None:
+    """There are many more bytecodes in it than in an acquire of one."""
+    assert list(every_bytecode(make, cold=False, stride=stride)) == []
 
 
 @STRIDES

@@ -8,6 +8,7 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.runtime import pool as pools
 from dibs.runtime.pool import Pool, Slot
+from tests.servers.waiting import wait_until
 
 SOON = 10.0
 """Seconds within which all ends when all is well."""
@@ -20,10 +21,7 @@ def one() -> Pool:
 
 def in_line(pool: Pool, count: int) -> None:
     """Wait until so many stand in line."""
-    end = time.monotonic() + 10
-    while len(pool._queue) < count:
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    wait_until(lambda: len(pool._queue) >= count, "they stand in line")
 
 
 def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) -> None:
@@ -44,34 +42,6 @@ def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) ->
     for thread in threads:
         thread.join(10)
     assert served == list(range(8))
-
-
-def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also once they have waited for longer than it takes to look for lost ones."""
-    monkeypatch.setattr(pools, "LOOK_EVERY", 0.25)
-    pool = Pool(8)
-    used: set[Slot] = set()
-    busy = threading.Semaphore(8)
-    served = []
-
-    def work() -> None:
-        slot = pool.take(SOON)
-        used.add(slot)
-        assert busy.acquire(blocking=False), "a ninth is in use"
-        time.sleep(0.3)
-        busy.release()
-        served.append(slot)
-        pool.give(slot)
-
-    threads = [threading.Thread(target=work) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(served) == 32
-    assert len(used) <= 8
 
 
 def test_whoever_gets_none_in_time_is_told(one: Pool) -> None:
@@ -123,12 +93,3 @@ def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Pool
     assert time.monotonic() - begun < pools.LOOK_EVERY
     assert taken != [broken]
     one.give(taken[0])
-
-
-def test_a_store_without_a_limit_lets_nobody_wait() -> None:
-    pool = Pool(None)
-    taken = [pool.take(SOON) for _ in range(pools.MAX_IDLE + 4)]
-    assert len(set(map(id, taken))) == len(taken)
-    for slot in taken:
-        pool.give(slot)
-    assert len(pool._idle) == pools.MAX_IDLE
