@@ -1,10 +1,9 @@
 """A second ledger for one key, written from DESIGN §3 alone: lists, loops, no heaps, nothing clever.
 
-It serves as the reference for `dibs.core.ledger`. It knows the store's own clock, or, as
-`Watched`, only what one observer has seen of the entries.
+It serves as the reference for `dibs.core.ledger`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dibs.core.names import fingerprint
@@ -67,16 +66,17 @@ class Line:
 class Naive:
     """The reference: `do` a command at a time and get what the ledger should answer."""
 
-    slack = 0.0
-    """By what part of its life an entry outlives it."""
-
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, slack: float = 0.0) -> None:
+        self.slack = slack
+        """By what part of its life an entry outlives it: for an observer who has no clock of the store."""
         self.lines: list[Line] = []
         self.last = 0
         self.capacity = 0
         self.numbers = 0
         self.doubt = 0
         self.limit = limit
+        self.details: dict[str, str] = {}
+        """Why those that have ended were revoked."""
         self.pushed: list[tuple[str, str]] = []
         self.fresh: list[str] = []
         """Ids of the holds that the present command has granted to others, or keeps closed."""
@@ -106,24 +106,10 @@ class Naive:
         self.pushed, self.fresh = [], []
         first = self.queue()[0].id if self.queue() else None
         self.settle()
-        reply: Reply
-        match command:
-            case Acquire():
-                reply = self.acquire(command)
-            case Renew():
-                reply = self.renew(command)
-            case Release():
-                reply = self.release(command)
-            case Resize():
-                reply = self.resize(command)
-            case Revoke():
-                reply = self.revoke(command)
-            case _:
-                reply = self.inspect(command)
+        reply = getattr(self, type(command).__name__.lower())(command)
         self.settle()
-        now_first = self.queue()[0].id if self.queue() else None
-        if now_first is not None and now_first != first:
-            self.pushed.append((now_first, "head"))
+        if self.queue() and self.queue()[0].id != first:
+            self.pushed.append((self.queue()[0].id, "head"))
         caller = getattr(command, "id", None)
         return reply, {(fingerprint(id_), event) for id_, event in self.pushed if id_ != caller}
 
@@ -151,24 +137,12 @@ class Naive:
             self.lines.append(self.ended(line.id, remember - late, why, line.why))
 
     def keep(self, line: Line, seconds: float, remember: float) -> Line:
-        return Line(
-            line.id,
-            "retained",
-            seconds,
-            self.now,
-            line.wish,
-            line.units,
-            line.slots,
-            line.token,
-            remember=remember,
-            since=line.since,
-        )
+        kept = replace(line, what="retained", life=seconds, heard=self.now)
+        return replace(kept, close=0.0, seq=0, why="", remember=remember)
 
     def ended(self, id_: str, seconds: float, why: str, detail: str = "") -> Line:
-        line = Line(id_, "ended", seconds, self.now, why=why)
-        line.wish = None
-        self.details = {**getattr(self, "details", {}), id_: detail}
-        return line
+        self.details[id_] = detail
+        return Line(id_, "ended", seconds, self.now, why=why)
 
     def serve(self) -> bool:
         for line in self.queue()[:64]:
@@ -200,18 +174,8 @@ class Naive:
         stamp = self.stamp if self.stamp <= YEAR_2200 else 0
         token = max(self.last + 1, wish.floor + 1, stamp)
         self.last = token
-        return Line(
-            wish.id,
-            what,
-            life,
-            self.now,
-            wish,
-            wish.units,
-            self.free(wish.units),
-            token,
-            close=wish.lock_delay,
-            since=self.stamp,
-        )
+        line = Line(wish.id, what, life, self.now, wish, wish.units, self.free(wish.units), token)
+        return replace(line, close=wish.lock_delay, since=self.stamp)
 
     def free(self, count: int) -> tuple[int, ...]:
         if self.capacity > MAX_SLOTS:
@@ -246,15 +210,8 @@ class Naive:
         if self.limit is not None and len(self.queue()) >= self.limit:
             return self.refusal("queue_full")
         self.numbers += 1
-        line = Line(
-            wish.id,
-            "waiting",
-            wish.waiter_ttl,
-            self.now,
-            wish,
-            since=self.stamp,
-            number=self.numbers,
-        )
+        line = Line(wish.id, "waiting", wish.waiter_ttl, self.now, wish, number=self.numbers)
+        line.since = self.stamp
         self.lines.append(line)
         return self.speak(line, wish.ttl)
 
@@ -382,11 +339,8 @@ class Naive:
         self.last = line.token
 
     def revoke(self, command: Revoke) -> Reply:
-        hit = [
-            line
-            for line in self.holds()
-            if line.what != "retained" and command.lease in (None, fingerprint(line.id))
-        ]
+        held = [line for line in self.holds() if line.what != "retained"]
+        hit = [line for line in held if command.lease in (None, fingerprint(line.id))]
         for line in hit:
             self.pushed.append((line.id, "revoked"))
             if command.now:
@@ -397,46 +351,23 @@ class Naive:
         return Revoked(len(hit), max(ends, default=0.0))
 
     def inspect(self, command: Inspect) -> Status:
-        return Status(
-            command.key,
-            self.capacity,
-            tuple(self.shown(line) for line in sorted(self.holds(), key=lambda line: line.token)),
-            tuple(
-                Waiter(
-                    fingerprint(line.id),
-                    _wish(line).owner,
-                    _wish(line).units,
-                    _wish(line).priority,
-                    max(self.stamp - line.since, 0) / 1e6,
-                    _wish(line).note,
-                )
-                for line in self.queue()
-            ),
-            len(self.queue()),
-            self.last,
-            len(self.holds()),
-            self.used(),
-        )
+        holders = [self.holder(line) for line in sorted(self.holds(), key=lambda line: line.token)]
+        waiters = [self.waiter(line) for line in self.queue()]
+        counts = len(waiters), self.last, len(holders), self.used()
+        return Status(command.key, self.capacity, tuple(holders), tuple(waiters), *counts)
 
-    def shown(self, line: Line) -> Holder:
-        kept = line.what == "retained"
-        return Holder(
-            "" if kept else fingerprint(line.id),
-            "" if kept else _wish(line).owner,
-            line.token,
-            line.units,
-            line.slots,
-            max(self.stamp - line.since, 0) / 1e6,
-            self.end(line) - self.now,
-            _wish(line).note,
-            line.what,  # type: ignore[arg-type]
-        )
+    def holder(self, line: Line) -> Holder:
+        who = ("", "") if line.what == "retained" else (fingerprint(line.id), _wish(line).owner)
+        has = line.token, line.units, line.slots, self.age(line), self.end(line) - self.now
+        return Holder(*who, *has, _wish(line).note, line.what)  # type: ignore[arg-type]
 
+    def waiter(self, line: Line) -> Waiter:
+        wish = _wish(line)
+        wants = wish.owner, wish.units, wish.priority
+        return Waiter(fingerprint(line.id), *wants, self.age(line), wish.note)
 
-class Watched(Naive):
-    """The same without the store's clock, seen by one observer who makes every call itself."""
-
-    slack = 0.01
+    def age(self, line: Line) -> float:
+        return max(self.stamp - line.since, 0) / 1e6
 
 
 def _wish(line: Line) -> Acquire:
