@@ -23,14 +23,31 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-import hypothesis.stateful  # noqa: F401 - imported once, before the forks
+import hypothesis.stateful
+import psycopg
 import pytest
+import redis
 
 CORE = Path(__file__).resolve().parent.parent / "src" / "dibs" / "core"
-STAGES = ("tests/core/test_vectors.py", "tests/core", "tests/model")
+STAGES = (
+    "tests/core/test_vectors.py::test_the_ledger_answers_so_today",
+    "tests/core",
+    "tests/model",
+)
 """Tests in the order in which they are run, until one fails: the quick ones first."""
-OPTIONS = ["-x", "-qq", "-p", "no:cacheprovider", "-p", "no:xdist", "-k"]
+OPTIONS = [
+    "-x",
+    "-qq",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-W",
+    "ignore:Module already",
+    "-k",
+]
 SELECTED = "not mistake and not bug"  # what the tests plant themselves is there for the tests
+IMPORTED_ONCE = (hypothesis, psycopg, redis)
 LOAD = SourceFileLoader.get_code
 SAMPLE = 200
 SECONDS = 120.0

@@ -6,9 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from base64 import b64decode, b64encode
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,62 +16,31 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+import dibs.sync
 from tests.servers import binaries, ports
-from tests.servers.binaries import MissingServer, Program, redis_programs
+from tests.servers.binaries import MissingServer, Program
 from tests.servers.etcd import EtcdServer
 from tests.servers.fixtures import missing_is_skipped
 from tests.servers.kube import KubeServer
 from tests.servers.process import ServerFailed
 from tests.servers.redis import RedisServer
-from tests.servers.server import Server
 
 pytestmark = pytest.mark.once
 
-# ---- what a killed server keeps: those that no test of a store kills ------------------------------
+# ---- servers that no other test runs, or that are our own -----------------------------------------
 
 
-def in_redis(server: Any, value: bytes | None) -> Any:
-    with server.client() as client:
-        return client.get("k") if value is None else client.set("k", value)
-
-
-def in_etcd(server: Any, value: bytes | None) -> Any:
-    key = b64encode(b"key").decode()
-    if value is not None:
-        server.call("kv/put", {"key": key, "value": b64encode(value).decode()})
-    found = server.call("kv/range", {"key": key}).get("kvs", [])
-    return b64decode(found[0]["value"]) if found else None
-
-
-@pytest.mark.parametrize(
-    ("make", "store"),
-    [
-        *(
-            pytest.param(
-                partial(RedisServer, program=each, persistence="always"), in_redis, id=each.label
-            )
-            for each in redis_programs()
-        ),
-        *(
-            pytest.param(
-                partial(EtcdServer, version=version, fsync=True), in_etcd, id=f"etcd-{version}"
-            )
-            for version in ("3.4", "3.5")
-        ),
-    ],
-)
-def test_a_killed_server_comes_back_on_its_port_with_its_data(
-    tmp_path: Path, make: Callable[[Path], Server], store: Callable[[Any, bytes | None], Any]
-) -> None:
-    with make(tmp_path / "server") as server:
-        store(server, b"value")
-        port, pid = server.port, server.pid
-        server.kill()
-        assert not server.running
-        server.start()
-        assert server.port == port
-        assert server.pid != pid
-        assert store(server, None) == b"value"
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+def test_a_lock_outlives_a_killed_etcd_of_an_older_version(tmp_path: Path, version: str) -> None:
+    with EtcdServer(tmp_path / "server", version=version, fsync=True) as server:
+        url, pid = f"etcd://{ports.HOST}:{server.port}", server.pid
+        with dibs.sync.connect(url) as client, client.lock("a"):
+            server.kill()
+            assert not server.running
+            server.start()
+            assert server.pid != pid
+            with dibs.sync.connect(url) as other:
+                assert other.lock("a").try_acquire() is None
     assert not server.running
 
 
