@@ -4,15 +4,15 @@
 commands, capacities that change, and many waiters.
 """
 
+from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook
 from dibs.core.names import fingerprint
+from dibs.core.timing import END_OF_TIME
 from dibs.model import (
     MANY,
     MAX_SLOTS,
@@ -30,7 +30,7 @@ from dibs.model import (
     Status,
 )
 from tests.model.invariants import flaws_of_step
-from tests.model.world import Call, freeze
+from tests.model.world import Call, FrozenEntry, freeze, part
 from tests.sampling import examples
 from tests.stores.told_plans import DEAD_CROWDS
 
@@ -38,11 +38,6 @@ KEY = b"semaphore:k"
 STAMP = 1_700_000_000_000_000
 LIMIT = 3
 """Of the queue."""
-
-ids = st.sampled_from("abcdef")
-# Few values, so that things happen at the same time; all of them exact in binary.
-durations = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
-delays = st.sampled_from([0.0, 0.0, 0.5, 3.0, 64.0])
 
 
 def call_of(command: Command) -> Call:
@@ -71,16 +66,45 @@ class Asked:
         book, own = self.book, getattr(command, "id", None)
         last, before = book.last, freeze(book, clock=True)
         reply, told = ledger.apply(book, command, 0.0, self.stamp)
-        new = [entry.token for entry in book.holds() if entry.token > last]
         assert len({(each.lease, each.event) for each in told}) == len(told), "nobody is told twice"
         assert own is None or fingerprint(own) not in {each.lease for each in told}
-        assert book.last == max([last, *new]), "each token is given to somebody, and they rise"
-        self.most = max(self.most, getattr(command, "capacity", 0))
-        assert book.used <= self.most
         assert next(flaws_of_step(before, freeze(book, clock=True), call_of(command)), "") == ""
-        self.compare(reply, book.get(own or ""))
+        for entry in before.entries:
+            if entry[0] == "hold" and part(entry, "expires") > 0:
+                self.check_hold(entry, command)
+        new = [entry.token for entry in book.holds() if entry.token > last]
+        assert book.last == max([last, *new]), "each token is given to somebody, and they rise"
+        if isinstance(reply, Granted) and own not in [
+            part(entry, "id") for entry in before.entries
+        ]:
+            floor = getattr(command, "floor", 0)
+            assert reply.token > max(floor, self.stamp - 1 if self.stamp <= END_OF_TIME else 0)
+        self.most = max(self.most, getattr(command, "capacity", 0))
+        self.check_book()
+        self.check_reply(reply, book.get(own or ""))
 
-    def compare(self, reply: Any, entry: Entry | None) -> None:
+    def check_hold(self, old: FrozenEntry, command: Command) -> None:
+        """Only its own commands end a hold before its expiry or change its units, and a revocation."""
+        hold, is_own = self.book.get(part(old, "id")), getattr(command, "id", "") == part(old, "id")
+        if not isinstance(hold, Hold) or hold.token < part(old, "token"):
+            assert (isinstance(command, Release) and is_own) or isinstance(command, Revoke)
+        elif hold.units != part(old, "units"):
+            assert isinstance(command, Resize)
+            assert is_own
+            assert command.seq > part(old, "seq")
+
+    def check_book(self) -> None:
+        """It adds up."""
+        holds = list(self.book.holds())
+        assert self.book.used == sum(hold.units for hold in holds) <= self.most
+        slots = [slot for hold in holds for slot in hold.slots]
+        assert len(slots) == len(set(slots))
+        assert len({hold.token for hold in holds}) == len(holds)
+        assert [self.book.ahead_of(place) for place in self.book.queue()] == list(
+            range(self.book.waiting)
+        )
+
+    def check_reply(self, reply: Any, entry: Entry | None) -> None:
         """What is answered is what is in the book."""
         book = self.book
         match reply:
@@ -110,71 +134,53 @@ class Asked:
                 assert counts == (book.used, book.holding, book.waiting, book.last)
 
 
-class Ledger(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = Asked(LIMIT)
-
-    @rule(
-        id_=ids,
-        ttl=durations,
-        units=st.sampled_from([1, 1, 1, 2, 3, MANY]),
-        capacity=st.sampled_from([1, 2, 3, 3, MAX_SLOTS + 1, MANY]),
-        queue=st.booleans(),
-        waiter_ttl=durations,
-        priority=st.sampled_from([0, 0, 1]),
-        floor=st.sampled_from([0, 0, STAMP + 10_000_000]),
-        lock_delay=delays,
-    )
-    def acquire(self, id_: str, **wishes: Any) -> None:
-        self.asked.ask(Acquire(KEY, id_, f"owner of {id_}", inbox=f"inbox of {id_}", **wishes))
-
-    @rule(id_=ids, ttl=durations)
-    def renew(self, id_: str, ttl: float) -> None:
-        self.asked.ask(Renew(KEY, id_, ttl))
-
-    @rule(id_=ids, retain=delays, tombstone=delays)
-    def release(self, id_: str, retain: float, tombstone: float) -> None:
-        self.asked.ask(Release(KEY, id_, retain, tombstone))
-
-    @rule(id_=ids, units=st.integers(1, 4), seq=st.integers(1, 5))
-    def resize(self, id_: str, units: int, seq: int) -> None:
-        self.asked.ask(Resize(KEY, id_, units, seq))
-
-    @rule(lease=st.none() | ids.map(fingerprint), now=st.booleans())
-    def revoke(self, lease: str | None, now: bool) -> None:
-        self.asked.ask(Revoke(KEY, lease, "because", now))
-
-    @rule()
-    def inspect(self) -> None:
-        self.asked.ask(Inspect(KEY))
-
-    @rule(seconds=durations)
-    def time_passes(self, seconds: float) -> None:
-        self.asked.pass_time(seconds)
-
-    @rule(stamp=st.sampled_from([0, -5, STAMP, STAMP * 100]))
-    def the_wall_clock_is_set(self, stamp: int) -> None:
-        self.asked.stamp = stamp
-
-    @invariant()
-    def the_book_adds_up(self) -> None:
-        book = self.asked.book
-        holds = list(book.holds())
-        assert book.used == sum(hold.units for hold in holds)
-        slots = [slot for hold in holds for slot in hold.slots]
-        assert len(slots) == len(set(slots))
-        assert len({hold.token for hold in holds}) == len(holds)
-        assert [book.ahead_of(place) for place in book.queue()] == list(range(book.waiting))
+DURATIONS = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0]
+"""Few values, so that things happen at the same time; all of them exact in binary."""
+DELAYS = [0.0, 0.0, 0.5, 3.0, 64.0]
 
 
-TestLedger = Ledger.TestCase
-TestLedger.settings = settings(
-    max_examples=examples(1000),
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def drawn(draw: Random) -> Command:
+    """Some command of one of six ids."""
+    pick, name = draw.choice, draw.choice("abcdef")
+    match draw.choice("aaaaarrlsi-"):
+        case "a":
+            return Acquire(
+                KEY,
+                name,
+                "owner",
+                pick(DURATIONS),
+                pick([1, 1, 1, 2, 3, MANY]),
+                pick([1, 2, 3, 3, 3, 3, MAX_SLOTS + 1, MANY]),
+                pick([True, False]),
+                pick(DURATIONS),
+                priority=pick([0, 0, 1]),
+                floor=pick([0, 0, STAMP + 10_000_000]),
+                lock_delay=pick(DELAYS),
+            )
+        case "r":
+            return Renew(KEY, name, pick(DURATIONS))
+        case "l":
+            return Release(KEY, name, pick(DELAYS), pick(DELAYS))
+        case "s":
+            return Resize(KEY, name, draw.randint(1, 4), draw.randint(1, 5))
+        case "i":
+            return Inspect(KEY)
+    return Revoke(KEY, pick([None, fingerprint(name)]), "because", pick([True, False]))
+
+
+def test_nothing_goes_wrong_whatever_is_asked() -> None:
+    for seed in range(examples(1500)):
+        draw, asked = Random(seed), Asked(LIMIT)
+        try:
+            for _ in range(60):
+                asked.ask(drawn(draw))
+                if draw.random() < 0.25:
+                    asked.pass_time(draw.choice(DURATIONS))
+                if draw.random() < 0.03:  # the wall clock is set
+                    asked.stamp = draw.choice([0, -5, STAMP, STAMP * 100])
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
