@@ -122,9 +122,9 @@ torture: env env-servers ## the long runs: proofs, a million cycles, kills and p
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "hypothesis and not long" $(THOROUGH)
 	DIBS_WHOLE_CONFORMANCE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal tests/conformance
 	$(PYTHON) -m tests.torture simulate
-	$(PYTHON) -m tests.torture processes
-	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture servers --store $$store || exit 1; done
-	$(PYTHON) -m tests.torture servers --store s3 --cycles 10000
+	$(PYTHON) -m tests.torture processes --cycles 20000
+	@for store in $(CAS_STORES); do $(PYTHON) -m tests.torture processes --store $$store || exit 1; done
+	$(PYTHON) -m tests.torture processes --store s3 --cycles 10000
 	$(PYTHON) -m benchmarks.churn
 	$(PYTHON) -m tests.server.torture.hostile $(ARGS)
 

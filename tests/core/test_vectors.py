@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.codec import decode_command
-from dibs.model import Command, Granted, Notification, Refused, Reply, Status
+from dibs.model import Granted, Notification, Refused, Reply, Status
 from dibs.stores.port import Store
 from dibs.testing import ManualClock
 from dibs.testing.conformance import World
@@ -19,6 +18,7 @@ from tests.changed_store import ChangedStore
 from tests.core.write_vectors import written
 from tests.model.mutants import MUTANTS, Mutant
 from tests.stores.memory_cells import MemoryCellStore
+from tests.stores.told_plans import plan_of
 
 OF_OBSERVERS = {"no allowance for an observer's clock", "a sight that outlives what was seen"}
 OF_THE_LEDGER = [
@@ -26,18 +26,6 @@ OF_THE_LEDGER = [
     for mutant in MUTANTS
     if mutant.plant is not nullcontext and mutant.name not in OF_OBSERVERS
 ]
-
-
-def plan_of(line: str) -> list[Any]:
-    return [_step_of(step) for step in json.loads(line)["steps"]]
-
-
-def _step_of(step: dict[str, Any]) -> Any:
-    if "wait" in step:
-        return step["wait"]
-    if "wall" in step:
-        return round(step["wall"] * 1e6)
-    return [decode_command(command, bytes.fromhex(key)) for key, command in step["batch"]]
 
 
 def answers(line: str) -> str:
@@ -57,20 +45,6 @@ def test_a_ledger_with_a_mistake_is_noticed(mutant: Mutant) -> None:
 
 
 # ---- stores without a clock, which are compared with the ledger beside them -------------------------
-
-
-class Changed(ChangedStore):
-    """A store without a clock that answers, or notifies, as `bug` changes it."""
-
-    def __init__(self, clock: ManualClock, bug: "Bug") -> None:
-        super().__init__(MemoryCellStore(clock))
-        self._bug = bug
-
-    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
-        return [self._bug(reply) for reply in replies]
-
-    def pushes(self, pushes: Sequence[Notification]) -> Sequence[Notification]:
-        return [self._bug(push) for push in pushes]
 
 
 type Bug = Callable[[Any], Any]
@@ -117,9 +91,18 @@ BUGS: list[Bug] = [
 
 
 def replay(bug: Bug, tmp_path: Path) -> None:
+    """On a store that answers, or notifies, as `bug` changes it."""
+
+    class Changed(ChangedStore):
+        def replies(self, replies: Sequence[Reply], commands: object) -> Sequence[Reply]:
+            return list(map(bug, replies))
+
+        def pushes(self, pushes: Sequence[Notification]) -> Sequence[Notification]:
+            return list(map(bug, pushes))
+
     class Harness(Vectors):
         def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-            return Changed(clock, bug)
+            return Changed(MemoryCellStore(clock))
 
     harness = Harness()
     harness.test_every_vector_is_answered_as_the_ledger_does(World(harness, "async", tmp_path))

@@ -8,9 +8,10 @@ is exact and a tick too early is noticed. Times are absolute, and a world ends a
 """
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -20,6 +21,8 @@ from dibs.stores.cas.calls import KeyCalls
 from dibs.stores.cas.cells import Cell
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.cas.ledger import EMPTY, CasLedger
+from tests.model.search import Search
+from tests.model.steps import Label, Step
 
 KEY = b"lock:k"
 OWN = (0, 5_000_000)
@@ -68,7 +71,8 @@ class DatedWorld:
     copies: int = 0
     """So many copies of the holder's Acquire come by the other process once it has released."""
     releases: bool = False
-    reaches: tuple[str, ...] = ()
+    reaches: str = ""
+    """What must happen in it, with commas."""
     at_sending: bool = False
     """A mistake: what an answer shows is seen when its request left."""
 
@@ -120,21 +124,12 @@ class State(NamedTuple):
     """Until then the released id may not be granted."""
 
 
-type Label = tuple[Any, ...]
-type Step = tuple[Label, State, str | None]
+type Move = tuple[Label, State, str | None]
+"""What happens, the state after it, and what is wrong with it."""
 
-
-class Present:
-    """A process's clock."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-    def stamp(self) -> int:
-        raise AssertionError("a process's wall clock is of no use here")
+type Attempted = tuple[str | None, Reply, Seen, Seen]
+"""A cell's new text (None: no change), the reply, and what has been seen: by what was read, and once it is
+written."""
 
 
 class DatedSteps:
@@ -143,28 +138,26 @@ class DatedSteps:
     def __init__(self, world: DatedWorld) -> None:
         self.world = world
         self.seen: Counter[str] = Counter()
-        self._known: dict[Any, tuple[str | None, Reply, Seen, Seen]] = {}
+        self._known: dict[Any, Attempted] = {}
 
     # -- what a process does -----------------------------------------------------------------------
 
-    def attempt(
-        self, process: Process, cell: Stored, call: Call, at: int
-    ) -> tuple[str | None, Reply, Seen, Seen]:
-        """What `CasLedger._attempt` makes of a cell: the new text (None: no change), the reply, and what
-        has been seen: by what was read, and once it is written.
-        """
+    def _clock_of(self, process: Process) -> StoreClock:
+        store_clock = StoreClock(self.world.skew)
+        vars(store_clock).update(process.bounds)
+        return store_clock
+
+    def attempt(self, process: Process, cell: Stored, call: Call, at: int) -> Attempted:
+        """What `CasLedger._attempt` makes of a cell."""
         asked = (process.seen, process.bounds, cell, call, at)
         found = self._known.get(asked)
         if found is None:
             found = self._known[asked] = self._attempt(process, cell, call, at)
         return found
 
-    def _attempt(
-        self, process: Process, cell: Stored, call: Call, at: int
-    ) -> tuple[str | None, Reply, Seen, Seen]:
-        store_clock, present, key = StoreClock(self.world.skew), Present(), KeyCalls()
-        _restore(store_clock, process.bounds)
-        present.at = at
+    def _attempt(self, process: Process, cell: Stored, call: Call, at: int) -> Attempted:
+        store_clock, key = self._clock_of(process), KeyCalls()
+        present = SimpleNamespace(now=lambda: at)  # its wall clock is of no use
         key.sightings._seen = dict(process.seen)
         adapter = CasLedger(None, present, store_clock, {})  # type: ignore[arg-type]
         version, text = cell
@@ -178,7 +171,7 @@ class DatedSteps:
             tuple(sorted(attempt.sightings._seen.items())),
         )
 
-    def _goes_on(self, state: State, p: int, work: Work) -> Step:
+    def _goes_on(self, state: State, p: int, work: Work) -> Move:
         """Until the process waits for an answer, or has its own."""
         process = state.processes[p]
         while process.cell is not None:
@@ -229,15 +222,14 @@ class DatedSteps:
             state = state._replace(buried=sent + call[3])
         return state._replace(cell=(state.cell[0] + 1, text)), flaw
 
-    def _hears(self, state: State, p: int) -> Step:
+    def _hears(self, state: State, p: int) -> Move:
         process = state.processes[p]
         work = process.work
         assert work is not None
         assert work.answer is not None
         date, swapped, cell = work.answer
         if self.world.dated[p]:
-            store_clock = StoreClock(self.world.skew)
-            _restore(store_clock, process.bounds)
+            store_clock = self._clock_of(process)
             times = (OWN[p] + work.request, OWN[p] + state.now)
             store_clock.note(date, self.world.resolution, *times)
             process = process._replace(bounds=_kept(store_clock))
@@ -251,7 +243,7 @@ class DatedSteps:
         process = process._replace(cell=cell)
         return self._goes_on(_with(state, p, process), p, work._replace(is_current=True))
 
-    def _answered(self, state: State, work: Work, reply: Reply) -> Step:
+    def _answered(self, state: State, work: Work, reply: Reply) -> Move:
         """The caller has its answer, and relies on it from when it sent its command."""
         verb, id_, *_ = work.call
         said = type(reply).__name__.lower()
@@ -272,12 +264,13 @@ class DatedSteps:
 
     def __call__(self, state: State) -> Iterator[Step]:
         for label, after, flaw in self._raw(state):
+            step = Step((f"{state.now}:", *label), 0, after, flaw)  # type: ignore[arg-type]
             if flaw is not None:
-                yield label, after, flaw
+                yield step
             elif after.now < self.world.horizon:
                 after = self._plain(after)
                 if after.lost or any(not self._is_done(after, p) for p in range(2)):
-                    yield label, after, None
+                    yield step._replace(state=after)  # type: ignore[arg-type]
 
     def _plain(self, state: State) -> State:
         """The same state without what makes no difference any more."""
@@ -305,7 +298,7 @@ class DatedSteps:
         may_renew = holds and state.renewals < world.renewals
         return state.acquires == world.acquires and has_released and not may_renew
 
-    def _raw(self, state: State) -> Iterator[Step]:
+    def _raw(self, state: State) -> Iterator[Move]:
         later = state.now + 1
         alive = tuple(each for each in state.believers if each[1] > later)
         yield ("tick",), state._replace(now=later, believers=alive), None
@@ -331,7 +324,7 @@ class DatedSteps:
         if state.contradicted < self.world.contradicted:
             yield self._contradiction(state)
 
-    def _begins(self, state: State, p: int, call: Call) -> Iterator[Step]:
+    def _begins(self, state: State, p: int, call: Call) -> Iterator[Move]:
         begun = _named((p, "begins", call), self._goes_on(state, p, Work(call, state.now)))
         if self.world.loud[p]:
             yield begun
@@ -367,7 +360,7 @@ class DatedSteps:
             if name not in believing:
                 yield trying, ("acquire", name, world.ttl)
 
-    def _gives_up(self, state: State, p: int, work: Work) -> Step:
+    def _gives_up(self, state: State, p: int, work: Work) -> Move:
         """No answer came in time, or its caller was cancelled."""
         process = state.processes[p]._replace(cell=None, work=None)
         after = _with(state, p, process)._replace(gives_up=state.gives_up + 1, ids=state.ids + 1)
@@ -376,10 +369,9 @@ class DatedSteps:
             after = after._replace(lost=tuple(sorted((*after.lost, orphan))))
         return (p, "gives up"), after, None
 
-    def _contradiction(self, state: State) -> Step:
+    def _contradiction(self, state: State) -> Move:
         process = state.processes[0]
-        store_clock = StoreClock(self.world.skew)
-        _restore(store_clock, process.bounds)
+        store_clock = self._clock_of(process)
         store_clock.disagreement = 0.0 if store_clock.disagreement > self.world.skew else 1e9
         process = process._replace(bounds=_kept(store_clock))
         after = _with(state, 0, process)._replace(contradicted=state.contradicted + 1)
@@ -411,7 +403,7 @@ def _is_retained(text: str) -> bool:
     return '"state": "retained"' in text
 
 
-def _named(label: Label, step: Step) -> Step:
+def _named(label: Label, step: Move) -> Move:
     return (*label, *step[0]), step[1], step[2]
 
 
@@ -420,55 +412,16 @@ def _with(state: State, p: int, process: Process) -> State:
     return state._replace(processes=(process, two) if p == 0 else (one, process))
 
 
-def _restore(clock: StoreClock, bounds: Bounds) -> None:
-    vars(clock).update(bounds)
-
-
 def _kept(clock: StoreClock) -> Bounds:
     """All that it knows; since when makes no difference without drift."""
     return tuple((vars(clock) | {"_at": 0.0}).items())
 
 
-# ---- the search -----------------------------------------------------------------------------------
-
-
-@dataclass
-class DatedSearch:
-    """What a search found."""
-
-    states: int = 0
-    seen: Counter[str] = field(default_factory=Counter)
-    flaw: str | None = None
-
-
-def explore(
-    world: DatedWorld, steps: Callable[[DatedWorld], DatedSteps] = DatedSteps
-) -> DatedSearch:
-    """Breadth first, until there is nothing new or something is wrong."""
+def explore(world: DatedWorld, steps: Callable[[DatedWorld], DatedSteps] = DatedSteps) -> Search:
+    found, taken = Search(), steps(world)
+    found.seen = taken.seen
     with patch.object(cas_clock, "DRIFT", 0):
-        return _explore(world, steps(world))
-
-
-def _explore(world: DatedWorld, steps: DatedSteps) -> DatedSearch:
-    found = DatedSearch(seen=steps.seen)
-    start = State()
-    came: dict[State, tuple[State, Label] | None] = {start: None}
-    todo = deque([start])
-    while todo:
-        here = todo.popleft()
-        for label, after, flaw in steps(here):
-            if flaw is not None:
-                lines = [f"  {here.now}: {' '.join(map(str, label))}"]
-                while (back := came[here]) is not None:
-                    here = back[0]
-                    lines.append(f"  {here.now}: {' '.join(map(str, back[1]))}")
-                found.flaw = f"{flaw}, in {world.name}:\n" + "\n".join(reversed(lines))
-                found.states = len(came)
-                return found
-            if after not in came:
-                came[after] = (here, label)
-                todo.append(after)
-    found.states = len(came)
+        found.run(State(), taken, lambda state, label: None)
     return found
 
 
@@ -478,7 +431,7 @@ LONE_TRIES = DatedWorld(
     "lone tries of fresh processes",
     horizon=9,
     loud=(True, False),
-    reaches=("a granted", "a renewed", "b refused", "b granted"),
+    reaches="a granted, a renewed, b refused, b granted",
 )
 
 WATCHER = DatedWorld(
@@ -487,7 +440,7 @@ WATCHER = DatedWorld(
     fresh=False,
     loud=(False, True),
     tries=(0, 2),
-    reaches=("a renewed", "b refused", "b granted", "conflict"),
+    reaches="a renewed, b refused, b granted, conflict",
 )
 
 RIVALS = DatedWorld(
@@ -498,7 +451,7 @@ RIVALS = DatedWorld(
     renewals=2,
     tries=(1, 0),
     gives_up=1,
-    reaches=("a renewed", "c refused", "c granted", "late swap"),
+    reaches="a renewed, c refused, c granted, late swap",
 )
 
 MIXED = DatedWorld(
@@ -507,7 +460,7 @@ MIXED = DatedWorld(
     apart=(0,),
     renewals=2,
     contradicted=2,
-    reaches=("a renewed", "b refused", "b granted"),
+    reaches="a renewed, b refused, b granted",
 )
 
 UNDATED_HOLDER = DatedWorld(
@@ -516,7 +469,7 @@ UNDATED_HOLDER = DatedWorld(
     dated=(False, True),
     renewals=2,
     fresh=False,
-    reaches=("a renewed", "b refused", "b granted"),
+    reaches="a renewed, b refused, b granted",
 )
 
 RETAINED = DatedWorld(
@@ -526,7 +479,7 @@ RETAINED = DatedWorld(
     retain=3,
     renewals=0,
     tries=(0, 2),
-    reaches=("a released", "b refused", "b granted"),
+    reaches="a released, b refused, b granted",
 )
 
 BURIED = DatedWorld(
@@ -540,7 +493,7 @@ BURIED = DatedWorld(
     tries=(0, 0),
     copies=2,
     loud=(True, False),
-    reaches=("a released", "a gone", "a granted", "late swap"),
+    reaches="a released, a gone, a granted, late swap",
 )
 
 AGAIN = DatedWorld(
@@ -552,7 +505,7 @@ AGAIN = DatedWorld(
     renewals=0,
     fresh=False,
     tries=(0, 2),
-    reaches=("a granted", "b refused", "b granted"),
+    reaches="a granted, b refused, b granted",
 )
 
 DATED_WORLDS = [value for value in list(globals().values()) if isinstance(value, DatedWorld)]

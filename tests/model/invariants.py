@@ -95,11 +95,13 @@ def _overtaken(
     doubt: int,
 ) -> Iterator[str]:
     """Nobody passes a place that speaks up, but by a higher priority."""
-    old = before.get(part(hold, "id"))
-    if old is not None and old[0] == "hold":
+    old = before.get(part(hold, "id"), ("",))
+    if old[0] == "hold":
         return  # it grew, which ignores the queue
+    if old[0] == "tomb" and part(old, "expires") > 0:
+        yield f"{part(hold, 'id')} has ended, and is granted again"
     mine: tuple[float, float]
-    mine = _rank(old) if old is not None else (-call[4] if call[0] == "acquire" else 0, FOREVER)
+    mine = _rank(old) if old[0] == "place" else (-call[4] if call[0] == "acquire" else 0, FOREVER)
     for place in before.values():
         stays = place[0] == "place" and after.get(part(place, "id"), ("",))[0] == "place"
         if stays and _rank(place) < mine and not _is_passed_over(place, doubt):

@@ -5,11 +5,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import patch
 
 from dibs.core import ledger, transition
 from tests.model.size import World
-from tests.model.steps import TIME, Label, Steps
+from tests.model.steps import TIME, Label, Step, Steps
 from tests.model.world import State, part
 
 MOST = 400_000
@@ -20,13 +21,13 @@ MOST = 400_000
 class Search:
     """What a search found."""
 
-    world: World
-    states: list[State] = field(default_factory=list)
+    states: list[Any] = field(default_factory=list)
     cames: list[tuple[int, Label]] = field(default_factory=list)
     """For each state the one it was first reached from, and how."""
     edges: array[int] = field(default_factory=lambda: array("l"))
     """from, to, actor; only where liveness is asked for."""
     seen: Counter[str] = field(default_factory=Counter)
+    """What happened, so that a world which proves nothing is noticed."""
     flaw: str | None = None
 
     def trace(self, at: int) -> str:
@@ -37,6 +38,37 @@ class Search:
             lines.append("  " + " ".join(str(word) for word in label))
             at = before
         return "\n".join(reversed(lines))
+
+    def run(
+        self,
+        start: Any,
+        steps: Callable[[Any], Iterator[Step]],
+        note: Callable[[Any, Label], None],
+        *,
+        edges: bool = False,
+    ) -> None:
+        """Breadth first, until there is nothing new or something is wrong."""
+        numbers = {start: 0}
+        self.states.append(start)
+        self.cames.append((0, ()))
+        todo = deque([0])
+        while todo:
+            here = todo.popleft()
+            for step in steps(self.states[here]):
+                there = numbers.get(step.state)
+                if there is None:
+                    there = numbers[step.state] = len(self.states)
+                    self.states.append(step.state)
+                    self.cames.append((here, step.label))
+                    todo.append(there)
+                    note(step.state, step.label)
+                if step.flaw is not None:
+                    self.cames[there] = (here, step.label)
+                    self.flaw = f"{step.flaw}:\n{self.trace(there)}"
+                    return
+                if edges:
+                    self.edges.extend((here, there, step.actor))
+            assert len(self.states) <= MOST, "this is no small world"
 
 
 @contextmanager
@@ -50,72 +82,38 @@ def tuned(world: World) -> Iterator[None]:
         yield
 
 
-def explore(world: World) -> Search:
-    """Breadth first, until there is nothing new or something is wrong."""
-    found = Search(world)
-    with tuned(world):
-        _explore(found, Steps(world))
-    if found.flaw is None and world.liveness:
-        _look_for_the_stuck(found)
-    return found
-
-
-def _explore(found: Search, steps: Steps) -> None:
-    start = found.world.start()
-    numbers = {start: 0}
-    found.states.append(start)
-    found.cames.append((0, ()))
-    todo = deque([0])
-    while todo:
-        here = todo.popleft()
-        for step in steps(found.states[here]):
-            there = numbers.get(step.state)
-            if there is None:
-                there = numbers[step.state] = len(found.states)
-                found.states.append(step.state)
-                found.cames.append((here, step.label))
-                todo.append(there)
-                _note(found, step.state, step.label)
-            if step.flaw is not None:
-                found.cames[there] = (here, step.label)
-                found.flaw = f"{step.flaw}, in {found.world.name}:\n{found.trace(there)}"
-                return
-            if found.world.liveness:
-                found.edges.extend((here, there, step.actor))
-        assert len(found.states) <= MOST, f"{found.world.name} is no small world"
-
-
-def _note(found: Search, state: State, label: Label) -> None:
-    """Count what happened, so that a world which proves nothing is noticed."""
-    for word in label:
-        if isinstance(word, tuple) and word and word[0] in _TELLING:
-            found.seen[word[0]] += 1
-    found.seen[str(label[0])] += 1
-    believers = sum(client.believes for client in state.clients)
-    found.seen[f"{believers} believe"] += 1
-    found.seen["stale believer's write"] += _would_write_late(state)
-
-
 _TELLING = frozenset(
     {"granted", "renewed", "queued", "refused", "gone", "lost", "released", "believed"}
 )
 
 
-def _would_write_late(state: State) -> bool:
-    """Some client that has lost its lease would, if it went on regardless, write after a newer one."""
-    return any(
-        client.mode == "lost" and client.token < max(state.ghost.written, default=0)
-        for client in state.clients
-    )
+def explore(world: World) -> Search:
+    found = Search()
+
+    def note(state: State, label: Label) -> None:
+        for word in label:
+            if isinstance(word, tuple) and word and word[0] in _TELLING:
+                found.seen[word[0]] += 1
+        found.seen[str(label[0])] += 1
+        found.seen["two"] += sum(client.believes for client in state.clients) == 2
+        newest = max(state.ghost.written, default=0)
+        # Some client that has lost its lease would, if it went on regardless, write after a newer one.
+        found.seen["stale"] += any(c.mode == "lost" and c.token < newest for c in state.clients)
+
+    with tuned(world):
+        found.run(world.start(), Steps(world), note, edges=world.liveness)
+    if found.flaw is None and world.liveness:
+        found.flaw = _stuck(found, len(world.ids))
+    return found
 
 
 # ---- liveness -------------------------------------------------------------------------------------
 
 
-def _look_for_the_stuck(found: Search) -> None:
+def _stuck(found: Search, clients: int) -> str | None:
     """From every state in which a client waits, it gets its turn even if all others have died."""
-    for i in range(len(found.world.ids)):
-        ways = _ways_back(found, lambda actor, i=i: actor in (i, TIME))  # type: ignore[misc]
+    for i in range(clients):
+        ways = _ways_back(found, (i, TIME))
         todo = [at for at, state in enumerate(found.states) if state.clients[i].believes]
         fine = bytearray(len(found.states))
         for at in todo:
@@ -127,15 +125,15 @@ def _look_for_the_stuck(found: Search) -> None:
                     todo.append(before)
         for at, state in enumerate(found.states):
             if not fine[at] and _waits(state, i):
-                found.flaw = f"{'ABC'[i]} waits for ever in {found.world.name}:\n{found.trace(at)}"
-                return
+                return f"{'ABC'[i]} waits for ever:\n{found.trace(at)}"
+    return None
 
 
-def _ways_back(found: Search, counts: Callable[[int], bool]) -> dict[int, list[int]]:
+def _ways_back(found: Search, actors: tuple[int, ...]) -> dict[int, list[int]]:
     ways: dict[int, list[int]] = {}
     edges = found.edges
     for at in range(0, len(edges), 3):
-        if counts(edges[at + 2]):
+        if edges[at + 2] in actors:
             ways.setdefault(edges[at + 1], []).append(edges[at])
     return ways
 

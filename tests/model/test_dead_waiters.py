@@ -5,8 +5,7 @@ sends each heartbeat as late as it was allowed to. The holder leaves or expires 
 any phase of those heartbeats.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice, product
@@ -28,18 +27,9 @@ KEY = b"lock:k"
 MAX_CLAIM_TIMEOUT = 3.0
 """The claim timeout, in seconds."""
 TTL = 2 * MAX_CLAIM_TIMEOUT
+WAITER_TTL = 90.0
 BEFORE = 1e-9
 FREE_AT = 23.0
-
-
-@contextmanager
-def tuned() -> Iterator[None]:
-    """A small front, so that a queue of few waiters goes beyond it, and beyond what is looked at."""
-    with (
-        patch.object(transition, "HEARTBEAT_POSITIONS", 2),
-        patch.object(transition, "EXAMINED_POSITIONS", 5),
-    ):
-        yield
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,7 @@ def _granted(line: Line) -> dict[str, float]:
     _tell(book, Acquire(KEY, "holder", "o", ttl), 0.0, granted)
     last = len(line.deaths) - 1
     for n in range(len(line.deaths)):
-        wish = Acquire(KEY, f"w{n}", "o", TTL, queue=True, waiter_ttl=90.0)
+        wish = Acquire(KEY, f"w{n}", "o", TTL, queue=True, waiter_ttl=WAITER_TTL)
         calls.append((line.phase if n == last else 0.0, n, wish))
     if not line.expires:
         calls.append((FREE_AT, -1, Release(KEY, "holder")))
@@ -144,48 +134,29 @@ def _hear_nothing(transition: Transition, place: QueueEntry, ahead: int) -> None
     place.seen = seen
 
 
-def _never_silent(transition: Transition, place: QueueEntry) -> bool:
-    return False
+def _behind_the_front(seconds: float) -> Any:
+    """Those behind the front send their next heartbeat after so many seconds."""
+    return lambda _, place, ahead: 1.0 if place.silence == MAX_CLAIM_TIMEOUT else seconds
 
 
-def _only_silence(transition: Transition, place: QueueEntry) -> bool:
-    heard = transition.book.expires_at(place) - place.ttl
-    return transition.now - heard > place.silence
-
-
-def _often_for_the_front_alone(transition: Transition, place: QueueEntry, ahead: int) -> float:
-    return 1.0 if place.silence == 3.0 else place.ttl / 3
-
-
-def _two_windows_for_all_others(transition: Transition, place: QueueEntry, ahead: int) -> float:
-    return 1.0 if place.silence == 3.0 else 6.0
-
-
-MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "an unclaimed grant casts no doubt": lambda: patch.object(
-        Transition, "_expire", _end_without_doubt
+MUTANTS: dict[str, tuple[str, Any]] = {
+    "an unclaimed grant casts no doubt": ("_expire", _end_without_doubt),
+    "doubt is overlooked": ("_is_passed_over", Transition._missed_heartbeat),
+    "nobody is passed over": ("_is_passed_over", lambda *_: False),
+    "every end casts doubt": ("_expire", _doubt_of_every_end),
+    "a heartbeat dispels no doubt": ("_record_heartbeat", _hear_nothing),
+    "those behind the front are heard too seldom": (
+        *("_next_heartbeat_in", _behind_the_front(WAITER_TTL / 3)),
     ),
-    "doubt is overlooked": lambda: patch.object(Transition, "_is_passed_over", _only_silence),
-    "nobody is passed over": lambda: patch.object(Transition, "_is_passed_over", _never_silent),
-    "every end casts doubt": lambda: patch.object(Transition, "_expire", _doubt_of_every_end),
-    "a heartbeat dispels no doubt": lambda: patch.object(
-        Transition, "_record_heartbeat", _hear_nothing
-    ),
-    "those behind the front are heard too seldom": lambda: patch.object(
-        Transition, "_next_heartbeat_in", _often_for_the_front_alone
-    ),
-    "those behind the front look too late": lambda: patch.object(
-        Transition, "_next_heartbeat_in", _two_windows_for_all_others
-    ),
-    "whoever asks from beyond sight is not granted": lambda: patch.object(
-        transition.Transition, "fits", lambda transition, units, **_: False
-    ),
+    "those behind the front look too late": ("_next_heartbeat_in", _behind_the_front(6.0)),
+    "whoever asks from beyond sight is not granted": ("fits", lambda *_, **__: False),
 }
 
 
 def first_flaw(every: int) -> str | None:
+    """A small front, so that a queue of few waiters goes beyond it, and beyond what is looked at."""
     tried = islice(lines(), 0, None, every)
-    with tuned():
+    with patch.multiple(transition, HEARTBEAT_POSITIONS=2, EXAMINED_POSITIONS=5):
         return next((flaw for line in tried if (flaw := flaw_of(line)) is not None), None)
 
 
@@ -201,5 +172,6 @@ def test_a_living_waiter_waits_two_claim_timeouts_at_most(every: int) -> None:
 @EVERY
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_planted_mistake_is_caught(mutant: str, every: int) -> None:
-    with MUTANTS[mutant]():
+    name, mistake = MUTANTS[mutant]
+    with patch.object(Transition, name, mistake):
         assert first_flaw(every) is not None

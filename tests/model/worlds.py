@@ -9,22 +9,17 @@ from dataclasses import replace
 
 from tests.model.size import World
 
-_CALM = (False, False, False)
-
 CONTENTION = World(
     "two who contend for a lock",
     ids=(1, 2),
     every=3,
     slips=(-1, 0),
     copies=1,
-    reaches=("granted", "renewed", "lost", "gone", "refused", "stale believer's write"),
+    reaches="granted renewed lost gone refused stale",
 )
 
 BOTH_LOUD = World(
-    "two adversaries",
-    renewals=(0, 0),
-    loud=(True, True),
-    reaches=("granted", "refused", "gone"),
+    "two adversaries", renewals=(0, 0), loud=(True, True), reaches="granted refused gone"
 )
 
 QUEUE_OF_ACQUIRES = World(
@@ -34,19 +29,17 @@ QUEUE_OF_ACQUIRES = World(
     every=3,
     slips=(-1, 0),
     speaks="acquire",
-    reaches=("queued", "pushed", "granted", "renewed", "lost", "gone"),
+    reaches="queued pushed granted renewed lost gone",
 )
 
-QUEUE_OF_RENEWS = World(
-    "a place that speaks by Renew",
-    ids=(1, 2),
-    queues=(True, False),
-    every=3,
-    slips=(-1, 0),
+QUEUE_OF_RENEWS = replace(
+    QUEUE_OF_ACQUIRES,
+    name="a place that speaks by Renew",
+    speaks="renew",
     liveness=True,
     renewals=(0, 0),
     stale=0,
-    reaches=("queued", "pushed", "granted", "renewed", "lost"),
+    reaches="queued pushed granted renewed lost",
 )
 
 DEAD_WAITERS = World(
@@ -56,43 +49,32 @@ DEAD_WAITERS = World(
     queues=(True, True, True),
     slips=(0, 0, 0),
     window=2,
-    waiter_ttl=4,
-    loud=_CALM,
+    loud=(False, False, False),
     renewals=(0, 0, 0),
     confirms=True,
     liveness=True,
-    reaches=("queued", "granted", "gone"),
     speaks="acquire",
+    reaches="queued granted gone",
 )
 
-LARGE_HEAD = World(
-    "a large request at the head of a queue",
-    ids=(1, 1, 1),
+LARGE_HEAD = replace(
+    DEAD_WAITERS,
+    name="a large request at the head of a queue",
     units=(1, 2, 1),
     capacity=2,
     queues=(False, True, True),
-    slips=(0, 0, 0),
-    window=2,
-    loud=_CALM,
     renewals=(1, 0, 0),
-    confirms=True,
-    liveness=True,
-    reaches=("queued", "granted", "refused", "2 believe"),
+    speaks="renew",
+    reaches="queued granted refused two",
 )
 
-PRIORITY = World(
-    "a place of higher priority",
-    ids=(1, 1, 1),
-    units=(1, 1, 1),
+PRIORITY = replace(
+    DEAD_WAITERS,
+    name="a place of higher priority",
     queues=(False, True, True),
     priorities=(0, 0, 1),
-    slips=(0, 0, 0),
-    window=2,
-    loud=_CALM,
-    renewals=(0, 0, 0),
-    confirms=True,
-    liveness=True,
-    reaches=("queued", "granted"),
+    speaks="renew",
+    reaches="queued granted",
 )
 
 SLOTS = World(
@@ -103,8 +85,7 @@ SLOTS = World(
     queues=(False, False, False),
     every=3,
     slips=(-1, 0, 0),
-    renewals=(1, 0, 0),
-    reaches=("granted", "refused", "2 believe"),
+    reaches="granted refused two",
 )
 
 RESIZES = World(
@@ -112,14 +93,11 @@ RESIZES = World(
     capacity=2,
     resizes=True,
     renewals=(3, 0),
-    reaches=("granted", "refused", "2 believe"),
+    reaches="granted refused two",
 )
 
 REVOCATION = World(
-    "a hold that is revoked",
-    faults=1,
-    fault="revoke",
-    reaches=("granted", "renewed", "lost", "gone"),
+    "a hold that is revoked", faults=1, fault="revoke", reaches="granted renewed lost gone"
 )
 
 RESTART = World(
@@ -130,7 +108,7 @@ RESTART = World(
     fault="restart",
     renewals=(0, 0),
     stale=0,
-    reaches=("restart", "granted", "pushed", "renewed"),
+    reaches="restart granted pushed renewed",
 )
 
 WIPE = World(
@@ -139,7 +117,7 @@ WIPE = World(
     fault="wipe",
     exclusive=False,
     grants=4,
-    reaches=("wipe", "granted", "2 believe"),
+    reaches="wipe granted two",
 )
 
 KEPT = World(
@@ -147,7 +125,7 @@ KEPT = World(
     keep=2,
     copies=1,
     renewals=(0, 0),
-    reaches=("granted", "refused", "gone"),
+    reaches="granted refused gone",
 )
 
 CLOCKLESS = World(
@@ -157,18 +135,17 @@ CLOCKLESS = World(
     ttl=4,
     every=4,
     clock=False,
-    reaches=("granted", "renewed", "refused", "lost", "gone"),
+    reaches="granted renewed refused lost gone",
 )
 
 CLOCKLESS_QUEUE = World(
     "a queue in a store without a clock",
     queues=(True, True),
     clock=False,
-    loud=(True, False),
     liveness=True,
     renewals=(0, 0),
     stale=0,
-    reaches=("granted", "queued", "renewed", "pushed", "believed"),
+    reaches="granted queued renewed pushed believed",
 )
 
 CLOCKLESS_WAITER = World(
@@ -181,7 +158,7 @@ CLOCKLESS_WAITER = World(
     renewals=(0, 0),
     stale=0,
     speaks="acquire",
-    reaches=("granted", "queued", "gone", "pushed", "believed", "stale believer's write"),
+    reaches="granted queued gone pushed believed stale",
 )
 
 CLOCKLESS_COPIES = replace(
@@ -190,13 +167,11 @@ CLOCKLESS_COPIES = replace(
     stale=1,
 )
 
-CLOCKLESS_RESIZES = World(
-    "a hold that shrinks and grows in a store without a clock",
-    capacity=2,
-    resizes=True,
+CLOCKLESS_RESIZES = replace(
+    RESIZES,
+    name="a hold that shrinks and grows in a store without a clock",
     renewals=(2, 0),
     clock=False,
-    reaches=("granted", "refused", "2 believe"),
 )
 
 WORLDS = [value for value in list(globals().values()) if isinstance(value, World)]

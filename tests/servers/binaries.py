@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,20 +70,15 @@ class Program(NamedTuple):
 # -- one server after the other -----------------------------------------------------------------------
 
 
-def redis_program() -> Program:
+def redis_program(*, tls: bool = False) -> Program:
     """The one that tests use unless they say otherwise: the first found that knows TLS, else the first."""
     found = redis_programs()
     if not found:
         raise MissingServer(
             "no redis-server: install Redis 6.2 or later, or run `make env-servers`"
         )
-    return next((program for program in found if knows_tls(program.path)), found[0])
-
-
-def redis_program_with_tls() -> Program:
-    """One that knows TLS."""
-    program = redis_program()
-    if not knows_tls(program.path):
+    program = next((program for program in found if knows_tls(program.path)), found[0])
+    if tls and not knows_tls(program.path):
         raise MissingServer(f"no redis-server with TLS: {program.path} was built without it")
     return program
 
@@ -129,19 +124,14 @@ def postgres_programs() -> tuple[Program, ...]:
 
 def etcd_program(version: str | None = None) -> Program:
     """The etcd of that version (`"3.4"`), or the newest here."""
-    for program in reversed(etcd_programs()):
+    kube = _probe(_kube_path())
+    found = (*_programs("etcd"), *([kube] if kube else []))
+    for program in sorted(found, key=lambda program: program.version, reverse=True):
         if version is None or program.label.startswith(f"{program.name}-{version}."):
             return program
     raise MissingServer(
         f"no etcd {version or '3.4 or later'}: install it, or run `make env-servers`"
     )
-
-
-def etcd_programs() -> tuple[Program, ...]:
-    """One etcd of each version that is here, the oldest first."""
-    kube = _probe(_kube_path())
-    found = (*_programs("etcd"), *([kube] if kube else []))
-    return tuple(sorted(found, key=lambda program: program.version))
 
 
 def kube_program() -> Program:
@@ -156,66 +146,42 @@ def _kube_path() -> Path:
     return FETCHED / folder_name("kube") / "bin" / "dibs-kube"
 
 
-def browser_program() -> Program:
-    """The Chromium, or the browser made from it, that is here."""
-    return _first("chromium", "chromium-browser", "google-chrome", named="DIBS_BROWSER")
+def the(*names: str, named: str = "") -> Callable[[], Program]:
+    """What finds the program of one of these names, or the one that the variable `named` names."""
+
+    def find() -> Program:
+        for program in _programs(*names, named=named):
+            return program
+        raise MissingServer(f"no {names[0]}: install it, or run `make env-servers`")
+
+    return find
 
 
-def caddy_program() -> Program:
-    """The Caddy that is here."""
-    return _first("caddy")
-
-
-def etcdctl_program() -> Program:
-    """The command line tool of etcd that is here."""
-    return _first("etcdctl")
-
-
-def nats_program() -> Program:
-    """The NATS server that is here."""
-    return _first("nats-server")
-
-
-def nginx_program() -> Program:
-    """The nginx that is here."""
-    return _first("nginx")
-
-
-def pgbouncer_program() -> Program:
-    """The PgBouncer that is here."""
-    return _first("pgbouncer")
-
-
-def seaweedfs_program() -> Program:
-    """The SeaweedFS that is here, an S3 server."""
-    return _first("weed")
-
-
-def temporal_program() -> Program:
-    """The command line tool of Temporal that is here, with its server for development."""
-    return _first("temporal", named="DIBS_TEMPORAL")
-
+browser_program = the("chromium", "chromium-browser", "google-chrome", named="DIBS_BROWSER")
+caddy_program = the("caddy")
+etcdctl_program = the("etcdctl")
+nats_program = the("nats-server")
+nginx_program = the("nginx")
+pgbouncer_program = the("pgbouncer")
+seaweedfs_program = the("weed")
+temporal_program = the("temporal", named="DIBS_TEMPORAL")
 
 WANTED: Mapping[str, Callable[[], Program]] = {
-    "redis-server": redis_program_with_tls,
+    "redis-server": partial(redis_program, tls=True),
     "pgbouncer": pgbouncer_program,
     "nginx": nginx_program,
     "caddy": caddy_program,
-    "etcd-server": lambda: etcd_program("3.4"),
+    "etcd-server": partial(etcd_program, "3.4"),
     "chromium": browser_program,
-    "postgresql-14": lambda: postgres_program("14"),
-    "postgresql-15": lambda: postgres_program("15"),
-    "postgresql-16": lambda: postgres_program("16"),
-    "postgresql-17": lambda: postgres_program("17"),
-    "postgresql-18": lambda: postgres_program("18"),
+    **{f"postgresql-{major}": partial(postgres_program, f"{major}") for major in range(14, 19)},
     "temporal": temporal_program,
-    "etcd-3.5": lambda: etcd_program("3.5"),
+    "etcd-3.5": partial(etcd_program, "3.5"),
     "etcd-client": etcdctl_program,
     "nats-server": nats_program,
     "seaweedfs": seaweedfs_program,
     "kube": kube_program,
 }
-"""All that the tests want."""
+"""All that the tests want. `tools/servers.py` installs some of these as packages of their names."""
 
 
 def missing() -> Mapping[str, str]:
@@ -246,15 +212,13 @@ def fetched_programs(folder: Path, name: str = "*") -> Iterator[Path]:
         yield from sorted(folder.glob(f"{inside}/{name}"))
 
 
-def _first(*names: str, named: str = "") -> Program:
-    for program in _programs(*names, named=named):
-        return program
-    raise MissingServer(f"no {names[0]}: install it, or run `make env-servers`")
-
-
 def _programs(*names: str, named: str = "") -> tuple[Program, ...]:
     """The programs of these names, one of each version. `named`: the variable that names the only one."""
-    return _distinct(_probe(path) for path in _paths(names, os.environ.get(named, "")))
+    found: dict[str, Program] = {}
+    for path in _paths(names, os.environ.get(named, "")):
+        if program := _probe(path):
+            found.setdefault(program.label, program)
+    return tuple(found.values())
 
 
 def _paths(names: Iterable[str], given: str) -> Iterator[Path]:
@@ -291,11 +255,3 @@ def _probe(path: Path) -> Program | None:
         return None
     name = path.name.removesuffix("-server")
     return Program(path, name, tuple(map(int, match[1].split("."))))
-
-
-def _distinct(programs: Iterator[Program | None]) -> tuple[Program, ...]:
-    seen: dict[str, Program] = {}
-    for program in programs:
-        if program is not None:
-            seen.setdefault(program.label, program)
-    return tuple(seen.values())

@@ -2,8 +2,11 @@
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 KINDS = {
     "v1": {"ConfigMap": "configmaps", "Pod": "pods", "Service": "services"},
@@ -23,23 +26,16 @@ def _resources(version: str) -> dict[str, Any]:
         {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["create"]}
         for kind, name in KINDS[version].items()
     ]
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": version,
-        "resources": found,
-    }
+    kind = {"kind": "APIResourceList", "apiVersion": "v1"}
+    return {**kind, "groupVersion": version, "resources": found}
 
 
+GROUPS = [version for version in KINDS if "/" in version]
 ANSWERS = {
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/apis": {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [_group(version) for version in KINDS if "/" in version],
-    },
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(map(_group, GROUPS))},
     "/api/v1": _resources("v1"),
-    **{f"/apis/{version}": _resources(version) for version in KINDS if "/" in version},
+    **{f"/apis/{version}": _resources(version) for version in GROUPS},
 }
 
 
@@ -56,19 +52,14 @@ class _Handler(BaseHTTPRequestHandler):
     def log_request(self, *args: object) -> None: ...
 
 
-class Discovery:
-    """Such a server, while it is entered."""
-
-    def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+@contextmanager
+def Discovery() -> Iterator[SimpleNamespace]:  # noqa: N802 -- read as a class
+    """Such a server, and its `url`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()

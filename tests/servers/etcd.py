@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.servers.binaries import Program, etcd_program, etcdctl_program
+from tests.servers.binaries import etcd_program, etcdctl_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
@@ -20,9 +20,9 @@ from tests.servers.server import Server
 class EtcdServer(Server):
     """An etcd with its JSON gateway on a free loopback port, with its data in `folder`.
 
-    With `tls`, clients must use https and trust `certificate`. `extra` are further arguments of etcd. A
-    restarted server has its data, also after SIGKILL. With `fsync=False`, which needs etcd 3.5, a crash of
-    the whole machine loses data.
+    `version` is one such as `"3.4"`, or None for the newest. With `tls`, clients must use https and trust
+    `certificate`. `extra` are further arguments of etcd. A restarted server has its data, also after SIGKILL.
+    With `fsync=False`, which needs etcd 3.5, a crash of the whole machine loses data.
     """
 
     PORT_IS_TAKEN = "address already in use"
@@ -35,10 +35,10 @@ class EtcdServer(Server):
         tls: bool = False,
         fsync: bool = False,
         extra: Sequence[str] = (),
-        program: Program | None = None,
+        version: str | None = None,
     ) -> None:
         super().__init__(folder)
-        self.program = program or etcd_program()
+        self.program = etcd_program(version)
         self.tls = tls
         self.fsync = fsync
         self.extra = tuple(extra)
@@ -48,10 +48,6 @@ class EtcdServer(Server):
     def url(self) -> str:
         """Endpoint for clients, for gRPC and JSON."""
         return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
     @property
     def peer_url(self) -> str:
@@ -91,11 +87,11 @@ class EtcdServer(Server):
         command: list[str | Path] = [self.program.path]
         if self.program.name == "dibs-kube":
             command.append("etcd")
-        command += ["--name", self.name, "--data-dir", self.folder / "data"]
+        command += ["--name", self.folder.name, "--data-dir", self.folder / "data"]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", self.peer_url]
         command += ["--initial-advertise-peer-urls", self.peer_url]
-        members = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+        members = ",".join(f"{member.folder.name}={member.peer_url}" for member in self.members)
         command += ["--initial-cluster", members]
         command += ["--logger", "zap", "--log-level", "warn", *self.extra]
         if not self.fsync and self.program.version >= (3, 5):

@@ -1,12 +1,10 @@
 """An etcd cluster for one test."""
 
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.servers.binaries import Program
 from tests.servers.etcd import EtcdServer
 from tests.servers.ports import free_port
 from tests.servers.process import ServerFailed
@@ -24,19 +22,11 @@ class EtcdCluster(ServerGroup):
     or take seconds, so wait with `leader()` after you have killed one.
     """
 
-    def __init__(
-        self, folder: Path, *, extra: Sequence[str] = (), program: Program | None = None
-    ) -> None:
-        names = [f"member-{number}" for number in range(3)]
-        extra = [*FAST_ELECTION, *extra]
-        self.members = [EtcdServer(folder / name, extra=extra, program=program) for name in names]
+    def __init__(self, folder: Path) -> None:
+        folders = [folder / f"member-{number}" for number in range(3)]
+        self.members = [EtcdServer(each, extra=FAST_ELECTION) for each in folders]
         for member in self.members:
             member.members = self.members
-
-    @property
-    def urls(self) -> list[str]:
-        """Endpoints for clients, one for each member."""
-        return [member.url for member in self.members]
 
     def _start(self, stack: ExitStack) -> None:
         for _ in range(TRIES):

@@ -20,7 +20,7 @@ Where a program is missing, a test that needs it is skipped; with `CI=true` it f
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -41,16 +41,27 @@ NO_POWER_CUT = {"fsync": "off", "full_page_writes": "off"}
 PUNCTUAL = {"history.timerProcessorMaxTimeShift": '"20ms"'}
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A Redis that all tests of this worker share."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
+def shared(make: Callable[..., Any], **options: Any) -> Any:
+    """A fixture: the server that all tests of this worker share."""
+
+    @pytest.fixture(scope="session")
+    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+        with make(tmp_path_factory.mktemp(make.__name__), **options) as server:
+            yield server
+
+    return server
+
+
+redis_server = shared(RedisServer)
+temporal_server = shared(TemporalServer, dynamic=PUNCTUAL)
+etcd_server = shared(EtcdServer)
+kube_server = shared(KubeServer)
+nats_server = shared(NatsServer)
+s3_server = shared(S3Server)
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """The shared Redis, emptied."""
     with redis_server.client() as client:
         client.flushall()
     return redis_server.url
@@ -60,7 +71,6 @@ def redis_url(redis_server: RedisServer) -> str:
 def postgres_servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str | None], PostgresServer]]:
-    """Gives the PostgreSQL of a version that all tests of this worker share."""
     running: dict[str | None, PostgresServer] = {}
     with ExitStack() as stack:
 
@@ -78,51 +88,25 @@ def postgres_servers(
 def postgres_server(
     postgres_servers: Callable[[str | None], PostgresServer],
 ) -> PostgresServer:
-    """The PostgreSQL that all tests of this worker share."""
     return postgres_servers(None)
-
-
-@pytest.fixture(scope="session")
-def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
-    """A Temporal that all tests of this worker share."""
-    with TemporalServer(tmp_path_factory.mktemp("temporal"), dynamic=PUNCTUAL) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """An etcd that all tests of this worker share."""
-    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
-    """A Kubernetes API server that all tests of this worker share."""
-    with KubeServer(tmp_path_factory.mktemp("kube")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A NATS that all tests of this worker share."""
-    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """An S3 server that all tests of this worker share."""
-    with S3Server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A fresh database in the shared PostgreSQL."""
     url = postgres_server.new_database()
     yield url
     postgres_server.drop_database(url)
+
+
+@contextmanager
+def missing_is_skipped() -> Generator[None]:
+    """A missing server skips the test, or fails it where CI must have all."""
+    try:
+        yield
+    except MissingServer as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,16 +121,3 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
     """So does a test that wanted one itself."""
     with missing_is_skipped():
         return (yield)
-
-
-class missing_is_skipped:  # noqa: N801 -- read as a phrase
-    """A block in which a missing server skips the test, or fails it where CI must have all."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MissingServer):
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error))

@@ -1,14 +1,13 @@
 """A Kubernetes API server for one test. It serves only Leases."""
 
 import json
-import ssl
 import urllib.error
 import urllib.request
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.servers.binaries import Program, kube_program
+from tests.servers.binaries import kube_program
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
 from tests.servers.server import Server
@@ -38,14 +37,10 @@ class KubeServer(Server):
     PORT_IS_TAKEN = "address already in use"
     SECOND_PORT = 10_000  # for https; etcd uses the next one
 
-    def __init__(
-        self, folder: Path, *, fsync: bool = False, program: Program | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         super().__init__(folder)
-        self.program = program or kube_program()
+        self.program = kube_program()
         self.fsync = fsync
-        self._log = folder / "kube.log"
-        self._logged = 0  # bytes in the log before this start
 
     @property
     def url(self) -> str:
@@ -67,38 +62,31 @@ class KubeServer(Server):
         """PEM file of the certificate authority."""
         return self.folder / "ca.crt"
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        token: str = ADMIN,
-        secure: bool = False,
-    ) -> Answer:
-        """Send one request and return the answer, whatever its status. `secure` uses https."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers["Content-Type"] = "application/json"
+    def request(self, method: str, path: str, body: Any = None) -> Answer:
+        """Send one request as the admin, and return the answer, whatever its status."""
+        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        url = (self.https_url if secure else self.url) + path
-        request = urllib.request.Request(url, data, headers, method=method)
-        trust = ssl.create_default_context(cafile=self.ca) if secure else None
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=5, context=trust) as response:
+            with urllib.request.urlopen(request, timeout=5) as response:
                 return Answer(HTTPStatus(response.status), json.load(response))
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(HTTPStatus(error.status or 0), json.load(error))
 
     def _launch(self) -> ServerProcess:
-        command: list[str | Path] = [self.program.path, "-dir", self.folder]
-        command += ["-port", str(self.port), "-https-port", str(self.port + self.SECOND_PORT)]
-        command += ["-etcd-port", str(self.port + self.SECOND_PORT + 1)]
-        if self.fsync:
-            command.append("-fsync")
-        self._logged = self._log.stat().st_size if self._log.exists() else 0
-        return ServerProcess(command, log=self._log)
+        second = self.port + self.SECOND_PORT
+        command: list[str | Path] = [
+            self.program.path,
+            "-dir",
+            self.folder,
+            *(["-fsync"] if self.fsync else []),
+        ]
+        ports = {"-port": self.port, "-https-port": second, "-etcd-port": second + 1}
+        for option, port in ports.items():
+            command += [option, str(port)]
+        return ServerProcess(command, log=self.folder / "kube.log")
 
     def _answers(self) -> bool:
         """Return whether it has printed its URLs, which it does when it is ready."""
-        return b'"https":' in self._log.read_bytes()[self._logged :]
+        return b'"https":' in self._started.logged()

@@ -1,6 +1,6 @@
 """Runs one server and ends it with the process that asked for it, however that one ends.
 
-    leash.py --parent PID --signal NUMBER [--remove FOLDER] -- COMMAND ...
+    leash.py --parent PID --signal NUMBER -- COMMAND ...
 
 A death signal alone would not do: the kernel sends it when the *thread* that started a server ends.
 So this small process, which has one thread, watches over one server. It prints the server's id, waits
@@ -10,7 +10,6 @@ for the first of the two to end, and passes on how the server ended. Needs only 
 import argparse
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,15 +22,17 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--signal", type=int, required=True, help="how to ask it to end")
-    parser.add_argument("--remove", help="a folder that nobody needs once the parent is gone")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     server = subprocess.Popen(options.command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     print(server.pid, flush=True)
     if not first_to_end(server, options.parent):
-        end(server, options.signal)
-        if options.remove:
-            shutil.rmtree(options.remove, ignore_errors=True)
+        server.send_signal(options.signal)
+        server.send_signal(signal.SIGCONT)  # a stopped process hears nothing until it continues
+        try:
+            server.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            server.kill()
     return server.wait()
 
 
@@ -45,16 +46,6 @@ def first_to_end(server: "subprocess.Popen[bytes]", parent: int) -> bool:
         return server.poll() is not None
     ready, _, _ = select.select(watched, [], [])
     return watched[0] in ready
-
-
-def end(server: "subprocess.Popen[bytes]", how: int) -> None:
-    """Ask, and if that does not help, kill. A stopped process hears nothing until it continues."""
-    server.send_signal(how)
-    server.send_signal(signal.SIGCONT)
-    try:
-        server.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        server.kill()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import sys
 import urllib.request
-from pathlib import Path
 
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
@@ -35,10 +34,7 @@ class MotoServer(Server):
     """A moto with one bucket on a free loopback port; it takes any credentials."""
 
     PORT_IS_TAKEN = "already in use"
-
-    def __init__(self, folder: Path, *, bucket: str = "tests") -> None:
-        super().__init__(folder)
-        self.bucket = bucket
+    bucket = "tests"
 
     @property
     def url(self) -> str:

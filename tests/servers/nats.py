@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.servers.binaries import Program, nats_program
+from tests.servers.binaries import nats_program
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
 from tests.servers.server import Server
@@ -19,16 +19,9 @@ class NatsServer(Server):
 
     PORT_IS_TAKEN = "address already in use"
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        config: str = "",
-        jetstream: bool = True,
-        program: Program | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, config: str = "", jetstream: bool = True) -> None:
         super().__init__(folder)
-        self.program = program or nats_program()
+        self.program = nats_program()
         self.config = config
         self.jetstream = jetstream
 

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.servers.waiting import wait_until
+
 LEASH = Path(__file__).with_name("leash.py")
-START_WITHIN = 30.0
-STOP_WITHIN = 30.0
+WITHIN = 30.0
+"""Seconds in which a server must start, or stop."""
 
 
 class ServerFailed(Exception):
@@ -28,15 +29,13 @@ class ServerProcess:
         log: Path,
         stop_signal: int = signal.SIGTERM,
         end_signal: int = signal.SIGKILL,
-        remove: Path | None = None,
     ) -> None:
-        """Start it. `end_signal` and `remove` are for when this process ends without `stop`."""
+        """Start it. `end_signal` is for when this process ends without `stop`."""
         self.log = log
         self._stop_signal = stop_signal
         self._end_signal = end_signal
+        self._begun = log.stat().st_size if log.exists() else 0
         options = ["--parent", str(os.getpid()), "--signal", str(int(end_signal))]
-        if remove is not None:
-            options += ["--remove", str(remove)]
         with log.open("ab") as out:
             self._leash = subprocess.Popen(
                 [sys.executable, "-I", "-S", LEASH, *options, "--", *command],
@@ -53,16 +52,19 @@ class ServerProcess:
     def alive(self) -> bool:
         return self._leash.poll() is None
 
+    def logged(self) -> bytes:
+        """What it has written since its start."""
+        return self.log.read_bytes()[self._begun :]
+
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Poll until it is ready; a server that ended, or takes too long, raises with its log."""
-        end = time.monotonic() + START_WITHIN
-        while not ready():
-            if not self.alive:
-                self._fail(f"ended before it {what}")
-            if time.monotonic() > end:
-                self.kill()
-                self._fail(f"has not {what} in {START_WITHIN:g} s")
-            time.sleep(0.01)
+        try:
+            wait_until(lambda: not self.alive or ready(), what, within=WITHIN)
+        except TimeoutError:
+            self.kill()
+            self._fail(f"has not {what} in {WITHIN:g} s")
+        if not self.alive:
+            self._fail(f"ended before it {what}")
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it is just ending
@@ -71,26 +73,26 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Ask it to end, as an operator would, and wait; a paused one continues first."""
-        self.signal(self._stop_signal)
-        self.signal(signal.SIGCONT)
-        try:
-            self._leash.wait(STOP_WITHIN)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._fail(f"did not stop in {STOP_WITHIN:g} s")
+        if not self._ends_by(self._stop_signal):
+            self._fail(f"did not stop in {WITHIN:g} s")
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
-        self._leash.wait(STOP_WITHIN)
+        self._leash.wait(WITHIN)
 
     def end(self) -> None:
         """The quickest way that leaves nothing behind, for when nobody needs it any more."""
-        self.signal(self._end_signal)
+        self._ends_by(self._end_signal)
+
+    def _ends_by(self, number: int) -> bool:
+        self.signal(number)
         self.signal(signal.SIGCONT)
         try:
-            self._leash.wait(STOP_WITHIN)
+            self._leash.wait(WITHIN)
         except subprocess.TimeoutExpired:
             self.kill()
+            return False
+        return True
 
     def _fail(self, what: str) -> int:
         text = self.log.read_text("utf-8", "replace")[-2000:]
@@ -106,14 +108,13 @@ def children(pid: int) -> list[int]:
     return [child for child, parent in pairs if parent == pid]
 
 
-def until_gone(pids: Sequence[int], within: float = 30.0) -> None:
+def until_gone(pids: Sequence[int]) -> None:
     """Wait until none of these runs any more; a process that nobody has buried yet doesn't."""
-    end = time.monotonic() + within
-    while any(_runs(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.01)
 
+    def gone() -> bool:
+        command = ["ps", "-o", "stat=", "-p", ",".join(map(str, pids))]
+        listed = subprocess.run(command, check=False, capture_output=True, text=True)
+        return all(state.startswith("Z") for state in listed.stdout.split())
 
-def _runs(pid: int) -> bool:
-    listed = ["ps", "-o", "stat=", "-p", str(pid)]
-    state = subprocess.run(listed, check=False, capture_output=True, text=True)
-    return state.stdout.strip()[:1] not in ("", "Z")
+    if pids:
+        wait_until(gone, f"{pids} are gone")

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
-from tests.servers.binaries import MissingServer, Program, knows_tls, redis_program
+from tests.servers.binaries import Program, redis_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
@@ -38,6 +38,7 @@ class RedisServer(Server):
 
     PORT_IS_TAKEN = "in use"
     SECOND_PORT = 10_000  # a cluster's bus
+    mode: Sequence[str] = ()
 
     def __init__(
         self,
@@ -52,9 +53,7 @@ class RedisServer(Server):
         program: Program | None = None,
     ) -> None:
         super().__init__(folder)
-        self.program = program or redis_program()
-        if tls and not knows_tls(self.program.path):
-            raise MissingServer(f"{self.program.label} was built without TLS")
+        self.program = program or redis_program(tls=tls)
         self.persistence: Persistence = persistence
         self.tls = tls
         self.unix_path = folder / "redis.sock" if unix else None
@@ -65,16 +64,11 @@ class RedisServer(Server):
     @property
     def url(self) -> str:
         """By TCP, with the password if there is one (and what to trust, if it speaks TLS)."""
+        password = f":{quote(self.requirepass, safe='')}@" if self.requirepass else ""
         if self.tls:
             trust = f"?ssl_ca_certs={self.certificate}"
-            return f"rediss://{self._password}localhost:{self.port}/0{trust}"
-        return f"redis://{self._password}{HOST}:{self.port}/0"
-
-    @property
-    def unix_url(self) -> str:
-        """By its unix socket."""
-        assert self.unix_path is not None, "made without unix=True"
-        return f"unix://{self._password}{self.unix_path}?db=0"
+            return f"rediss://{password}localhost:{self.port}/0{trust}"
+        return f"redis://{password}{HOST}:{self.port}/0"
 
     @cached_property
     def certificate(self) -> Path:
@@ -85,19 +79,12 @@ class RedisServer(Server):
         """A plain client, to look behind the scenes."""
         return redis.Redis.from_url(self.url, **options)
 
-    @property
-    def _password(self) -> str:
-        return f":{quote(self.requirepass, safe='')}@" if self.requirepass else ""
-
     def _launch(self) -> ServerProcess:
         configuration = self.folder / "redis.conf"
         configuration.write_text("".join(f"{line}\n" for line in self._lines()))
         return ServerProcess(
-            [self.program.path, configuration, *self._mode()], log=self.folder / "redis.log"
+            [self.program.path, configuration, *self.mode], log=self.folder / "redis.log"
         )
-
-    def _mode(self) -> list[str]:
-        return []
 
     def _lines(self) -> list[str]:
         lines = [f"bind {HOST}", f'dir "{self.folder}"', 'save ""', *PERSISTENCE[self.persistence]]

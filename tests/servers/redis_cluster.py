@@ -1,12 +1,13 @@
 """A Redis Cluster of its own for a test."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from tests.servers.binaries import Program
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
 from tests.servers.server import ServerGroup
@@ -29,7 +30,6 @@ class RedisCluster(ServerGroup):
         nodes: int = 3,
         replicas: int = 0,
         node_timeout: float = 1.0,
-        program: Program | None = None,
     ) -> None:
         extra = [
             "cluster-enabled yes",
@@ -37,11 +37,9 @@ class RedisCluster(ServerGroup):
             "cluster-replica-validity-factor 0",
             "repl-diskless-sync-delay 0",
         ]
-        every = [
-            RedisServer(folder / f"node-{number}", extra=extra, program=program)
-            for number in range(nodes * (1 + replicas))
-        ]
-        self.nodes, self.replicas = every[:nodes], every[nodes:]
+        count = nodes * (1 + replicas)
+        self.all = [RedisServer(folder / f"node-{number}", extra=extra) for number in range(count)]
+        self.nodes, self.replicas = self.all[:nodes], self.all[nodes:]
 
     @property
     def url(self) -> str:
@@ -51,66 +49,58 @@ class RedisCluster(ServerGroup):
     @property
     def running(self) -> list[RedisServer]:
         """All nodes and replicas but those that were killed or stopped."""
-        return [node for node in self.nodes + self.replicas if node.running]
+        return [node for node in self.all if node.running]
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        return [(HOST, node.port) for node in self.nodes + self.replicas]
+        return [(HOST, node.port) for node in self.all]
 
     def client(self, **options: Any) -> "redis.RedisCluster":
         """A plain client of the whole cluster."""
         return redis.RedisCluster.from_url(self.url, **options)
 
     def _start(self, stack: ExitStack) -> None:
-        for node in self.nodes + self.replicas:
+        for node in self.all:
             stack.enter_context(node)
-        self._share_out()
-        self._introduce()
-        wait_until(self.agrees, "the nodes agree")
-        self._appoint_replicas()
+        count = len(self.nodes)
+        for number, node in enumerate(self.nodes):
+            slots = range(SLOTS * number // count, SLOTS * (number + 1) // count)
+            ask(node, "CLUSTER ADDSLOTS", *slots)
+            ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for node in self.all[1:]:
+            ask(node, "CLUSTER MEET", HOST, self.all[0].port)
+        wait_until(self._agrees, "the nodes agree")
+        for replica, master in self._replicated():
+            ask(replica, "CLUSTER REPLICATE", ask(master, "CLUSTER MYID"))
+        for replica in self.replicas:
+            wait_until(lambda: in_step(replica), "the replica is in step")  # noqa: B023 -- at once
 
     def node_of(self, key: bytes) -> RedisServer:
         """The node that serves a key now."""
         with self.client() as client:
             port = client.get_node_from_key(key.decode("latin-1")).port
-        return next(node for node in self.nodes + self.replicas if node.port == port)
+        return next(node for node in self.all if node.port == port)
 
     def replicate(self) -> None:
         """Wait until the replicas have all that was written: replication acknowledges nothing."""
-        written = {node.port: _offset(node, "master_repl_offset") for node in self.nodes}
-        for number, replica in enumerate(self.replicas):
-            port = self.nodes[number % len(self.nodes)].port
+        for replica, master in self._replicated():
+            written = _offset(master, "master_repl_offset")
             wait_until(
-                lambda: _offset(replica, "slave_repl_offset") >= written[port],  # noqa: B023 -- at once
+                lambda: _offset(replica, "slave_repl_offset") >= written,  # noqa: B023 -- at once
                 "the replica has what its master wrote",
             )
 
-    def agrees(self) -> bool:
+    def _replicated(self) -> Iterator[tuple[RedisServer, RedisServer]]:
+        """Each replica with its master."""
+        return zip(self.replicas, cycle(self.nodes), strict=False)
+
+    def _agrees(self) -> bool:
         """Whether every running node sees a whole cluster with all the others in it."""
         running = self.running
         return all(
             info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) >= len(running)
             for info in (ask(node, "CLUSTER INFO") for node in running)
         )
-
-    def _share_out(self) -> None:
-        count = len(self.nodes)
-        for number, node in enumerate(self.nodes):
-            slots = range(SLOTS * number // count, SLOTS * (number + 1) // count)
-            ask(node, "CLUSTER ADDSLOTS", *slots)
-            ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
-
-    def _introduce(self) -> None:
-        first, *others = self.nodes + self.replicas
-        for node in others:
-            ask(node, "CLUSTER MEET", HOST, first.port)
-
-    def _appoint_replicas(self) -> None:
-        for number, replica in enumerate(self.replicas):
-            master = self.nodes[number % len(self.nodes)]
-            ask(replica, "CLUSTER REPLICATE", ask(master, "CLUSTER MYID"))
-        for replica in self.replicas:
-            wait_until(lambda: in_step(replica), "the replica is in step")  # noqa: B023 -- at once
 
 
 def in_step(replica: RedisServer) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-from tests.servers.binaries import Program
 from tests.servers.ports import HOST
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import in_step
@@ -17,8 +16,7 @@ from tests.servers.waiting import wait_until
 class SentinelServer(RedisServer):
     """One Sentinel: the same program in another mode."""
 
-    def _mode(self) -> list[str]:
-        return ["--sentinel"]
+    mode = ("--sentinel",)
 
     def _lines(self) -> list[str]:
         return [f"bind {HOST}", f"dir {self.folder}", f"port {self.port}", *self.extra]
@@ -31,27 +29,12 @@ class RedisSentinel(ServerGroup):
     is asynchronous, as always: a failover loses what the replica had not heard.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        sentinels: int = 3,
-        service: str = "leases",
-        down_after: float = 1.0,
-        program: Program | None = None,
-    ) -> None:
-        self.service = service
-        self.quorum = sentinels // 2 + 1
-        self.servers = [
-            RedisServer(
-                folder / f"server-{number}", extra=["repl-diskless-sync-delay 0"], program=program
-            )
-            for number in range(2)
-        ]
-        self.sentinels = [
-            SentinelServer(folder / f"sentinel-{number}", program=program)
-            for number in range(sentinels)
-        ]
+    service = "leases"
+
+    def __init__(self, folder: Path, *, sentinels: int = 3, down_after: float = 1.0) -> None:
+        at_once = ["repl-diskless-sync-delay 0"]
+        self.servers = [RedisServer(folder / f"server-{n}", extra=at_once) for n in range(2)]
+        self.sentinels = [SentinelServer(folder / f"sentinel-{n}") for n in range(sentinels)]
         self._down_after = down_after
 
     @property
@@ -75,10 +58,15 @@ class RedisSentinel(ServerGroup):
         with replica.client() as client:
             client.replicaof(HOST, master.port)
         wait_until(lambda: in_step(replica), "the replica is in step")
+        quorum = len(self.sentinels) // 2 + 1
         for sentinel in self.sentinels:
-            sentinel.extra = self._watch(master)
+            sentinel.extra = (
+                f"sentinel monitor {self.service} {HOST} {master.port} {quorum}",
+                f"sentinel down-after-milliseconds {self.service} {int(self._down_after * 1000)}",
+                f"sentinel failover-timeout {self.service} {int(self._down_after * 4000)}",
+            )
             stack.enter_context(sentinel)
-        wait_until(self.agrees, "the Sentinels agree")
+        wait_until(lambda: all(map(self._sees_all, self.sentinels)), "the Sentinels agree")
 
     def failover(self) -> None:
         """Have the replica promoted now, and wait until the Sentinels name it."""
@@ -86,17 +74,6 @@ class RedisSentinel(ServerGroup):
         with self.sentinels[0].client() as client:
             client.sentinel_failover(self.service)
         wait_until(lambda: self.master is not before, "another master is named")
-
-    def agrees(self) -> bool:
-        """Whether each Sentinel sees the master, all the others, and a replica fit to take over."""
-        return all(map(self._sees_all, self.sentinels))
-
-    def _watch(self, master: RedisServer) -> tuple[str, ...]:
-        return (
-            f"sentinel monitor {self.service} {HOST} {master.port} {self.quorum}",
-            f"sentinel down-after-milliseconds {self.service} {int(self._down_after * 1000)}",
-            f"sentinel failover-timeout {self.service} {int(self._down_after * 4000)}",
-        )
 
     def _named(self) -> list[RedisServer]:
         """The master, or nothing while there is none."""
@@ -109,6 +86,7 @@ class RedisSentinel(ServerGroup):
         return [server for server in self.servers if server.port == port]
 
     def _sees_all(self, sentinel: RedisServer) -> bool:
+        """Whether it sees the master, all the others, and a replica fit to take over."""
         with sentinel.client() as client:
             master: Any = client.sentinel_master(self.service)
             replicas: Any = client.sentinel_slaves(self.service)

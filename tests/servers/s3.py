@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.request import urlopen
 
-from tests.servers.binaries import Program, seaweedfs_program
+from tests.servers.binaries import seaweedfs_program
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
 from tests.servers.server import Server
@@ -27,16 +27,12 @@ class S3Server(Server):
     PORT_IS_TAKEN = "is not available on"
     SECOND_PORT = 10_000
 
-    def __init__(
-        self, folder: Path, *, bucket: str = "tests", program: Program | None = None
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.program = program or seaweedfs_program()
-        self.bucket = bucket
+        self.program = seaweedfs_program()
+        self.bucket = "tests"
         self.access_key = "tests"
         self.secret_key = secrets.token_hex(16)
-        self._log = folder / "s3.log"
-        self._logged = 0  # bytes in the log before this start
 
     @property
     def url(self) -> str:
@@ -65,10 +61,10 @@ class S3Server(Server):
         configuration.write_text(json.dumps({"identities": [user]}))
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        without = [
+        unset = [
             option for name in AWS for option in ("-u", name)
         ]  # it would take them for a user's
-        command: list[str | Path] = ["env", *without, self.program.path, "-logtostderr", "mini"]
+        command: list[str | Path] = ["env", *unset, self.program.path, "-logtostderr", "mini"]
         command += [f"-{part}.port={self.port + number}" for number, part in enumerate(PARTS)]
         command += [f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-bucket={self.bucket}"]
         command += [f"-s3.config={configuration}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
@@ -76,12 +72,11 @@ class S3Server(Server):
         command += [
             "-master.resumeState=false"
         ]  # or it may take no writes for 20 s after a restart
-        self._logged = self._log.stat().st_size if self._log.exists() else 0
-        return ServerProcess(command, log=self._log)
+        return ServerProcess(command, log=self.folder / "s3.log")
 
     def _answers(self) -> bool:
         """Return whether it has logged that all parts are ready, and its master gives room to objects."""
-        if b"components are running and ready" not in self._log.read_bytes()[self._logged :]:
+        if b"components are running and ready" not in self._started.logged():
             return False
         master = f"http://{HOST}:{self.port + PARTS.index('master')}"
         try:

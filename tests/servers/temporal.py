@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
-from tests.servers.binaries import Program, temporal_program
+from tests.servers.binaries import temporal_program
 from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
 from tests.servers.server import Server
@@ -27,10 +27,9 @@ class TemporalServer(Server):
         *,
         on_file: bool = False,
         dynamic: Mapping[str, str] | None = None,
-        program: Program | None = None,
     ) -> None:
         super().__init__(folder)
-        self.program = program or temporal_program()
+        self.program = temporal_program()
         self.file = folder / "temporal.db" if on_file else None
         self.dynamic = dict(dynamic or {})
 

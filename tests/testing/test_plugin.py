@@ -3,80 +3,39 @@
 import subprocess
 import sys
 import threading
-from importlib.metadata import entry_points
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
 from dibs.testing import ManualClock
+from tests.pages import blocks
 
 pytest_plugins = ["pytester"]
 
-INSTALLED = bool([point for point in entry_points(group="pytest11") if point.name == "dibs"])
-
-
-@pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project with the plugin on, in which pytest runs apart from us."""
-    options = "" if INSTALLED else "-p dibs.testing.plugin"
-    pytester.makeini(
-        f"[pytest]\naddopts = {options}\nasyncio_mode = auto\n"
-        "asyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
-    )
-    return pytester
-
-
-def run(project: pytest.Pytester, source: str) -> pytest.RunResult:
-    project.makepyfile(source)
-    return project.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist")
-
-
 PASSING = """
-import asyncio
-
 import dibs
-import dibs.sync
 import pytest
 from dibs import LeaseLost
 from dibs.sync import Lock
 
 async def test_a_bare_lock_uses_the_client(dibs_client):
-    async with dibs.Lock("a") as lease:
+    async with dibs.Lock("a"):
         assert await dibs_client.lock("a").locked()
-        assert lease.token
 
-def test_a_bare_blocking_lock_uses_it_too(dibs_client):
-    with Lock("a"):
-        assert Lock("a").try_acquire() is None
-
-def test_stores_are_fresh(dibs_client):
-    assert not Lock("a").locked()
-
-def test_the_clock_steps_the_keeper(dibs_client, dibs_clock):
-    with Lock("a", ttl=30) as lease:
-        dibs_clock.advance(600)
-        assert not lease.lost
-        assert lease.remaining > 10
-
-def test_the_clock_ends_what_is_not_renewed(dibs_client, dibs_clock):
+def test_stores_are_fresh_and_the_clock_ends_what_is_not_renewed(dibs_client, dibs_clock):
     lease = Lock("a", ttl=30, auto_renew=False).acquire()
+    assert Lock("a").try_acquire() is None
     dibs_clock.advance(29)
-    assert lease.lost
-    assert lease.reason == "expired"
+    assert (lease.lost, lease.reason) == (True, "expired")
     dibs_clock.advance(2)
     assert not Lock("a").locked()
-
-async def test_expire_reaches_the_holder(dibs_client, dibs_expire):
-    lock = dibs.Lock("a")
-    with pytest.raises(LeaseLost):
-        async with lock:
-            assert dibs_expire(lock) == 1
-            await asyncio.sleep(10)
-    assert not await lock.locked()
 
 def test_expire_reaches_a_blocking_holder(dibs_client, dibs_expire):
     lost = []
     lease = Lock("a", on_lost=lost.append).acquire()
-    dibs_expire(lease)
+    assert dibs_expire(lease) == 1
     assert lease.lost and lost == [lease]
     with pytest.raises(LeaseLost):
         lease.ensure()
@@ -94,19 +53,9 @@ def test_steal_puts_another_holder_in(dibs_client, dibs_steal):
 kept = []
 
 @pytest.mark.dibs_may_leak
-def test_a_marked_test_may_leak(dibs_client):
-    kept.append(Lock("forgotten").acquire())
-
-@pytest.mark.dibs_may_leak
-async def test_a_marked_coroutine_may_leak(dibs_client):
+async def test_a_marked_test_may_leak(dibs_client):
     kept.append(await dibs.Lock("forgotten").acquire())
 """
-
-
-def test_the_fixtures_do_what_they_promise(project: pytest.Pytester) -> None:
-    result = run(project, PASSING)
-    assert result.parseoutcomes() == {"passed": PASSING.count("def test_")}, result.stdout.str()
-
 
 LEAKING = """
 import dibs
@@ -126,10 +75,21 @@ def test_that_fails(dibs_client):
 """
 
 
-def test_a_leak_fails_the_test_and_hides_no_failure(project: pytest.Pytester) -> None:
-    result = run(project, LEAKING)
-    assert result.parseoutcomes() == {"failed": 3}, result.stdout.str()
-    result.stdout.fnmatch_lines(["*lock 'forgotten', held by *", "*LookupError: mine*"])
+@pytest.mark.multiprocess
+def test_the_fixtures_do_what_they_promise_and_a_leak_fails_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+        "filterwarnings = error\n"
+    )
+    of_the_page = blocks("testing.md")[0]
+    pytester.makepyfile(test_passing=PASSING, test_page=of_the_page, test_leaking=LEAKING)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist")
+    passing = (PASSING + of_the_page).count("def test_")
+    expected = {"passed": passing, "failed": LEAKING.count("def test_")}
+    assert result.parseoutcomes() == expected, result.stdout.str()
+    result.stdout.fnmatch_lines_random(["*lock 'forgotten', held by *", "*LookupError: mine*"])
 
 
 def test_loading_the_plugin_imports_no_client() -> None:
@@ -141,76 +101,50 @@ def test_loading_the_plugin_imports_no_client() -> None:
     assert done.stdout.strip() == "['dibs.testing.plugin']"
 
 
-def test_the_wall_clock_goes_with_it_however_small_the_steps_are() -> None:
-    clock = ManualClock()
-    began = clock.stamp()
+# ---- the clock -------------------------------------------------------------------------------------
+
+
+def test_the_wall_clock_goes_with_the_clock_however_small_the_steps_are() -> None:
+    clock = ManualClock(now=5.0, stamp=7_000_000)
     for _ in range(3000):
         clock.advance(1e-3 / 3)
-    assert clock.stamp() - began == 1_000_000
-
-
-def test_the_wall_clock_steps_alone() -> None:
-    clock = ManualClock(now=5.0, stamp=7_000_000)
+    assert clock.stamp() == 8_000_000
     clock.step_stamp(-3)
-    assert (clock.now(), clock.stamp()) == (5.0, 4_000_000)
+    assert clock.stamp() == 5_000_000, "it steps alone"
+    assert clock.now() == pytest.approx(6)
+    for seconds in (-1, float("nan")):
+        with pytest.raises(ValueError, match="forwards"):
+            clock.advance(seconds)
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_never_goes_back(seconds: float) -> None:
-    with pytest.raises(ValueError, match="forwards"):
-        ManualClock().advance(seconds)
-
-
-def test_calls_in_the_order_of_time_standing_at_each() -> None:
+def test_callbacks_are_called_in_the_order_of_time_while_the_clock_stands_at_each() -> None:
     clock = ManualClock(now=0)
     seen: list[tuple[str, float]] = []
-    clock.at(3, lambda: seen.append(("third", clock.now())))
-    clock.at(1, lambda: seen.append(("first", clock.now())))
-    clock.at(1, lambda: seen.append(("second", clock.now())))
-    clock.at(5, lambda: seen.append(("never", clock.now())))
-    clock.advance(4)
-    assert seen == [("first", 1), ("second", 1), ("third", 3)]
-    assert clock.now() == 4
-    assert clock.next_due == 5
 
-
-def test_calls_what_callbacks_set_for_the_way() -> None:
-    clock = ManualClock(now=0)
-    seen: list[float] = []
+    def note(name: str) -> Callable[[], None]:
+        return lambda: seen.append((name, clock.now()))
 
     def beat() -> None:
-        seen.append(clock.now())
-        clock.at(clock.now() + 1, beat)
+        note("beat")()
+        clock.at(clock.now() + 1.5, beat)
 
-    clock.at(1, beat)
-    clock.advance(3.5)
-    assert seen == [1, 2, 3]
-
-
-def test_a_cancelled_callback_is_not_called() -> None:
-    clock = ManualClock(now=0)
-    seen: list[str] = []
-    cancel = clock.at(1, lambda: seen.append("cancelled"))
-    clock.at(1, lambda: seen.append("kept"))
+    clock.at(3, note("third"))
+    clock.at(1, note("first"))
+    cancel = clock.at(1, note("cancelled"))
+    clock.at(1, note("second"))
+    clock.at(1.5, beat)
+    clock.at(5, note("never"))
     cancel()
     cancel()
-    clock.advance(2)
-    assert seen == ["kept"]
-    assert clock.next_due is None
+    clock.advance(4)
+    assert seen == [("first", 1), ("second", 1), ("beat", 1.5), ("third", 3), ("beat", 3)]
+    assert (clock.now(), clock.next_due) == (4, 4.5)
 
 
 def test_what_is_overdue_is_called_aside() -> None:
-    clock = ManualClock(now=10)
-    caller: list[threading.Thread] = []
-    called = threading.Event()
-
-    def note() -> None:
-        caller.append(threading.current_thread())
-        called.set()
-
-    clock.at(10, note)
-    assert called.wait(5)
-    assert caller != [threading.current_thread()]
+    clock, caller = ManualClock(now=10), SimpleQueue[threading.Thread]()
+    clock.at(10, lambda: caller.put(threading.current_thread()))
+    assert caller.get(timeout=5) is not threading.current_thread()
 
 
 def test_an_error_leaves_the_clock_where_it_happened() -> None:
@@ -226,15 +160,7 @@ def test_threads_advance_in_turns() -> None:
     late: list[float] = []
     for tick in range(1, 401):
         clock.at(tick, lambda tick=tick: late.append(clock.now() - tick))  # type: ignore[misc]
-
-    def walk() -> None:
-        for _ in range(100):
-            clock.advance(1)
-
-    threads = [threading.Thread(target=walk) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: clock.advance(1), range(400)))
     assert clock.now() == 400
     assert late == [0] * 400

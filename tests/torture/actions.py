@@ -1,12 +1,12 @@
 """What a simulated hand does with each primitive, and how often."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from dibs.core.names import fingerprint
 from dibs.errors import Deadlock, DibsError, NotHeld
 from dibs.model import MANY
-from tests.torture.hand import PATIENCES, Hand
+from tests.torture.hand import PATIENCES, Hand, in_block
 from tests.torture.kinds import (
     SimAllOf,
     SimCampaign,
@@ -17,8 +17,21 @@ from tests.torture.kinds import (
     SimTaskLock,
 )
 
-# ---- locks: alone, and several at a time ----------------------------------------------------------
+type Action = Callable[[Hand], Awaitable[None]]
 
+ACTIONS: dict[str, tuple[Action, float]] = {}
+"""By name, and how often each is done."""
+
+
+def action(weight: float) -> Callable[[Action], Action]:
+    def register(do: Action) -> Action:
+        ACTIONS[do.__name__] = do, weight
+        return do
+
+    return register
+
+
+# ---- locks: alone, and several at a time ----------------------------------------------------------
 
 TTLS = (0.6, 2.0, 10.0)
 LOCKS = ("a", "b", "c")
@@ -30,11 +43,13 @@ def one(hand: Hand, name: str) -> Any:
     return hand.life.shared(SimLock, name, ttl=hand.draw.choice(TTLS), env_load=False)
 
 
+@action(5)
 async def lock(hand: Hand) -> None:
     """One of a few."""
     await hand.hold(await hand.acquire(one(hand, hand.draw.choice(LOCKS))))
 
 
+@action(1)
 async def nested(hand: Hand) -> None:
     """Two, always in the same order."""
     first, second = sorted(hand.draw.sample(LOCKS, 2))
@@ -47,6 +62,7 @@ async def nested(hand: Hand) -> None:
     await hand.hold(await hand.acquire(one(hand, first)), inside)
 
 
+@action(0.5)
 async def crossed(hand: Hand) -> None:
     """Two, in any order: who would wait for each other for ever are told so."""
     options = {"ttl": hand.draw.choice(TTLS), "env_load": False}
@@ -64,6 +80,7 @@ async def crossed(hand: Hand) -> None:
     await hand.hold(await hand.acquire(first), inside)
 
 
+@action(1)
 async def reentrant(hand: Hand) -> None:
     """One, twice over; given up in any order, and held until the last."""
     options = {"ttl": hand.draw.choice(TTLS), "reentrant": True, "env_load": False}
@@ -86,6 +103,7 @@ async def reentrant(hand: Hand) -> None:
     await hand.hold(outer, inside)
 
 
+@action(1)
 async def delayed(hand: Hand) -> None:
     """One that stays closed for a while when its holder was not heard of again."""
     options = {"ttl": hand.draw.choice(TTLS[:2]), "lock_delay": DELAY, "env_load": False}
@@ -95,11 +113,13 @@ async def delayed(hand: Hand) -> None:
 # ---- semaphores: several units at a time, and a capacity that callers do not agree about ----------
 
 
+@action(4)
 async def semaphore(hand: Hand) -> None:
     """One or two of three."""
     await take(hand, "pool", 3, hand.draw.randint(1, 2), most=3)
 
 
+@action(3)
 async def elastic(hand: Hand) -> None:
     """One whose capacity is another one each time. Whoever waits may be granted under somebody else's."""
     capacity = hand.draw.randint(2, 4)
@@ -119,18 +139,17 @@ async def take(hand: Hand, name: str, capacity: int, units: int, most: int) -> N
 # ---- readers-writer locks: read, write, and turn one into the other -------------------------------
 
 
-TABLES = ("table", "index")
-
-
+@action(6)
 async def rwlock(hand: Hand) -> None:
     """Read or write; sometimes go on with the other."""
-    name, ttl = hand.draw.choice(TABLES), hand.draw.choice(TTLS)
+    name, ttl = hand.draw.choice(("table", "index")), hand.draw.choice(TTLS)
     both = hand.life.shared(SimRWLock, name, ttl=ttl, env_load=False)
     side = both.write() if hand.draw.random() < 0.3 else both.read()
 
     async def body(lease: Any) -> None:
         await read_or_write(hand, lease)
         for _ in range(hand.draw.choice((0, 0, 1, 2))):
+            turn = downgrade if lease.mode == "write" else upgrade
             await turn(hand, lease)
             await read_or_write(hand, lease)
 
@@ -148,21 +167,13 @@ async def read_or_write(hand: Hand, lease: Any) -> None:
             hand.write(lease)
 
 
-async def turn(hand: Hand, lease: Any) -> None:
-    if lease.mode == "write":
-        await downgrade(hand, lease)
-    else:
-        await upgrade(hand, lease)
-
-
 async def downgrade(hand: Hand, lease: Any) -> None:
     """From here on nobody believes that it writes, and once it is confirmed others read."""
     hand.tell("resized", lease, invoked=hand.engine.now, units=1, capacity=MANY)
     await lease._downgrade()
     lease.confirmed = lease._settling is None
-    if (
-        lease.confirmed and lease._stands
-    ):  # past its deadline a late copy of our Acquire may hold, for nobody
+    # past its deadline a late copy of our Acquire may hold, for nobody
+    if lease.confirmed and lease._stands:
         for holder in hand.world.network.peek(lease.key).holders:
             if holder.lease == fingerprint(lease._id):
                 hand.tell("seen", lease, units=holder.units)
@@ -194,6 +205,7 @@ class Oops(Exception):
     """A task has failed."""
 
 
+@action(6)
 async def tasklock(hand: Hand) -> None:
     """One try; whatever becomes of the task, nobody starts it too soon after that."""
     name, cancel = hand.draw.choice(tuple(TASKS)), hand.draw.random() < 0.5
@@ -201,9 +213,8 @@ async def tasklock(hand: Hand) -> None:
 
     async def task(lease: Any) -> None:
         shortest, longest = TASKS[name]
-        length = hand.draw.choices((0.0, shortest / 2, shortest * 2, longest * 1.2), (6, 6, 2, 1))[
-            0
-        ]
+        lengths = 0.0, shortest / 2, shortest * 2, longest * 1.2
+        length = hand.draw.choices(lengths, (6, 6, 2, 1))[0]
         await hand.sleep(0.0 if hand.world.closing else length)
         if await hand.check(lease):
             hand.write(lease)
@@ -232,7 +243,8 @@ def members(hand: Hand) -> list[Any]:
     ]
 
 
-async def together(hand: Hand) -> None:
+@action(6)
+async def allof(hand: Hand) -> None:
     """Some of them at once; sometimes one alone."""
     wanted = hand.draw.sample(members(hand), hand.draw.choice((1, 2, 2, 3, 4)))
     if len(wanted) == 1:
@@ -266,15 +278,13 @@ async def acquire_all(hand: Hand, wanted: list[Any]) -> Any:
 
 async def within_all(hand: Hand, leases: Any) -> None:
     """As `async with AllOf(…) as leases` does."""
-    await leases._begin()
-    try:
-        await use_all(hand, leases)
-    except BaseException as error:
+
+    async def leave(error: BaseException | None) -> None:
         releasing(hand, leases)
         await leases._leave(error)
-        raise
-    releasing(hand, leases)
-    await leases._leave(None)
+
+    await leases._begin()
+    await in_block(use_all(hand, leases), leave)
 
 
 async def without_all(hand: Hand, leases: Any) -> None:
@@ -379,35 +389,20 @@ class Candidate:
                 hand.tell("ended", term)
 
 
-async def lead(hand: Hand) -> None:
+@action(2)
+async def leader(hand: Hand) -> None:
     """As `async with election as term` does."""
     candidate = Candidate(hand)
     election = candidate.election
     try:
         term = await election._enter_block()
-        try:
-            await candidate.govern(term, election.is_leader)
-        except BaseException as error:
-            await election._take_entered()._leave(error)
-            raise
-        await election._take_entered()._leave(None)
+        leading = candidate.govern(term, election.is_leader)
+        await in_block(leading, lambda error: election._take_entered()._leave(error))
     finally:
         candidate.look()
 
 
-async def run(hand: Hand) -> None:
-    """Lead with a function until it has returned."""
-    candidate = Candidate(hand)
-
-    async def function(term: Any) -> None:
-        await candidate.govern(term, candidate.election.is_leader)
-
-    try:
-        await candidate.election._run(function, None)
-    finally:
-        candidate.look()
-
-
+@action(2)
 async def campaign(hand: Hand) -> None:
     """Stand in the background, lead where that is guarded, and step down."""
     candidate = Candidate(hand)
@@ -429,38 +424,22 @@ async def guarded(candidate: Candidate, standing: SimCampaign) -> None:
         term = guard._begin()
     except NotHeld:
         return  # it has ended in this very moment
-    try:
-        await candidate.govern(term, standing.is_leader)
-    except BaseException as error:
+
+    async def leave(error: BaseException | None) -> None:
         guard._end(error)
-        raise
-    guard._end(None)
+
+    await in_block(candidate.govern(term, standing.is_leader), leave)
 
 
-# ---- how often each of them is done ------------------------------------------------------------
+@action(1)
+async def run(hand: Hand) -> None:
+    """Lead with a function until it has returned."""
+    candidate = Candidate(hand)
 
-type Action = Callable[[Any], Awaitable[None]]
+    async def function(term: Any) -> None:
+        await candidate.govern(term, candidate.election.is_leader)
 
-
-class Kind(NamedTuple):
-    """One of the things to do."""
-
-    do: Action
-    weight: float
-
-
-ACTIONS = {
-    "lock": Kind(lock, 5),
-    "nested": Kind(nested, 1),
-    "crossed": Kind(crossed, 0.5),
-    "reentrant": Kind(reentrant, 1),
-    "delayed": Kind(delayed, 1),
-    "semaphore": Kind(semaphore, 4),
-    "elastic": Kind(elastic, 3),
-    "rwlock": Kind(rwlock, 6),
-    "tasklock": Kind(tasklock, 6),
-    "allof": Kind(together, 6),
-    "leader": Kind(lead, 2),
-    "campaign": Kind(campaign, 2),
-    "run": Kind(run, 1),
-}
+    try:
+        await candidate.election._run(function, None)
+    finally:
+        candidate.look()

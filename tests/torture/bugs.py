@@ -1,6 +1,9 @@
-"""Bugs that a simulation must catch, each planted where somebody could really make it."""
+"""Bugs that a simulation must catch, each planted where somebody could really make it.
 
-from collections.abc import Callable, Generator
+A bug is named as the function that plants it, and says by which broken promises (any of them) it must show.
+"""
+
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
@@ -37,20 +40,23 @@ from tests.torture.simruntime import SimRuntime
 type Apply = Callable[[Command], Reply]
 type Twist = Callable[[Command, Apply], Reply]
 
+LOCKS = "dibs.locks."
+CYCLES = 700
+"""Each is looked for in so many, in each of a few histories."""
+
 
 @dataclass
 class Bug:
-    """What to change, by which broken promises (any of them) it must show, and in which actions."""
+    """What to change, and how it must show."""
 
-    shows: frozenset[str] = frozenset()
-    kinds: tuple[str, ...] = ()
-    """Those that it is looked for in; empty for all."""
-    store: Callable[[Network], None] | None = None
-    patches: tuple[tuple[str, Any], ...] = ()
+    shows: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    """The actions that it is looked for in; empty for all."""
+    twist: Callable[[], Twist] | None = None
+    """Makes what stands between the commands and the ledger of a store."""
+    patches: Sequence[tuple[str, Any]] = ()
     rates: float = 0.0
     weather: Weather = field(default_factory=Weather)
-    cycles: int = 700
-    """It is looked for in so many, in each of a few histories."""
 
     @contextmanager
     def planted(self) -> Generator[None]:
@@ -61,40 +67,51 @@ class Bug:
                 stack.enter_context(patch(target, replacement, create=True))
             yield
 
-
-def twisted(twist: Twist) -> Callable[[Network], None]:
-    """A store in which `twist` stands between commands and ledger."""
-
-    def plant(network: Network) -> None:
-        honest = network.apply
-
-        def apply(command: Command) -> Reply:
-            return twist(command, honest)
-
-        network.apply = apply  # type: ignore[method-assign]
-
-    return plant
+    def plant_in(self, network: Network) -> None:
+        network.weather = self.weather
+        if self.twist is not None:
+            honest, twist = network.apply, self.twist()
+            network.apply = lambda command: twist(command, honest)  # type: ignore[method-assign]
 
 
-def made(make: Callable[[], Twist]) -> Callable[[Network], None]:
-    """As `twisted`, with a memory of its own for each store."""
+BUGS: dict[str, Bug] = {}
 
-    def plant(network: Network) -> None:
-        twisted(make())(network)
+
+def planted[F: Callable[..., Any]](bug: Bug) -> Callable[[F], F]:
+    def plant(function: F) -> F:
+        BUGS[function.__name__.replace("_", " ")] = bug
+        return function
 
     return plant
 
 
-def patched(target: str, replacement: Any) -> tuple[tuple[str, Any], ...]:
-    """One thing of the primitives, replaced."""
-    return ((f"dibs.locks.{target}", replacement),)
+def in_store(*shows: str, of: Sequence[str] = (), weather: Weather | None = None) -> Any:
+    """The store answers as the function does. One without parameters makes it, with a memory of its own."""
+
+    def plant(function: Any) -> Any:
+        twist = (lambda: function) if function.__code__.co_argcount else function
+        return planted(Bug(shows, of, twist, weather=weather or Weather()))(function)
+
+    return plant
+
+
+def in_code(*targets: str, shows: str, of: Sequence[str] = (), also: Any = ()) -> Any:
+    """The function replaces these; `also` are more replacements."""
+
+    def plant(function: Any) -> Any:
+        patches = [*((target, function) for target in targets), *also]
+        return planted(Bug(shows.split(), of, patches=patches))(function)
+
+    return plant
 
 
 # ---- bugs that concern all leases: in the ledger, in what a client believes, in clocks and resource
 
-# -- in the store
+TOO_LONG = "overlap slot deadline"
+"""Somebody believes in what may be somebody else's, and sooner or later is."""
 
 
+@in_store("overlap", "slot")
 def anybody_releases() -> Twist:
     newest: dict[bytes, str] = {}
 
@@ -109,6 +126,19 @@ def anybody_releases() -> Twist:
     return twist
 
 
+def never_too_late(self: LeaseBase, now: float) -> Care:
+    """Ask for more time, also when it is over."""
+    return Care(renew=self._end is None, again_at=now + self._options.ttl / 3)
+
+
+def whenever_it_comes(self: LeaseBase, answer: TimedReply) -> None:
+    """Believe the store's word on a renewal, also past the deadline."""
+    self._renewing = False
+    if self._end is None and isinstance(answer.reply, Renewed | Granted):
+        self._extend(answer.sent, answer.reply.ttl)
+
+
+@in_store("overlap", "slot")
 def a_renewal_revives() -> Twist:
     asked: dict[str, Acquire] = {}
 
@@ -124,14 +154,25 @@ def a_renewal_revives() -> Twist:
     return twist
 
 
-def tokens(change: Callable[[int], int]) -> Twist:
-    def twist(command: Command, apply: Apply) -> Reply:
-        reply = apply(command)
-        return replace(reply, token=change(reply.token)) if isinstance(reply, Granted) else reply
-
-    return twist
+BUGS["a renewal revives"].patches = (
+    (f"{LOCKS}lease.LeaseBase._check", never_too_late),
+    (f"{LOCKS}lease.LeaseBase._renewed", whenever_it_comes),
+)
 
 
+@in_store("token")
+def tokens_repeat(command: Command, apply: Apply) -> Reply:
+    reply = apply(command)
+    return replace(reply, token=reply.token >> 22) if isinstance(reply, Granted) else reply
+
+
+@in_store("token")
+def tokens_fall(command: Command, apply: Apply) -> Reply:
+    reply = apply(command)
+    return replace(reply, token=(1 << 53) - reply.token) if isinstance(reply, Granted) else reply
+
+
+@in_store("starved", "stuck", "left")
 def the_dead_hold_on(command: Command, apply: Apply) -> Reply:
     if not isinstance(command, Acquire | Renew):
         return apply(command)
@@ -139,12 +180,10 @@ def the_dead_hold_on(command: Command, apply: Apply) -> Reply:
     return replace(reply, ttl=command.ttl) if isinstance(reply, Granted | Renewed) else reply
 
 
-# -- in the client
-
-_call = SimRuntime.call
-_notified = AcquireAttempt._notified
+_call, _notified = SimRuntime.call, AcquireAttempt._notified
 
 
+@in_code("tests.torture.simruntime.SimRuntime.call", shows=TOO_LONG)
 async def sent_when_answered(
     self: SimRuntime, command: Command, wait: float | None = None
 ) -> TimedReply:
@@ -152,94 +191,47 @@ async def sent_when_answered(
     return TimedReply(answer.reply, self.now(), answer.resent)
 
 
+@in_code(f"{LOCKS}acquire.AcquireAttempt._notified", shows=TOO_LONG)
 def counted_from_the_push(
     self: AcquireAttempt, push: Notification, sent: float, store_now: float
 ) -> Grant | None:
     return _notified(self, push, self._rt.now(), push.granted_at)
 
 
-def never_too_late(self: LeaseBase, now: float) -> Care:
-    """Ask for more time, also when it is over."""
-    return Care(renew=self._end is None, again_at=now + self._options.ttl / 3)
-
-
-def whenever_it_comes(self: LeaseBase, answer: TimedReply) -> None:
-    """Believe the store's word on a renewal, also past the deadline."""
-    self._renewing = False
-    if self._end is None and isinstance(answer.reply, Renewed | Granted):
-        self._extend(answer.sent, answer.reply.ttl)
-
-
-def all_of_it(ttl: float) -> float:
+@in_code(f"{LOCKS}acquire.trusted", f"{LOCKS}lease.trusted", shows=TOO_LONG)
+def no_margin(ttl: float) -> float:
     return ttl
 
 
-def anything_goes(self: Any, key: str, token: int, slots: tuple[int, ...]) -> bool:
-    return True
+BUGS["clocks beyond the margin"] = Bug(TOO_LONG.split(), rates=0.15)
 
 
-OVERLAP = frozenset({"overlap", "slot"})
-TOO_LONG = OVERLAP | {"deadline"}
-"""Somebody believes in what may be somebody else's, and sooner or later is."""
-TOKEN = frozenset({"token"})
-
-
-LEASES_BUGS = {
-    "anybody releases": Bug(OVERLAP, store=made(anybody_releases)),
-    "a renewal revives": Bug(
-        OVERLAP,
-        store=made(a_renewal_revives),
-        patches=(
-            ("dibs.locks.lease.LeaseBase._check", never_too_late),
-            ("dibs.locks.lease.LeaseBase._renewed", whenever_it_comes),
-        ),
-    ),
-    "tokens repeat": Bug(TOKEN, store=twisted(tokens(lambda token: token >> 22))),
-    "tokens fall": Bug(TOKEN, store=twisted(tokens(lambda token: (1 << 53) - token))),
-    "sent when answered": Bug(
-        TOO_LONG, patches=(("tests.torture.simruntime.SimRuntime.call", sent_when_answered),)
-    ),
-    "counted from the push": Bug(
-        TOO_LONG,
-        patches=(("dibs.locks.acquire.AcquireAttempt._notified", counted_from_the_push),),
-    ),
-    "no margin": Bug(
-        TOO_LONG,
-        patches=(
-            ("dibs.locks.acquire.trusted", all_of_it),
-            ("dibs.locks.lease.trusted", all_of_it),
-        ),
-    ),
-    "clocks beyond the margin": Bug(TOO_LONG, rates=0.15),
-    "a resource that compares nothing": Bug(
-        frozenset({"stale write"}),
-        patches=(("tests.torture.world.Resources.accepts", anything_goes),),
-    ),
-    "the dead hold on": Bug(
-        frozenset({"starved", "stuck", "left"}), store=twisted(the_dead_hold_on)
-    ),
-}
+@planted(Bug(["stale write"], patches=[("tests.torture.world.Resources.accepts", lambda *_: True)]))
+def a_resource_that_compares_nothing() -> None: ...
 
 
 # ---- bugs of semaphores: how many units there are, and which --------------------------------------
 
-OF_SEMAPHORES = ("semaphore", "elastic")
+SEMAPHORES = ("semaphore", "elastic")
 
 
+@in_store("overlap", of=SEMAPHORES)
 def one_too_many(command: Command, apply: Apply) -> Reply:
     if isinstance(command, Acquire) and command.capacity < MANY:
         return apply(replace(command, capacity=command.capacity + 1))
     return apply(command)
 
 
-def always_the_first_slot(command: Command, apply: Apply) -> Reply:
+@in_store("slot", of=SEMAPHORES)
+def a_slot_twice(command: Command, apply: Apply) -> Reply:
     reply = apply(command)
     if isinstance(reply, Granted) and len(reply.slots) == 1:
         return replace(reply, slots=(0,))
     return reply
 
 
-def holders_instead_of_units(command: Command, apply: Apply) -> Reply:
+@in_store("overlap", of=SEMAPHORES)
+def holders_are_counted_instead_of_units(command: Command, apply: Apply) -> Reply:
     if not isinstance(command, Acquire) or command.units == 1:
         return apply(command)
     reply = apply(replace(command, units=1))
@@ -248,43 +240,37 @@ def holders_instead_of_units(command: Command, apply: Apply) -> Reply:
     return reply
 
 
-def slots_from_the_top(command: Command, apply: Apply) -> Reply:
-    """By the capacity that each caller has in mind, instead of the store's."""
+@in_store("slot", of=SEMAPHORES)
+def slots_by_the_capacity_of_each_caller(command: Command, apply: Apply) -> Reply:
     reply = apply(command)
     if isinstance(command, Acquire) and isinstance(reply, Granted) and command.capacity < MANY:
         return replace(reply, slots=tuple(command.capacity - 1 - slot for slot in reply.slots))
     return reply
 
 
-SEMAPHORES_BUGS = {
-    "one too many": Bug(frozenset({"overlap"}), OF_SEMAPHORES, store=twisted(one_too_many)),
-    "a slot twice": Bug(frozenset({"slot"}), OF_SEMAPHORES, store=twisted(always_the_first_slot)),
-    "holders are counted instead of units": Bug(
-        frozenset({"overlap"}), OF_SEMAPHORES, store=twisted(holders_instead_of_units)
-    ),
-    "slots by the caller's capacity": Bug(
-        frozenset({"slot"}), OF_SEMAPHORES, store=twisted(slots_from_the_top)
-    ),
-}
-
-
 # ---- bugs of readers-writer locks: who is beside a writer, and how one becomes the other ----------
 
-OF_READWRITE = ("rwlock",)
+READWRITE = ("rwlock",)
 
 _grow = RWLeaseBase._grow
 
-DELAYS = Weather(double=0.2, slow=0.2)
+
+async def nobody_looks(self: Any, wait: Any) -> None:
+    """Who waits in a circle waits on."""
 
 
-def room_for_one_reader(command: Command, apply: Apply) -> Reply:
+NO_DETECTION = (f"{LOCKS}deadlock.DeadlockDetector._look", nobody_looks)
+
+
+@in_store("overlap", of=READWRITE)
+def a_reader_beside_the_writer(command: Command, apply: Apply) -> Reply:
     if isinstance(command, Acquire) and command.units == MANY:
         return apply(replace(command, units=MANY - 1))
     return apply(command)
 
 
-def only_said() -> Twist:
-    """A downgrade is answered, and nothing is done."""
+@in_store("units", of=READWRITE)
+def a_downgrade_is_answered_and_nothing_is_done() -> Twist:
     tokens: dict[str, int] = {}
 
     def twist(command: Command, apply: Apply) -> Reply:
@@ -298,17 +284,16 @@ def only_said() -> Twist:
     return twist
 
 
-def nobody_counts(command: Command, apply: Apply) -> Reply:
-    """An upgrade is granted beside other readers."""
+@in_store("overlap", of=READWRITE)
+def an_upgrade_beside_readers(command: Command, apply: Apply) -> Reply:
     reply = apply(command)
     if isinstance(command, Resize) and isinstance(reply, Refused) and reply.holders:
-        token = max(holder.token for holder in reply.holders)
-        return Granted(token + 1, (), 0.6)
+        return Granted(max(holder.token for holder in reply.holders) + 1, (), 0.6)
     return reply
 
 
-def the_latest_to_arrive() -> Twist:
-    """Whichever change comes last counts, also an older one's delayed copy."""
+@in_store("overlap", "units", of=READWRITE, weather=Weather(double=0.2, slow=0.2))
+def an_older_change_that_comes_late_undoes_a_newer_one() -> Twist:
     arrived = iter(range(1, 1 << 60))
 
     def twist(command: Command, apply: Apply) -> Reply:
@@ -319,168 +304,102 @@ def the_latest_to_arrive() -> Twist:
     return twist
 
 
-async def with_the_old_token(self: RWLeaseBase) -> Refused | None:
+@in_code(f"{LOCKS}rwlock.RWLeaseBase._grow", shows="token", of=READWRITE)
+async def an_upgrade_keeps_the_old_token(self: RWLeaseBase) -> Refused | None:
     token = self.token
     refused = await _grow(self)
     self.token = token
     return refused
 
 
-async def wherever_it_stands(self: Any, position: int) -> None:
-    """Each waits for the other to leave."""
-
-
-async def nobody_looks(self: Any, wait: Any) -> None:
-    """Who waits in a circle waits on."""
-
-
-READWRITE_BUGS = {
-    "a reader beside the writer": Bug(
-        frozenset({"overlap"}), OF_READWRITE, store=twisted(room_for_one_reader)
-    ),
-    "a downgrade keeps all": Bug(frozenset({"units"}), OF_READWRITE, store=made(only_said)),
-    "an upgrade beside readers": Bug(
-        frozenset({"overlap"}), OF_READWRITE, store=twisted(nobody_counts)
-    ),
-    "an older change undoes a newer one": Bug(
-        frozenset({"overlap", "units"}),
-        OF_READWRITE,
-        store=made(the_latest_to_arrive),
-        weather=DELAYS,
-    ),
-    "an upgrade keeps the old token": Bug(
-        frozenset({"token"}),
-        OF_READWRITE,
-        patches=patched("rwlock.RWLeaseBase._grow", with_the_old_token),
-    ),
-    "two upgrades wait for each other": Bug(
-        frozenset({"stuck"}),
-        OF_READWRITE,
-        patches=(
-            *patched("acquire.AcquireAttempt._refuse_upgrade", wherever_it_stands),
-            *patched(
-                "deadlock.DeadlockDetector._look", nobody_looks
-            ),  # which would find them later
-        ),
-    ),
-}
+@in_code(
+    f"{LOCKS}acquire.AcquireAttempt._refuse_upgrade",
+    shows="stuck",
+    of=READWRITE,
+    also=[NO_DETECTION],  # which would find them later
+)
+async def two_upgrades_wait_for_each_other(self: Any, position: int) -> None: ...
 
 
 # ---- bugs of task locks: how long a lock stays closed, and for whom -------------------------------
 
-OF_STARTS = ("tasklock",)
+STARTS = ("tasklock",)
 
 _leave = TaskLeaseBase._leave
 _release_command = LeaseBase._release_command
-COMMAND = "tasklock.TaskLeaseBase._release_command"
+RELEASE = f"{LOCKS}tasklock.TaskLeaseBase._release_command"
 
 
-async def a_failure_needs_no_pause(self: TaskLeaseBase, exc: BaseException | None) -> None:
+@in_code(f"{LOCKS}tasklock.TaskLeaseBase._leave", shows="early", of=STARTS)
+async def a_failed_task_is_released_at_once(self: TaskLeaseBase, exc: BaseException | None) -> None:
     if exc is not None:
         self._retain_until = self._rt.now()
     await _leave(self, exc)
 
 
-def as_any_lease(self: TaskLeaseBase) -> Release:
+@in_code(RELEASE, shows="early", of=STARTS)
+def a_task_lock_is_not_kept(self: TaskLeaseBase) -> Release:
     return replace(_release_command(self), retain=0.0)
 
 
-def from_the_end(self: TaskLeaseBase) -> Release:
+@in_code(RELEASE, shows="kept", of=STARTS)
+def kept_from_the_end(self: TaskLeaseBase) -> Release:
     return replace(_release_command(self), retain=self._rules.retain)
 
 
-def from_the_question(self: TaskLeaseBase) -> Release:
+@in_code(RELEASE, shows="early", of=STARTS)
+def kept_from_the_question(self: TaskLeaseBase) -> Release:
     keep = max(self._asked_at + self._rules.retain - self._rt.now(), 0.0)
     return replace(_release_command(self), retain=keep)
 
 
-STARTS_BUGS = {
-    "a failed task is released at once": Bug(
-        frozenset({"early"}),
-        OF_STARTS,
-        patches=patched("tasklock.TaskLeaseBase._leave", a_failure_needs_no_pause),
-    ),
-    "a task lock is not kept": Bug(
-        frozenset({"early"}),
-        OF_STARTS,
-        patches=patched(COMMAND, as_any_lease),
-    ),
-    "kept from the end": Bug(
-        frozenset({"kept"}), OF_STARTS, patches=patched(COMMAND, from_the_end)
-    ),
-    "kept from the question": Bug(
-        frozenset({"early"}), OF_STARTS, patches=patched(COMMAND, from_the_question)
-    ),
-}
-
-
 # ---- bugs of elections: how long a leader believes in itself, and in which order a term ends ------
 
-OF_LEADING = ("leader", "campaign", "run")
+LEADING = ("leader", "campaign", "run")
 
 
-def by_the_store_s_time(self: TermBase, ttl: float) -> float:
-    """The election's own deadline is nearer."""
-    return trusted(ttl)
+@in_code(f"{LOCKS}lease.LeaseBase._trusted", shows="deadline", of=LEADING)
+def a_leader_believes_the_store_s_ttl(self: TermBase, ttl: float) -> float:
+    return trusted(ttl)  # the election's own deadline is nearer
 
 
-async def nobody_is_guarded(self: Any, term: TermBase, rt: Any) -> None:
+@in_code(f"{LOCKS}election.CampaignBase._until_unguarded", shows="order", of=LEADING)
+async def a_term_ends_before_its_blocks(self: Any, term: TermBase, rt: Any) -> None:
     self._guarded.clear()
 
 
-def resigns_some_time(self: TermBase) -> bool:
+@in_code(f"{LOCKS}election.TermBase._resign", shows="order", of=LEADING)
+def a_term_survives_its_resignation(self: TermBase) -> bool:
     return self._end is None
 
 
-async def others_may_lead_first(self: TermBase, exc: BaseException | None) -> None:
+@in_code(f"{LOCKS}election.TermBase._leave", shows="order overlap", of=LEADING)
+async def a_term_is_handed_over_before_on_stopped(
+    self: TermBase, exc: BaseException | None
+) -> None:
     await LeaseBase._leave(self, exc)
     await self._stop()
 
 
-@property  # type: ignore[misc]
 def until_it_hears_otherwise(self: TermBase) -> bool:
     return self._end is None
 
 
-LEADING_BUGS = {
-    "a leader believes the store's ttl": Bug(
-        frozenset({"deadline"}),
-        OF_LEADING,
-        patches=patched("lease.LeaseBase._trusted", by_the_store_s_time),
-    ),
-    "a term ends before its blocks": Bug(
-        frozenset({"order"}),
-        OF_LEADING,
-        patches=patched("election.CampaignBase._until_unguarded", nobody_is_guarded),
-    ),
-    "a term survives its resignation": Bug(
-        frozenset({"order"}),
-        OF_LEADING,
-        patches=patched("election.TermBase._resign", resigns_some_time),
-    ),
-    "a term is handed over before on_stopped": Bug(
-        frozenset({"order", "overlap"}),
-        OF_LEADING,
-        patches=patched("election.TermBase._leave", others_may_lead_first),
-    ),
-    "a leader leads until it hears otherwise": Bug(
-        frozenset({"deadline", "overlap"}),
-        OF_LEADING,
-        patches=patched("election.TermBase._stands", until_it_hears_otherwise),
-    ),
-}
+STANDS = (f"{LOCKS}election.TermBase._stands", property(until_it_hears_otherwise))
+BUGS["a leader leads until it hears otherwise"] = Bug(
+    ["deadline", "overlap"], LEADING, patches=[STANDS]
+)
 
 
 # ---- bugs of those who hold several: what a failure leaves behind, and who waits for whom ---------
 
 ALLOF = ("allof",)
 
-
 _kept: list[Any] = []
 
 
-async def the_first_stay(self: AllOfAttempt, wait: float | None) -> list[Any]:
-    """What was had when the time was over."""
+@in_code(f"{LOCKS}allof.AllOfAttempt.run", shows="left", of=ALLOF)
+async def allof_leaves_what_it_had(self: AllOfAttempt, wait: float | None) -> list[Any]:
     try:
         await self._gather(wait)
     except BaseException:
@@ -489,58 +408,25 @@ async def the_first_stay(self: AllOfAttempt, wait: float | None) -> list[Any]:
     return self._held
 
 
-def as_named(named: Any) -> list[Any]:
+@in_code(f"{LOCKS}allof.in_order", shows="error stuck", of=ALLOF)
+def allof_takes_in_the_order_of_its_arguments(named: Any) -> list[Any]:
     return list({part.key: part for part in named}.values())
 
 
-def of_the_first(self: LeasesBase[Any], needs: Any = 0) -> None:
-    """One for all."""
+@in_code(f"{LOCKS}allof.LeasesBase.ensure", shows="deadline overlap", of=ALLOF)
+def allof_asks_the_first_of_its_leases_only(self: LeasesBase[Any], needs: Any = 0) -> None:
     self._once[0].ensure(needs)
 
 
-def with_the_first(self: Any) -> bool:
-    """The first release leaves no level."""
+@in_code(f"{LOCKS}reentrant.Depth.leave", shows="overlap error", of=("reentrant",))
+def the_first_release_ends_a_reentrant_hold(self: Any) -> bool:
     self._levels.clear()
     return True
 
 
-def no_delay(command: Command, apply: Apply) -> Reply:
+BUGS["circles are not looked for"] = Bug(["stuck"], ("crossed",), patches=[NO_DETECTION])
+
+
+@in_store("early", of=("delayed",))
+def no_lock_delay(command: Command, apply: Apply) -> Reply:
     return apply(replace(command, lock_delay=0.0) if isinstance(command, Acquire) else command)
-
-
-ATTEMPT = "allof.AllOfAttempt"
-
-TOGETHER_BUGS = {
-    "AllOf leaves what it had": Bug(
-        frozenset({"left"}), ALLOF, patches=patched(f"{ATTEMPT}.run", the_first_stay)
-    ),
-    "AllOf takes in the order of its arguments": Bug(
-        frozenset({"error", "stuck"}), ALLOF, patches=patched("allof.in_order", as_named)
-    ),
-    "AllOf asks the first of its leases only": Bug(
-        frozenset({"deadline", "overlap"}),
-        ALLOF,
-        patches=patched("allof.LeasesBase.ensure", of_the_first),
-    ),
-    "the first release ends a reentrant hold": Bug(
-        frozenset({"overlap", "error"}),
-        ("reentrant",),
-        patches=patched("reentrant.Depth.leave", with_the_first),
-    ),
-    "circles are not looked for": Bug(
-        frozenset({"stuck"}),
-        ("crossed",),
-        patches=patched("deadlock.DeadlockDetector._look", nobody_looks),
-    ),
-    "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
-}
-
-
-BUGS = {
-    **LEASES_BUGS,
-    **SEMAPHORES_BUGS,
-    **READWRITE_BUGS,
-    **STARTS_BUGS,
-    **LEADING_BUGS,
-    **TOGETHER_BUGS,
-}

@@ -1,14 +1,11 @@
 """One task of a simulated process: what all of its actions have in common."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
 from dibs.model import MANY
-from tests.torture.tasks import Cancelled, Task
-
-if TYPE_CHECKING:
-    from tests.torture.life import Life
+from tests.torture.engine import Cancelled, Task
 
 EXPECTED = (AcquireTimeout, BackendUnavailable, Deadlock, LeaseLost)
 """What may become of any action in bad weather."""
@@ -21,10 +18,20 @@ PATIENCES = (0.0, 0.5, 5.0, 120.0, None)
 type Body = Callable[[Any], Awaitable[object]]
 
 
+async def in_block(body: Awaitable[object], leave: Callable[[Any], Awaitable[object]]) -> None:
+    """Do it as a `with` block does that ends with `leave`."""
+    try:
+        await body
+    except BaseException as error:
+        await leave(error)
+        raise
+    await leave(None)
+
+
 class Hand:
     """One task of a process, which does one action after the other."""
 
-    def __init__(self, life: "Life", number: int) -> None:
+    def __init__(self, life: Any, number: int) -> None:
         self.life = life
         self.world = life.world
         self.process = life.process
@@ -111,14 +118,12 @@ class Hand:
         except BaseException:  # lost before it began, and handed back
             self.tell("releasing", lease)
             raise
-        try:
-            await body(lease)
-        except BaseException as error:
+
+        async def leave(error: BaseException | None) -> None:
             self.tell("releasing", lease)
             await lease._leave(error)
-            raise
-        self.tell("releasing", lease)
-        await lease._leave(None)
+
+        await in_block(body(lease), leave)
 
     async def without(self, lease: Any, body: Body) -> None:
         """Hold without a block."""
@@ -171,7 +176,7 @@ class Hand:
     def allowed(self, lease: Any) -> float:
         """Until when a lease may be relied on, as the messages tell that its process has got."""
         sent, until = self.runtime.word[lease._id]
-        return self.process.real(min(until, sent + lease._options.rules.trust_for))
+        return float(self.process.real(min(until, sent + lease._options.rules.trust_for)))
 
     def tell(self, what: Any, lease: Any, **more: Any) -> None:
         """Record an event of a lease; the dead tell nothing."""

@@ -31,24 +31,15 @@ class Told(LeaseBase):
         return super()._finish(how)
 
 
-class SimLease(Told):
-    """Of a lock or a semaphore."""
-
-
 class SimRWLease(Told, RWLeaseBase):
-    """Of a readers-writer lock."""
-
     confirmed = True
     """The store has answered to its last downgrade."""
 
 
-class SimTaskLease(Told, TaskLeaseBase):
-    """Of a task lock."""
+class SimTaskLease(Told, TaskLeaseBase): ...
 
 
 class SimTerm(Told, TermBase):
-    """Of an election; tells when the product itself hands it over."""
-
     async def _release(self) -> bool:
         self.teller.tell("releasing", self)
         return await super()._release()
@@ -71,55 +62,39 @@ class Here:
         return self.runtime
 
 
-class SimLock(Here, PrimitiveBase[SimLease]):
-    """One holder at a time."""
-
+class SimLock(Here, PrimitiveBase[Told]):
     kind = "lock"
-    _lease_type = SimLease
+    _lease_type = Told
 
 
-class SimSemaphore(Here, SemaphoreBase[SimLease]):
-    """Units with numbers."""
-
-    _lease_type = SimLease
+class SimSemaphore(Here, SemaphoreBase[Told]):
+    _lease_type = Told
 
 
 class SimReading(Here, ReadSideBase[SimRWLease]):
-    """For reading."""
-
     _lease_type = SimRWLease
 
 
 class SimWriting(Here, WriteSideBase[SimRWLease]):
-    """For writing."""
-
     _lease_type = SimRWLease
 
 
 class SimRWLock(RWLockBase[SimReading, SimWriting, SimRWLease]):
-    """Both sides."""
-
     _read_type = SimReading
     _write_type = SimWriting
 
 
-class SimAllOf(AllOfBase[LeasesBase[SimLease]]):
-    """Several at once."""
-
-    _leases_type = LeasesBase[SimLease]
+class SimAllOf(AllOfBase[LeasesBase[Told]]):
+    _leases_type = LeasesBase[Told]
     _takes = PrimitiveBase
     _side = "here"
 
 
 class SimTaskLock(Here, TaskLockBase[SimTaskLease]):
-    """One start at a time."""
-
     _lease_type = SimTaskLease
 
 
 class SimElection(Here, ElectionBase[SimTerm]):
-    """One candidate, which tells its hand of its terms before anybody else."""
-
     _lease_type = SimTerm
     hand: Any
     invoked: float
@@ -139,8 +114,5 @@ class SimElection(Here, ElectionBase[SimTerm]):
 
 
 class SimCampaign(CampaignBase[SimTerm]):
-    """A candidate in the background."""
-
     def guard(self) -> GuardedBase[SimTerm]:
-        """A block for the leader only."""
         return GuardedBase(self)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Notification, Reply, Status
 from dibs.stores.registry import store_for
-from tests.torture.engine import Engine
+from tests.torture.engine import Engine, SimSignal
 from tests.torture.simruntime import SimRuntime
-from tests.torture.tasks import SimSignal
 
 LATEST = 20.0
 """No copy of a message is later than this, which is well within a burial."""
@@ -31,8 +31,7 @@ class Weather:
 CALM = Weather(lose=0, double=0, slow=0, late=0, lose_push=0)
 
 
-@dataclass
-class Message:
+class Message(NamedTuple):
     """A command on its way, when it was sent, and where its answer is waited for."""
 
     runtime: SimRuntime
@@ -41,21 +40,15 @@ class Message:
     sent: float
 
 
-def nothing(message: Message, reply: Reply) -> None:
-    """Nobody watches."""
-
-
 class Network:
-    """Delivers commands to the real memory store, and its replies and pushes to the clients."""
+    """Delivers commands to the real memory store, and its replies and pushes to the clients.
 
-    def __init__(
-        self,
-        engine: Engine,
-        weather: Weather,
-        seen: Callable[[Message, Reply], None] = nothing,
-    ) -> None:
+    `seen` is called with each message and reply.
+    """
+
+    def __init__(self, engine: Engine, seen: Callable[[Message, Reply], None]) -> None:
         self.engine = engine
-        self.weather = weather
+        self.weather = Weather()
         self.seen = seen
         store = store_for("memory://", clock=engine.clock)
         self.connection = store.blocking_connection()
@@ -68,12 +61,12 @@ class Network:
 
     def send(self, runtime: SimRuntime, command: Command, answer: SimSignal) -> None:
         """Send a command on its way; the answer is set when a reply arrives, if one does."""
-        if isinstance(command, Acquire):
-            self._addresses[fingerprint(command.id)] = runtime, command.id
         draw, weather = self.engine.random.random, self.weather
         copies = 2 if draw() < weather.double else 1
-        if copies == 2 and isinstance(command, Acquire):
-            self.doubled.add(command.note)
+        if isinstance(command, Acquire):
+            self._addresses[fingerprint(command.id)] = runtime, command.id
+            if copies == 2:
+                self.doubled.add(command.note)
         message = Message(runtime, command, answer, self.engine.now)
         for _ in range(copies):
             if draw() >= weather.lose:
@@ -92,8 +85,7 @@ class Network:
             return
         reply = self.apply(message.command)
         self.seen(message, reply)
-        for notification in self.connection.notifications(0.0):
-            self._push(notification)
+        self._push_all()
         if self.engine.random.random() >= self.weather.lose:
             when = self.engine.now + self._delay()
             self.engine.at(when, message.answer.set, reply, message.runtime.process)
@@ -106,8 +98,7 @@ class Network:
         """What the store has of a key; no message is needed for that."""
         replies = self.connection.apply([Inspect(key)], 0.0)
         assert isinstance(replies[0], Status)
-        for notification in self.connection.notifications(0.0):
-            self._push(notification)
+        self._push_all()
         return replies[0]
 
     def held(self) -> Sequence[Status]:
@@ -118,6 +109,10 @@ class Network:
         for _ in range(100):
             self.connection.scan(b"", None, 1000)
         return self.connection.scan(b"", None, 1000).items
+
+    def _push_all(self) -> None:
+        for notification in self.connection.notifications(0.0):
+            self._push(notification)
 
     def _push(self, notification: Notification) -> None:
         address = self._addresses.get(notification.lease)

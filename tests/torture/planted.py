@@ -6,6 +6,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dibs.clock import Clock
@@ -41,20 +42,20 @@ def announce(folder: Path) -> None:
 class Bug:
     """What it changes."""
 
-    command: Callable[[Command], Command] = lambda command: command
-    reply: Callable[[Reply, Command], Reply] = lambda reply, command: reply
+    command: Callable[[Any], Command] = lambda command: command
+    reply: Callable[[Any, Any], Reply] = lambda reply, command: reply
     push: Callable[[Notification], Notification] = lambda push: push
 
 
-def one_more(command: Command) -> Command:
-    if isinstance(command, Acquire):
-        return replace(command, capacity=command.capacity + 1)
-    return command
+def one_more_of(what: bytes) -> Bug:
+    """One more may hold it, where the key has that in it."""
 
+    def changed(command: Command) -> Command:
+        if isinstance(command, Acquire) and what in command.key:
+            return replace(command, capacity=command.capacity + 1)
+        return command
 
-def one_more_of(what: bytes) -> Callable[[Command], Command]:
-    """The same, where the key has that in it."""
-    return lambda command: one_more(command) if what in command.key else command
+    return Bug(changed)
 
 
 def downgrades_release(command: Command) -> Command:
@@ -73,14 +74,12 @@ def closed_no_longer(command: Command) -> Command:
     return replace(command, retain=0.0) if isinstance(command, Release) else command
 
 
-def the_first_slots(reply: Reply, command: Command) -> Reply:
-    if not isinstance(reply, Granted):
-        return reply
-    return replace(reply, slots=tuple(range(len(reply.slots))))
-
-
-def pushed_the_first_slots(push: Notification) -> Notification:
-    return replace(push, slots=tuple(range(len(push.slots))))
+def of_grants(change: Callable[[Any], Any]) -> Bug:
+    """What is changed in each grant, whether it is answered or notified."""
+    return Bug(
+        reply=lambda reply, _: change(reply) if isinstance(reply, Granted) else reply,
+        push=lambda push: change(push) if push.token else push,
+    )
 
 
 def keeps(times: float) -> Bug:
@@ -99,18 +98,6 @@ def keeps(times: float) -> Bug:
     return Bug(changed, told)
 
 
-def falling(token: int) -> int:
-    return (1 << 53) - token
-
-
-def token_falls(reply: Reply, command: Command) -> Reply:
-    return replace(reply, token=falling(reply.token)) if isinstance(reply, Granted) else reply
-
-
-def pushed_token_falls(push: Notification) -> Notification:
-    return replace(push, token=falling(push.token)) if push.token else push
-
-
 def crash_where_it_would_queue(command: Command) -> Command:
     if isinstance(command, Acquire) and command.queue:
         raise ZeroDivisionError("planted")
@@ -119,15 +106,15 @@ def crash_where_it_would_queue(command: Command) -> Command:
 
 BUGS = {
     "none": Bug(),
-    "two-at-once": Bug(command=one_more),
+    "two-at-once": one_more_of(b""),
     "forgets-early": keeps(0.3),
     "the-dead-hold-on": keeps(1000),
-    "tokens-fall": Bug(reply=token_falls, push=pushed_token_falls),
-    "slots-repeat": Bug(reply=the_first_slots, push=pushed_the_first_slots),
+    "tokens-fall": of_grants(lambda grant: replace(grant, token=(1 << 53) - grant.token)),
+    "slots-repeat": of_grants(lambda grant: replace(grant, slots=tuple(range(len(grant.slots))))),
     "a-downgrade-gives-all-up": Bug(command=downgrades_release, reply=told_as_downgrades),
     "too-soon": Bug(command=closed_no_longer),
-    "two-lead": Bug(command=one_more_of(b"leader:")),
-    "not-all": Bug(command=one_more_of(b"/allof-")),
+    "two-lead": one_more_of(b"leader:"),
+    "not-all": one_more_of(b"/allof-"),
     "crashes": Bug(command=crash_where_it_would_queue),
 }
 

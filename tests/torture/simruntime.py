@@ -6,12 +6,20 @@ from weakref import ref
 
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Capabilities, Command, Granted, Notification, Release, Renewed
+from dibs.model import (
+    Acquire,
+    Capabilities,
+    Command,
+    Granted,
+    Notification,
+    Release,
+    Renew,
+    Renewed,
+)
 from dibs.runtime.holding import HeldByOwner
 from dibs.runtime.notifications import NotificationRouter
 from dibs.runtime.port import CallResult, TimedReply, Watched
-from tests.torture.engine import Process
-from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
+from tests.torture.engine import Dead, Process, SimGuard, SimSignal, Task
 
 if TYPE_CHECKING:
     from tests.torture.network import Network
@@ -130,13 +138,9 @@ class SimRuntime:
         if not await answer.wait(max(sent + CALL_TIMEOUT - self.now(), 0.0)):
             raise BackendUnavailable("no answer")
         reply = answer.value
-        if isinstance(reply, Granted | Renewed):
-            self._confirmed(command, sent, reply)
-        return TimedReply(reply, sent)
-
-    def _confirmed(self, command: Any, sent: float, reply: Granted | Renewed) -> None:
-        if hasattr(command, "ttl"):  # a change of units confirms nothing
+        if isinstance(reply, Granted | Renewed) and isinstance(command, Acquire | Renew):
             self._believe(command.id, sent, sent + trusted(reply.ttl))
+        return TimedReply(reply, sent)
 
     def _believe(self, lease_id: str, sent: float, until: float) -> None:
         before = self.word.get(lease_id, (sent, until))

@@ -11,20 +11,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from dibs.errors import CapacityWarning
-from dibs.testing import HistoryEvent, Violation, check, check_liveness
+from dibs.testing import Violation, check, check_liveness
 from dibs.testing.checker import check_writes
-from tests.torture.actions import ACTIONS
+from tests.torture.actions import ACTIONS, Action
 from tests.torture.bugs import BUGS, Bug
 from tests.torture.engine import Process
-from tests.torture.life import Life
+from tests.torture.hand import Hand
+from tests.torture.kinds import Here
 from tests.torture.network import CALM
 from tests.torture.promises import STEP, check_all
+from tests.torture.simruntime import SimRuntime
 from tests.torture.world import World
 
 CLIENTS = 10
+HANDS = 4
+"""Tasks of each client."""
 RATES = 0.009
 """Clients' clocks run this much off at most; the promise allows for 1 %."""
 OUTAGE = 3.0
@@ -38,6 +44,62 @@ SLOW, BEFORE_IT_IS_SLOW = 1.0, 100.0
 """Seconds that a cycle takes at most, on average: where it is more, somebody hinders the others."""
 SINGLE = frozenset(f"lock:{name}" for name in "abcde")
 """Keys of which every hold is in the history, so that it shows who waits for nobody."""
+
+
+class Life:
+    """One client process."""
+
+    def __init__(self, process: Process, world: World, kinds: Sequence[str]) -> None:
+        self.process = process
+        self.world = world
+        self.runtime = SimRuntime(process, world.network)
+        self.leases = 0
+        self.primitives: dict[Any, Any] = {}
+        """Those that its hands share."""
+        self._kinds = kinds
+        self._weights = [ACTIONS[kind][1] for kind in kinds]
+        self.hands = [Hand(self, number) for number in range(HANDS)]
+        for hand in self.hands:
+            process.spawn(hand.live())
+
+    def draw_action(self) -> tuple[str, Action]:
+        """What a hand does next."""
+        name = self.world.engine.random.choices(self._kinds, self._weights)[0]
+        return name, ACTIONS[name][0]
+
+    def shared(self, make: Any, *about: Any, **options: Any) -> Any:
+        """A primitive that its hands share."""
+        name = make, about, tuple(options.items())
+        found = self.primitives.get(name)
+        if found is None:
+            found = self.primitives[name] = make(*about, **options)
+            for each in (found, *vars(found).values()):
+                if isinstance(each, Here):
+                    each.runtime = self.runtime
+        return found
+
+    def stop(self, seconds: float) -> None:
+        """As SIGSTOP does; SIGCONT comes later."""
+        self._disturbed(None)
+        self.process.pause(seconds)
+        self.world.engine.at(self.process.paused_until, self._disturbed)
+
+    def die(self) -> None:
+        """As kill -9 does."""
+        self._disturbed(None)
+        self.process.die()
+
+    def cancel(self) -> str:
+        """Interrupt one hand in what it does; tell what that was."""
+        hand = self.world.engine.random.choice(self.hands)
+        if hand.task is not None and hand.action:
+            hand.task.cancel()
+        return hand.action
+
+    def _disturbed(self, _: object) -> None:
+        keys = dict.fromkeys(key for hand in self.hands for key in hand.keys)
+        for key in keys or ("",):
+            self.world.record("disturbed", key, process=self.process.number)
 
 
 @dataclass
@@ -75,9 +137,7 @@ class Simulation:
         self.engine = self.world.engine
         self.draw = self.engine.random
         planted = bug or Bug()
-        if planted.store is not None:
-            planted.store(self.world.network)
-        self.world.network.weather = planted.weather
+        planted.plant_in(self.world.network)
         self.rates = max(RATES, planted.rates)
         self.kinds = kinds
         self.faults: Counter[str] = Counter()
@@ -100,29 +160,29 @@ class Simulation:
             return
         kind = self.draw.choice(("kill", "kill", "stop", "stop", "stop", "away", "step", "cancel"))
         number = self.draw.randrange(CLIENTS)
-        if kind == "kill":
-            self.lives[number].die()
-            self.lives[number] = self.be_born()
-        elif kind == "stop":
-            self.lives[number].stop(self.draw.choice((0.3, 2.0, 12.0)))
-        elif kind == "away":
-            self.world.away_since = self.engine.now
-            self.world.network.away_until = self.engine.now + self.draw.uniform(0, OUTAGE)
-        elif kind == "step":
-            kind = self.set_forward()
-        else:
-            kind = "cancel" if self.lives[number].cancel() else ""
-        if kind:
-            self.faults[kind] += 1
+        match kind:
+            case "kill":
+                self.lives[number].die()
+                self.lives[number] = self.be_born()
+            case "stop":
+                self.lives[number].stop(self.draw.choice((0.3, 2.0, 12.0)))
+            case "away":
+                self.world.away_since = self.engine.now
+                self.world.network.away_until = self.engine.now + self.draw.uniform(0, OUTAGE)
+            case "step":
+                self.faults[kind] += self.set_forward()
+            case _:
+                self.faults[kind] += bool(self.lives[number].cancel())
+        self.faults[kind] += kind in ("kill", "stop", "away")
         self.engine.at(self.engine.now + self.draw.expovariate(1 / 2), self.strike)
 
-    def set_forward(self) -> str:
+    def set_forward(self) -> bool:
         """The store's clock, by less than the smallest margin is within any lease's time."""
         if self.engine.now < self.stepped + 15:
-            return ""
+            return False
         self.stepped = self.engine.now
         self.engine.clock.advance(self.draw.uniform(0, STEP))
-        return "step"
+        return True
 
     # -- a run ------------------------------------------------------------------------------------------
 
@@ -157,7 +217,7 @@ class Simulation:
         history = self.world.history
         fenced = [event for event in history if not event.resource.startswith("unfenced")]
         unfenced = [event for event in history if event.resource.startswith("unfenced")]
-        alone = [event for event in fenced if event.what == "disturbed" or _is_alone(event)]
+        alone = [event for event in fenced if event.what == "disturbed" or event.key in SINGLE]
         return Result(
             cycles=self.world.tally,
             faults=self.faults,
@@ -165,17 +225,8 @@ class Simulation:
             stale=len(list(check_writes(unfenced))),
             virtual=self.engine.now,
             real=time.process_time() - began,
-            digest=digest(history),
+            digest=sha256("\n".join(map(str, history)).encode()).hexdigest(),
         )
-
-
-def _is_alone(event: HistoryEvent) -> bool:
-    return event.key in SINGLE
-
-
-def digest(history: Sequence[HistoryEvent]) -> str:
-    """The same for the same history, in whichever process."""
-    return sha256("\n".join(map(str, history)).encode()).hexdigest()
 
 
 @contextmanager
@@ -199,23 +250,13 @@ def quiet() -> Generator[None]:
             gc.enable()
 
 
-class Numbered:
-    """In the stead of ids that were drawn."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._numbers = count()
-
-    def pop(self) -> str:
-        return f"{self._seed}-{next(self._numbers)}"
-
-
 @contextmanager
 def repeatable(seed: int, simulation: Simulation) -> Generator[None]:
     """What the product draws at random is drawn from the simulation's dice."""
-    drawn = simulation.draw.uniform
+    drawn, numbers = simulation.draw.uniform, count()
+    ids = SimpleNamespace(pop=lambda: f"{seed}-{next(numbers)}")
     with ExitStack() as stack:
-        stack.enter_context(patch("dibs.locks.requests._drawn", Numbered(seed)))
+        stack.enter_context(patch("dibs.locks.requests._drawn", ids))
         for name, module in sorted(sys.modules.items()):
             if name.startswith("dibs.") and hasattr(module, "uniform"):
                 stack.enter_context(patch(f"{name}.uniform", drawn))

@@ -8,14 +8,13 @@ from dibs.model import Release, Released, Reply
 from dibs.testing import HistoryEvent
 from dibs.testing.clock import EPOCH
 from tests.torture.engine import Engine, Process
-from tests.torture.network import Message, Network, Weather
+from tests.torture.network import Message, Network
 
 LOOKED_AT = 6.0
 """So long after somebody has given up nothing of it is left: four messages may have got lost meanwhile."""
 
 LONG = 10.0
 """A hold that is left behind with this ttl stands when it is looked for."""
-
 
 NO_TIME = 2 * END_OF_TIME
 """A store whose clock shows this counts its tokens one by one."""
@@ -42,7 +41,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.engine = Engine(seed, stamp=EPOCH if seed % 2 else NO_TIME)
-        self.network = Network(self.engine, Weather(), self.seen)
+        self.network = Network(self.engine, self.seen)
         self.resources = Resources()
         self.history: list[HistoryEvent] = []
         self.tally: Counter[str] = Counter()
@@ -62,14 +61,12 @@ class World:
 
     def seen(self, message: Message, reply: Reply) -> None:
         """The store has answered: a task lock stays closed for a while."""
-        command = message.command
-        if isinstance(command, Release) and isinstance(reply, Released):
-            key, now = command.key.decode(), self.engine.now
-            if key.startswith("tasklock:"):
-                name = self.called.get(command.id, "")
-                self.record(
-                    "kept", key, lease=name, invoked=message.sent, until=now + command.retain
-                )
+        command, key = message.command, message.command.key.decode()
+        if not isinstance(command, Release) or not key.startswith("tasklock:"):
+            return
+        if isinstance(reply, Released):
+            name, until = self.called.get(command.id, ""), self.engine.now + command.retain
+            self.record("kept", key, lease=name, invoked=message.sent, until=until)
 
     # -- whatever is given up leaves nothing behind ----------------------------------------------------
 
