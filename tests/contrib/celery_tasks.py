@@ -1,4 +1,4 @@
-"""An application of Celery's as users write them; a worker of it is started by `test_celery_worker`.
+"""An application of Celery's as users write them; a worker of it is started by `test_celery`.
 
 Tasks write what they do to the file that `NOTES` names.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery, signals  # type: ignore[import-untyped]
 
 import dibs.sync
-from dibs import AcquireTimeout, current_lease
+from dibs import current_lease
 from dibs.contrib.celery import locked
 
 app = Celery("tasks", broker=os.environ.get("BROKER"), backend=os.environ.get("BROKER"))
@@ -49,12 +49,6 @@ def sync(self: Any, user_id: int, seconds: float) -> int:
 
 
 @app.task
-@locked("brief", client=client)
-def brief() -> str:
-    return "done"
-
-
-@app.task
 @locked("long", ttl=1, client=client)
 def outlives_its_ttl() -> tuple[int, str]:
     time.sleep(1.5)
@@ -72,12 +66,6 @@ def skips() -> str:
 @app.task
 @locked("report", client=client, on_busy="raise")
 def raises() -> str:
-    return "done"
-
-
-@app.task(autoretry_for=(AcquireTimeout,), max_retries=50, default_retry_delay=0.05)
-@locked("report", client=client, on_busy="raise")
-def retried_by_celery() -> str:
     return "done"
 
 
