@@ -1,4 +1,4 @@
-"""An application of Celery's as users write them; a worker of it is started by `test_celery`.
+"""An application of Celery's as users write them; `test_celery` starts a worker of it.
 
 Tasks write what they do to the file that `NOTES` names.
 """
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals  # type: ignore[import-untyped]
+from celery import Celery  # type: ignore[import-untyped]
 
 import dibs.sync
 from dibs import current_lease
@@ -31,11 +31,6 @@ def note(*words: object) -> None:
     file = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.write(file, (" ".join(map(str, words)) + "\n").encode())
     os.close(file)
-
-
-@signals.task_retry.connect
-def note_pause(request: Any, reason: Any, **_: object) -> None:
-    note("pause", request.id, reason.when)
 
 
 @app.task(bind=True, max_retries=0)

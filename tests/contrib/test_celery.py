@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ import dibs.sync
 from dibs import AcquireTimeout, LeaseLost
 from dibs.contrib.celery import locked
 from dibs.sync import current_lease
+from tests.locks.worlds import World
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -89,6 +91,28 @@ def test_mistakes_are_errors_at_decoration() -> None:
             locked(**{"template": "a", **options})(decorated)
 
 
+@pytest.mark.parametrize(("held_for", "pause"), [(0, 1), (20, 20), (3600, 60)])
+def test_the_pause_before_another_try_follows_the_time_held(
+    monkeypatch: pytest.MonkeyPatch, held_for: float, pause: float
+) -> None:
+    """Half of it to all of it, with bounds."""
+    world, pauses = World("sync"), list[float]()
+
+    def retry(*, exc: Exception, countdown: float) -> None:
+        pauses.append(countdown)
+
+    request = SimpleNamespace(called_directly=False, is_eager=False, retries=0)
+    current = SimpleNamespace(request=request, retry=retry)
+    monkeypatch.setattr("dibs.contrib.celery.current_task", current)
+    task = locked("a", client=world.another())(lambda: None)
+    with world.client.lock("a"):
+        world.clock.advance(held_for)
+        for _ in range(10):
+            with pytest.raises(AcquireTimeout):
+                task()
+    assert pause / 2 <= min(pauses) < max(pauses) <= pause
+
+
 # ---- in a worker ----------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,29 +174,6 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_the_pause_before_another_try_follows_the_time_held(worker: Worker) -> None:
-    """Half of it to all of it, and 0.5 to 1 s for a lock that was just taken."""
-
-    def first_pause(task: Any) -> float:
-        lines = wait_until(lambda: worker.lines("pause", task.id), "it is tried again")
-        return float(lines[0][2])
-
-    def held_for() -> float:
-        return worker.client.status("long").holders[0].held_for
-
-    with worker.client.lock("long", ttl="10m"):
-        new = worker.tasks.outlives_its_ttl.delay()
-        assert 0.5 <= first_pause(new) <= 2, "a busy machine may start it late"
-        wait_until(lambda: held_for() > 2.5, "time passes")
-        old = worker.tasks.outlives_its_ttl.delay()
-        assert 1.25 <= first_pause(old) <= held_for()
-    for task in (new, old):
-        pid, owner = task.get(timeout=LONG)  # its lease was renewed, and is the child's own
-        assert owner.split("/")[1] == str(pid) != str(os.getpid())
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
 def test_on_busy_and_a_semaphore(worker: Worker) -> None:
     tasks, pool = worker.tasks, worker.client.semaphore("pool", 2)
     with worker.client.lock("report"):
@@ -185,6 +186,8 @@ def test_on_busy_and_a_semaphore(worker: Worker) -> None:
         waits = tasks.of_two.delay()
         wait_until(lambda: waits.state == "RETRY", "both are taken")
     assert waits.get(timeout=LONG) in (0, 1)
+    pid, owner = tasks.outlives_its_ttl.delay().get(timeout=LONG)
+    assert owner.split("/")[1] == str(pid) != str(os.getpid()), "the lease is the child's own"
 
 
 @pytest.mark.once
