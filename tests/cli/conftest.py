@@ -23,7 +23,7 @@ def verb(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Main]:
     """Runs `dibs` in this process, on a file of the test's own."""
-    monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path / 'leases.db'}")
+    monkeypatch.setenv("DIBS_URL", Cli(tmp_path).url)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTTOU)}
     yield Main(capsys)
     for number, handler in before.items():
@@ -31,7 +31,7 @@ def verb(
 
 
 @pytest.fixture
-def client(verb: Main, tmp_path: Path) -> Iterator[dibs.sync.Client]:
+def client(tmp_path: Path) -> Iterator[dibs.sync.Client]:
     """A client of the store that `verb` and `cli` use."""
-    with dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
+    with dibs.sync.connect(Cli(tmp_path).url) as client:
         yield client

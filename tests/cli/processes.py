@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import dibs.sync
 from dibs.cli import main
+from dibs.model import Status
 
 DIBS = [sys.executable, "-m", "dibs"]
 PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
@@ -73,7 +75,7 @@ class Cli:
             **options,
         )
 
-    def start(self, *args: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *args: str | bytes, **options: Any) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [*DIBS, *args],
             env=options.pop("env", self.environment),
@@ -86,16 +88,17 @@ class Cli:
         self._started.append(process)
         return process
 
-    def hold(self, name: str, *options: str, **more: Any) -> "subprocess.Popen[str]":
-        """Hold a name until it is ended; returns once it is held."""
+    def hold(self, name: str | bytes, *options: str, **more: Any) -> "subprocess.Popen[str]":
+        """Hold a name until its stdin is closed; returns once it is held."""
+        more.setdefault("stdin", subprocess.PIPE)
         holder = self.start("run", name, *options, "--", "sh", "-c", "echo held; read x", **more)
         assert line(holder) == "held"
         return holder
 
-    def show(self, name: str, *options: str) -> dict[str, Any]:
-        """What `show --json` says."""
-        answer: dict[str, Any] = json.loads(self("show", name, "--json", *options).stdout)
-        return answer
+    def status(self, name: str) -> Status:
+        """The status of a lock."""
+        with dibs.sync.connect(self.url) as client:
+            return client.status(name)
 
     def adopt_group(self, member: int) -> None:
         """Kill this process's group too in the end."""

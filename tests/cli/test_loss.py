@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.processes import PYTHON, Cli, alive, end, line
+from dibs.sync import Client
+from tests.cli.processes import PYTHON, Cli, alive, children, end, line, state
 from tests.servers.waiting import wait_until
 
 TTL = 1.5
@@ -30,14 +31,14 @@ while True:
 """Writes down when it ran, until it is ended."""
 
 
-def started(cli: Cli, *how: str, ttl: float = TTL) -> tuple[Any, list[int], Path]:
+def started(
+    cli: Cli, *how: str, ttl: float = TTL
+) -> "tuple[subprocess.Popen[str], list[int], Path]":
     """A run whose command writes down its life; its processes, and where they write."""
     diary = cli.folder / "diary"
     run = cli.start("run", "x", "--ttl", f"{ttl}s", "--", *PYTHON, BEATS, str(diary), *how)
-    pids = []
-    for _ in range(2 if "family" in how else 1):
-        pid = int(line(run))
-        pids.append(pid)
+    pids = [int(line(run)) for _ in range(2 if "family" in how else 1)]
+    for pid in pids:
         cli.adopt_group(pid)
     wait_until(lambda: diary.exists() and diary.stat().st_size, "a first beat")
     return run, pids, diary
@@ -47,27 +48,19 @@ def last_beat(diary: Path) -> float:
     return max(float(text) for text in diary.read_text().split("\n")[:-1])
 
 
-def next_turn(cli: Cli) -> float:
-    clock = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"
-    done = cli("run", "x", "--", *PYTHON, clock)
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+def next_turn(client: Client) -> float:
+    """The time at which another holder has the lock."""
+    with client.lock("x"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@pytest.mark.parametrize(
-    ("blow", "how"),
-    [
-        (signal.SIGKILL, ()),
-        (signal.SIGKILL, ("stubborn", "family")),
-        (signal.SIGSTOP, ("stubborn", "family")),
-    ],
-)
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_command_does_not_outlive_the_lease_of_a_run_that_is_killed_or_stopped(
-    cli: Cli, blow: signal.Signals, how: tuple[str, ...]
+    cli: Cli, client: Client, blow: signal.Signals
 ) -> None:
-    run, pids, diary = started(cli, *how)
+    run, pids, diary = started(cli, "stubborn", "family")
     run.send_signal(blow)
-    begun = next_turn(cli)
+    begun = next_turn(client)
     assert last_beat(diary) < begun
     wait_until(lambda: not any(map(alive, pids)), "the end of all")
     if blow == signal.SIGSTOP:
@@ -83,24 +76,16 @@ def test_a_killed_runs_command_is_asked_to_end_at_once(cli: Cli) -> None:
     wait_until(lambda: not any(map(alive, pids)), "the end, long before the ttl")
 
 
-def test_a_revoked_lease_ends_the_command_and_all_it_started(cli: Cli) -> None:
+def test_a_revoked_lease_ends_the_command_and_all_it_started(cli: Cli, client: Client) -> None:
     run, pids, diary = started(cli, "family")
-    assert cli("revoke", "x", "--reason", "make room").returncode == 0
-    begun = next_turn(cli)
+    client.revoke("x", reason="make room")
+    begun = next_turn(client)
     code, _, err = end(run)
     assert code == 76
     assert "revoked" in err
     assert len(err.splitlines()) <= 2, err
     assert not any(map(alive, pids))
     assert last_beat(diary) < begun
-
-
-def test_a_revoked_lease_ends_the_command_long_before_its_ttl(cli: Cli) -> None:
-    """With the first renewal that is refused, which is due at a third of the ttl."""
-    run, _, _ = started(cli, ttl=9.0)
-    cli("revoke", "x", "--reason", "make room")
-    assert end(run)[0] == 76
-    assert cli.show("x")["holders"] == [], "released with the command's end"
 
 
 def test_a_store_that_goes_away_loses_the_lease_in_time(cli: Cli) -> None:
@@ -119,16 +104,20 @@ def test_a_store_that_goes_away_loses_the_lease_in_time(cli: Cli) -> None:
     assert last_beat(diary) < taken + TTL
 
 
-def test_a_command_has_a_grace_period_and_the_loss_is_shown_as_json(cli: Cli) -> None:
+def test_a_command_has_a_grace_period_and_the_loss_is_shown_as_json(
+    cli: Cli, client: Client
+) -> None:
+    """A revocation is noticed by the first renewal that is refused, long before the lease ends."""
     script = "trap 'echo tidied; exit 3' TERM; echo up; while :; do sleep 0.05; done"
-    run = cli.start("run", "x", "--ttl", "1.5s", "--json", "--", "sh", "-c", script)
+    run = cli.start("run", "x", "--ttl", "5s", "--json", "--", "sh", "-c", script)
     assert line(run) == "up"
-    cli("revoke", "x", "--reason", "make room")
+    client.revoke("x", reason="make room")
     code, out, err = end(run)
     assert (code, out) == (76, "tidied\n")
     event = json.loads(err.splitlines()[-1])  # the shell has said its word before
     assert (event["event"], event["reason"], event["exit_code"]) == ("lost", "revoked", 76)
     assert event["command_exit_code"] == 3
+    assert not client.status("x").holders, "released with the command's end"
 
 
 def test_a_command_outlasts_many_ttls(cli: Cli) -> None:
@@ -145,3 +134,64 @@ def test_the_run_goes_on_without_its_warden_and_says_so(cli: Cli) -> None:
     assert run.stdin is not None
     run.stdin.write("go\n")
     assert end(run)[0] == 0
+
+
+# ---- the warden: a second process that ends the command when `dibs run` no longer can --------------
+
+
+def warden_of(run: "subprocess.Popen[str]") -> int:
+    """The leader of the group that the command is in."""
+    (warden,) = {os.getpgid(child) for child in children(run.pid)}
+    return warden
+
+
+def held_for(client: Client, seconds: float) -> None:
+    """Wait until a lease is so old."""
+    wait_until(lambda: client.status("x").holders[0].held_for > seconds, "time passes")
+
+
+def test_it_ends_with_a_run_that_never_started_its_command(cli: Cli, client: Client) -> None:
+    with client.lock("x"):
+        waiter = cli.start("run", "x", "--", "true")
+        wait_until(lambda: client.status("x").waiting, "a place in the queue")
+        warden = warden_of(waiter)
+        waiter.kill()
+        wait_until(lambda: not alive(warden), "the warden's end")
+
+
+def test_a_warden_that_was_stopped_acts_on_the_newest_times_only(cli: Cli, client: Client) -> None:
+    """`kill -STOP` to the command's group stops its warden too, while the lease is renewed."""
+    run = cli.hold("x", "--ttl", "0.6s")
+    warden = warden_of(run)
+    os.kill(warden, signal.SIGSTOP)
+    wait_until(lambda: state(warden) == "T", "the warden's stop")
+    held_for(client, 1.2)
+    os.kill(warden, signal.SIGCONT)
+    held_for(client, 1.5)  # it has had the time to act on what it was told before
+    assert run.stdin is not None
+    run.stdin.write("go\n")
+    assert end(run)[0] == 0
+
+
+def test_terminal_signals_do_not_move_it(cli: Cli) -> None:
+    run = cli.hold("x")
+    warden = warden_of(run)
+    (command,) = set(children(run.pid)) - {warden}
+    for name in ("INT", "QUIT", "HUP", "TSTP", "TTIN", "TTOU", "USR1", "ALRM", "TERM"):
+        os.kill(warden, signal.Signals[f"SIG{name}"])
+    run.kill()
+    wait_until(lambda: not alive(command), "the command's end, which only the warden can bring")
+
+
+def test_it_holds_none_of_the_streams_open(cli: Cli) -> None:
+    """The run's end is the end of its output, though the warden still runs for the grace."""
+    script = "trap '' TERM; echo $$; exec >&- 2>&- <&-; sleep 60"
+    run = cli.start("run", "x", "--ttl", "60s", "--", "sh", "-c", script)
+    command = int(line(run))
+    cli.adopt_group(command)
+    warden = warden_of(run)
+    wait_until(lambda: not os.path.lexists(f"/proc/{command}/fd/1"), "its closed streams")
+    run.kill()
+    assert run.stdout is not None
+    assert run.stdout.read() == ""  # comes at once, and not after the grace
+    assert alive(warden)

@@ -1,50 +1,46 @@
-"""Signals to `dibs run`: they reach the command, or end the wait."""
+"""Signals to `dibs`: they reach the command of `run`, or end the wait."""
 
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from dibs.sync import Client
 from tests.cli.processes import DIBS, LONG, PYTHON, Cli, end, line
 from tests.runtime.scripts import run_script
 from tests.servers.waiting import wait_until
 
+FORWARDED = ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM")
+
 TRAPS = """
 import signal, sys, time
-def handle(number, frame):
-    print(signal.Signals(number).name, flush=True)
-    sys.exit(7)
-for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-    signal.signal(getattr(signal, name), handle)
+seen = []
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda number, frame: seen.append(number))
 print("ready", flush=True)
-while True:
-    time.sleep(60)
+for name in sys.argv[1:]:
+    while not seen:
+        time.sleep(0.01)
+    print(signal.Signals(seen.pop()).name, flush=True)
+sys.exit(7)
 """
 
-NOHUP = [
-    *PYTHON,
-    """
-import os, signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-os.execvp(sys.argv[1], sys.argv[1:])
-""",
-]
 
-WITHOUT_CHILDREN = [*PYTHON, NOHUP[-1].replace("SIGHUP", "SIGCHLD")]
-"""Daemons often ignore SIGCHLD, and what they start does too: the kernel then keeps no exit code."""
-
-FORWARDED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]
+def ignoring(name: str) -> list[str]:
+    """The beginning of a command line that starts a program with a signal ignored, as `nohup` does."""
+    ignore = f"signal.signal(signal.{name}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    return [*PYTHON, f"import os, signal, sys; {ignore}"]
 
 
-@pytest.mark.parametrize("name", FORWARDED)
-def test_a_signal_reaches_the_command_which_decides(cli: Cli, name: str) -> None:
-    run = cli.start("run", "x", "--", *PYTHON, TRAPS)
+def test_signals_reach_the_command_which_decides(cli: Cli) -> None:
+    run = cli.start("run", "x", "--", *PYTHON, TRAPS, *FORWARDED)
     assert line(run) == "ready"
-    run.send_signal(signal.Signals[name])
-    assert end(run)[:2] == (7, f"{name}\n")
-    assert cli("show", "x").returncode == 1
+    for name in FORWARDED:
+        run.send_signal(signal.Signals[name])
+        assert line(run) == name
+    assert end(run)[:2] == (7, "")
+    assert not cli.status("x").holders
 
 
 def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
@@ -55,61 +51,51 @@ def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
     assert (code, out) == (128 + signal.SIGTERM, "")
 
 
-@pytest.mark.parametrize(
-    "command", [["run", "x", "--"], ["run", "y", "--", *DIBS, "run", "x", "--"]]
-)
-def test_a_run_whose_command_sigint_ends_dies_of_it_too(cli: Cli, command: list[str]) -> None:
+def test_a_run_whose_command_sigint_ends_dies_of_it_too(cli: Cli) -> None:
     """So that a shell or `make` above stops, too; `$?` is 130. Others of our group get none."""
+    command = ["run", "y", "--", *DIBS, "run", "x", "--"]
     run = cli.start(*command, "sh", "-c", "echo ready; exec sleep 60")
     assert line(run) == "ready"
     run.send_signal(signal.SIGINT)
     assert end(run)[0] == -signal.SIGINT
-    assert cli("show", "x").returncode == 1
-    ignored = [
-        *PYTHON,
-        "import signal, os; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)",
-    ]
-    nohup = [NOHUP[-1].replace("SIGHUP", "SIGINT"), *DIBS, *command, *ignored]
-    done = subprocess.run([*PYTHON, *nohup], env=cli.environment, check=False, timeout=LONG)
+    assert not cli.status("x").holders
+    dies = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)"
+    nohup = [*ignoring("SIGINT"), *DIBS, "run", "x", "--", *PYTHON, dies]
+    done = subprocess.run(nohup, env=cli.environment, check=False, timeout=LONG)
     assert done.returncode == 128 + signal.SIGINT, "it was ignored at the start"
 
 
-@pytest.mark.once
-def test_an_interrupt_while_it_starts_is_quiet(cli: Cli) -> None:
-    cli("run", "x", "--", "true")  # else `list` would say that there is no file
-    for delay in (0.0, 0.02, 0.04, 0.08, 0.16):
-        program = "import sys; from dibs.cli import main; print(1, flush=True); sys.exit(main())"
-        starting = subprocess.Popen(
-            [sys.executable, "-c", program, "list"],
-            env=cli.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert line(starting) == "1"
-        time.sleep(0.01 + delay)
-        starting.send_signal(signal.SIGINT)
-        code, _, err = end(starting)
-        assert (code, err) in [(-signal.SIGINT, ""), (0, "")]
+RUN = ("run", "x", "--", "echo", "never")
+ACQUIRE = ("acquire", "x", "--ttl", "60", "--wait", "1h")
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
-def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
-    cli.hold("x", stdin=subprocess.PIPE)
-    waiter = cli.start("run", "x", "--", "echo", "never")
-    wait_until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
-    waiter.send_signal(signal.Signals[name])
-    code, out, err = end(waiter)
-    expected = -signal.SIGINT if name == "SIGINT" else 128 + signal.Signals[name]
-    assert (code, out) == (expected, "")
-    assert "Traceback" not in err
-    assert cli.show("x")["waiting"] == 0
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        (RUN, signal.SIGINT, -signal.SIGINT),
+        (RUN, signal.SIGHUP, 128 + signal.SIGHUP),
+        (ACQUIRE, signal.SIGINT, -signal.SIGINT),
+        (ACQUIRE, signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
+def test_a_signal_while_waiting_leaves_the_queue(
+    cli: Cli, client: Client, words: tuple[str, ...], number: signal.Signals, code: int
+) -> None:
+    with client.lock("x"):
+        waiter = cli.start(*words)
+        wait_until(lambda: client.status("x").waiting, "a place in the queue")
+        waiter.send_signal(number)
+        ended, out, err = end(waiter)
+        assert (ended, out) == (code, "")
+        assert "Traceback" not in err
+        assert client.status("x").waiting == 0
 
 
 def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     """As under `nohup`, for us and for the command."""
+    script = "echo ready; kill -HUP $$; read x; exit 5"
     run = subprocess.Popen(
-        [*NOHUP, *DIBS, "run", "x", "--", "sh", "-c", "echo ready; kill -HUP $$; read x; exit 5"],
+        [*ignoring("SIGHUP"), *DIBS, "run", "x", "--", "sh", "-c", script],
         env=cli.environment,
         text=True,
         stdin=subprocess.PIPE,
@@ -122,22 +108,16 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
 
 
 def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
-    cli.hold("held", stdin=subprocess.PIPE)
-    for words, code in (
-        ("x -- true", 0),
-        ("x -- test -e /none", 1),
-        ("x -- no-such-command", 127),
-        ("-n held -- true", 75),
-    ):
-        done = subprocess.run(
-            [*WITHOUT_CHILDREN, *DIBS, "run", *words.split()],
-            env=cli.environment,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=LONG,
-        )
-        assert (done.returncode, "unexpected" in done.stderr) == (code, False)
+    """Daemons often ignore it, and what they start does too: the kernel then keeps no exit code."""
+    done = subprocess.run(
+        [*ignoring("SIGCHLD"), *DIBS, "run", "x", "--", "test", "-e", "/none"],
+        env=cli.environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 # ---- the end of the interpreter -------------------------------------------------------------------
@@ -153,11 +133,9 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
         class Bystander:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGTERM)
-                print("goes on")
 
         signals = Signals()
         signals.install()
-        signals.check()
         sys.unraisablehook = lambda lost: print("lost", lost.exc_value.signum)
         Bystander()
         try:
@@ -169,35 +147,17 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
     assert found == ["lost 15", "again 15"]
 
 
-def leaving(code: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", LEAVING + code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
-
-
-LEAVING = """
+def test_a_store_that_hangs_at_the_end_is_left_behind() -> None:
+    program = """
 import atexit, sys, threading
 from dibs.cli.exits import leave, leave_within
-import temporalio
-"""
-
-
-def test_a_store_that_hangs_at_the_end_is_left_behind() -> None:
-    done = leaving("""
 held = threading.Lock()
 held.acquire()
 atexit.register(held.acquire)
 leave_within(0.2, 7)
-leave_within(3600, 8)  # the first counts
 sys.exit(leave(9))
-""")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
     assert done.returncode == 7
     assert "could not close the store within 0.2 s" in done.stderr
-
-
-def test_daemon_threads_are_not_waited_for() -> None:
-    done = leaving("""
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-atexit.register(print, "closed")
-sys.exit(leave(5))
-""")
-    assert (done.returncode, done.stdout, done.stderr) == (5, "closed\n", "")

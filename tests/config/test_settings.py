@@ -1,9 +1,9 @@
 """Where a setting comes from, and how a wrong one is reported: keyword, variables, file, default."""
 
 import re
-import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 import dibs
 import dibs.sync
 from dibs import LeaderConfig, LockConfig, NotConfigured, TaskLockConfig, UnsafeTiming, settings
-from dibs.config import optional_seconds, seconds
+from dibs.config import seconds
 from dibs.settings import STORE_KEYS
 from dibs.sync import Lock
 from tests.config.conftest import Write
-from tests.pages import DOCS, blocks, run
-from tests.runtime.scripts import run_script
-
-
-@pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
-def module(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
+from tests.pages import DOCS
 
 EVERYTHING = """
 ttl = "20s"
@@ -61,27 +55,27 @@ retry = 4
 """
 
 
-def test_each_primitive_finds_its_own_settings_in_the_file(module: Any, write: Write) -> None:
+def test_each_primitive_finds_its_own_settings_in_the_file(write: Write) -> None:
     write(EVERYTHING)
-    assert module.Lock("cart").config == LockConfig(
+    assert dibs.Lock("cart").config == LockConfig(
         ttl=120, wait=5, priority=3, note="why", label="web", auto_renew=False, max_hold=90.5
     )
-    assert module.Lock("other").config == LockConfig(ttl=20, wait=5)
-    assert module.Semaphore("gpu", 2).config == LockConfig(ttl=70, wait=5)
-    assert module.RWLock("index").config == LockConfig(ttl=80, wait=5)
-    task = module.TaskLock("nightly")
+    assert dibs.Lock("other").config == LockConfig(ttl=20, wait=5)
+    assert dibs.Semaphore("gpu", 2).config == LockConfig(ttl=70, wait=5)
+    assert dibs.RWLock("index").config == LockConfig(ttl=80, wait=5)
+    task = dibs.TaskLock("nightly")
     assert (task.min_hold, task.max_hold) == (300, 3600)
-    leader = module.LeaderElection("cluster")
+    leader = dibs.LeaderElection("cluster")
     assert (leader.ttl, leader.renew_deadline, leader.retry) == (30, 20, 4)
-    assert module.LeaderElection("other").ttl == 15, "nothing from what is for all"
-    assert module.TaskLock("other", 1, 60).config.ttl == 60
+    assert dibs.LeaderElection("other").ttl == 15, "nothing from what is for all"
+    assert dibs.TaskLock("other", 1, 60).config.ttl == 60
 
 
 def test_each_source_gives_way_to_the_one_before(
-    module: Any, write: Write, monkeypatch: pytest.MonkeyPatch
+    write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ttl(**more: Any) -> Any:
-        return module.Lock("cart", **more).config.ttl
+        return Lock("cart", **more).config.ttl
 
     assert ttl() == 30
     write('ttl = "1m"')
@@ -92,48 +86,35 @@ def test_each_source_gives_way_to_the_one_before(
     assert ttl() == 180
     monkeypatch.setenv("DIBS_LOCK__CART__TTL", "4m")
     assert ttl() == 240
-    assert module.Lock("other").config.ttl == 180
+    assert Lock("other").config.ttl == 180
     assert ttl(ttl="5m") == 300
     assert ttl(env_load=False) == 30
-    assert module.Lock.from_config("cart", LockConfig()).config.ttl == 30
+    assert Lock.from_config("cart", LockConfig()).config.ttl == 30
     monkeypatch.setenv("SHOP_TTL", "6m")
     assert ttl(env_prefix="SHOP_") == 360
-    assert module.Lock("order:42", env_prefix="SHOP_").config.ttl == 360
+    assert Lock("order:42", env_prefix="SHOP_").config.ttl == 360
     monkeypatch.delenv("SHOP_TTL")
     assert ttl(env_prefix="SHOP_") == 180
+    with pytest.raises(UnsafeTiming, match=r"^ttl is"):
+        ttl(ttl=0.01)  # no variable is to blame
 
 
 VARIABLES: list[tuple[str, Callable[[], object], object]] = [
     ("LOCK__CART__WAIT=5s", lambda: Lock("cart").config.wait, 5),
-    ("LOCK__CART__WAIT=forever", lambda: Lock("cart").config.wait, None),
-    ("WAIT=5s", lambda: Lock("cart", wait=None).config.wait, None),
     ("LOCK__CART__PRIORITY=7", lambda: Lock("cart").config.priority, 7),
-    ("LOCK__CART__NOTE=why", lambda: Lock("cart").config.note, "why"),
-    ("LOCK__CART__LABEL=web", lambda: Lock("cart").config.label, "web"),
-    ("LOCK__CART__MAX_HOLD=1h", lambda: Lock("cart").config.max_hold, 3600),
     ("LOCK__CART__LOCK_DELAY=20s", lambda: Lock("cart").config.lock_delay, 20),
     ("AUTO_RENEW=off", lambda: Lock("a").config.auto_renew, False),
-    ("AUTO_RENEW=no", lambda: Lock("a").config.auto_renew, False),
-    ("AUTO_RENEW=0", lambda: Lock("a").config.auto_renew, False),
-    ("AUTO_RENEW= Yes ", lambda: Lock("a", auto_renew=False).config.auto_renew, False),
     ("SEMAPHORE__GPU__TTL=50s", lambda: dibs.Semaphore("gpu", 4).config.ttl, 50),
-    ("SEMAPHORE__GPU__TTL=50s", lambda: Lock("gpu").config.ttl, 30),
     ("RWLOCK__CART__TTL=50s", lambda: dibs.RWLock("cart").read().config.ttl, 50),
     ("TASKLOCK__NIGHTLY__MAX_HOLD=2h", lambda: dibs.TaskLock("nightly", 1).max_hold, 7200),
     ("TASKLOCK__A__MIN_HOLD=9s", lambda: dibs.TaskLock("a", env_load=False).min_hold, 1),
     ("LEADER__MAIN__RETRY=1s", lambda: dibs.LeaderElection("main").retry, 1),
-    ("LEADER__MAIN__LOCK_DELAY=15s", lambda: dibs.LeaderElection("main").config.lock_delay, 15),
     ("TTL=99s", lambda: dibs.LeaderElection("main").ttl, 15),
     # no shell exports a variable with a hyphen or a dot
     ("LOCK__MY_CART__TTL=7s", lambda: Lock("my-cart").config.ttl, 7),
-    ("LOCK__MY_CART__TTL=7s", lambda: Lock("my.cart").config.ttl, 7),
-    ("LOCK__MY_CART__TTL=7s", lambda: Lock("my_cart").config.ttl, 7),
     # other names have no variables
     ("LOCK__ORDER:42__TTL=50", lambda: Lock("order:42").config.ttl, 30),
-    ("LOCK__CART__TTL=50", lambda: Lock("Cart").config.ttl, 30),
-    ("LOCK__ÄRGER__TTL=50", lambda: Lock("ärger").config.ttl, 30),
     ("LOCK__CART__TTL=50", lambda: Lock(b"cart").config.ttl, 30),
-    ("LOCK__CART__TTL=50", lambda: Lock("a/cart").config.ttl, 30),
 ]
 
 
@@ -148,16 +129,11 @@ def test_a_variable_sets(
 
 WRONG_VARIABLES: list[tuple[str, Callable[[], object]]] = [
     ("LOCK__CART__TTL=soon", lambda: Lock("cart")),
-    ("LOCK__CART__TTL=-3", lambda: Lock("cart")),
-    ("LOCK__CART__TTL=0.01", lambda: Lock("cart")),
     ("TTL=0", lambda: Lock("cart")),
-    ("MAX_HOLD=0", lambda: Lock("cart")),
     ("LOCK__CART__WAIT=5 minutes", lambda: Lock("cart")),
     ("LOCK__CART__PRIORITY=high", lambda: Lock("cart")),
     ("LOCK__CART__AUTO_RENEW=maybe", lambda: Lock("cart")),
-    ("LOCK__CART__MAX_HOLD=nan", lambda: Lock("cart")),
     ("LOCK__NIGHTLY__TTL=soon", lambda: Lock.wraps("nightly")(lambda: None)),
-    ("TASKLOCK__NIGHTLY__CANCEL=maybe", lambda: dibs.TaskLock("nightly", 1, 2)),
     ("LEADER__MAIN__TTL=5s", lambda: dibs.LeaderElection("main", retry=4)),
     ("ENV_LOAD=perhaps", lambda: Lock("a")),
 ]
@@ -171,14 +147,6 @@ def test_a_wrong_value_names_its_variable(
     monkeypatch.setenv(f"DIBS_{name}", text)
     with pytest.raises(ValueError, match=f"^DIBS_{name} is '{text}'"):
         make()
-
-
-def test_a_given_value_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_TTL", "0.01")
-    assert Lock("cart", ttl=5).config.ttl == 5
-    assert Lock("cart", env_load=False).config.ttl == 30
-    with pytest.raises(UnsafeTiming, match=r"^ttl is"):
-        Lock("cart", ttl=0.01)
 
 
 def test_one_variable_is_for_one_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,33 +173,25 @@ def test_a_switch_turns_all_of_it_off(write: Write, monkeypatch: pytest.MonkeyPa
 # -- the file ---------------------------------------------------------------------------------------
 
 
-def test_a_name_in_the_file_may_be_any_and_is_not_folded(module: Any, write: Write) -> None:
+def test_a_name_in_the_file_may_be_any_and_is_not_folded(write: Write) -> None:
     write('[lock."Order:{id}/ü"]\nttl = 50\n[lock.Cart]\nttl = 60\nnew = 1\n[lock.cart]\nttl = 7')
-    assert module.Lock("Order:{id}/ü").config.ttl == 50
-    assert module.Lock("Order:{id}/ü".encode()).config.ttl == 50
-    assert module.Lock("cart").config.ttl == 7, "another section's trouble is not ours"
-    assert module.Lock(b"\xff").config.ttl == 30
+    assert Lock("Order:{id}/ü").config.ttl == 50
+    assert Lock("Order:{id}/ü".encode()).config.ttl == 50
+    assert Lock("cart").config.ttl == 7, "another section's trouble is not ours"
+    assert Lock(b"\xff").config.ttl == 30
 
 
 WRONG_FILES = [
     ('[lock.cart]\nttl = "soon"', "[lock.cart] ttl is 'soon': write it as \"30s\""),
-    ("[lock.cart]\nttl = -1", "[lock.cart] ttl is -1: it can't be negative"),
     ("[lock.cart]\nttl = 0.01", "[lock.cart] ttl is 0.01: ttl is"),
     ("[lock.cart]\nttl = true", "[lock.cart] ttl is true: ttl is True: give seconds, a timed"),
-    ("[lock.cart]\nwait = [1]", "[lock.cart] wait is [1]: give seconds"),
-    ("ttl = {a = 1}", "ttl is {'a': 1}: give seconds"),
     ('priority = "high"', "priority is 'high': write a whole number, such as 7"),
-    ("[lock.cart]\npriority = 1.5", "[lock.cart] priority is 1.5: give an int"),
-    ('auto_renew = "maybe"', "auto_renew is 'maybe': write true or false"),
     ("[lock.cart]\ntll = 3", "[lock.cart] unknown setting tll. Did you mean ttl? (allowed"),
     ("[lock.cart.old]\nttl = 3", "[lock.cart] unknown setting old (allowed settings: ttl"),
-    ("tll = 3", "unknown setting tll. Did you mean ttl?"),
     ("[lokc.cart]\nttl = 3", "unknown setting lokc. Did you mean lock?"),
-    ("[lock]\nttl = 3", "[lock] ttl is 3: write a table for each name, such as [lock.cart]"),
     ("lock = 3", "lock is 3: write a table for each name, such as [lock.cart]"),
     ("[stores.a]\nulr = 'redis://:secret@h'", "[stores.a] unknown setting ulr. Did"),
     ("[stores.reports]\nurl = 3", "[stores.reports] url is 3: give a store's URL, such as"),
-    ("url = false", "url is false: give a store's URL"),
     ("[stores]\na = 'redis://:secret@h'", "[stores] a is 'redis://:***@h': write a table for"),
     ("[stores.Reports]\nurl = 'redis://h'", "[stores.Reports]: a store's name is 'Reports'"),
 ]
@@ -245,10 +205,8 @@ def test_a_wrong_setting_names_file_section_and_key(write: Write, text: str, tol
     assert "secret" not in str(error.value)
 
 
-def test_a_template_and_several_wrong_settings_are_named_too(write: Write) -> None:
-    path = write('[lock."report:{day}"]\nttl = "soon"\n[leader.main]\nttl = 5\nretry = 4')
-    with pytest.raises(ValueError, match=re.escape(f'{path}: [lock."report:{{day}}"] ttl is')):
-        Lock.wraps("report:{day}")(lambda day: day)
+def test_several_wrong_settings_are_all_named(write: Write) -> None:
+    path = write("[leader.main]\nttl = 5\nretry = 4")
     told = f"{path}: [leader.main] ttl is 5; {path}: [leader.main] retry is 4: retry is 4 s"
     with pytest.raises(UnsafeTiming, match=re.escape(told)):
         dibs.LeaderElection("main")
@@ -258,18 +216,13 @@ def test_a_file_that_is_missing_or_no_toml_is_an_error(
     monkeypatch: pytest.MonkeyPatch, write: Write, tmp_path: Path
 ) -> None:
     path = write("ttl = soon")
-    with pytest.raises(
-        NotConfigured, match=rf"DIBS_CONFIG names {path}, which is no TOML: .*line 1"
-    ):
-        Lock("cart")
-    path.write_bytes(b"\xff")
-    with pytest.raises(NotConfigured, match=r"which is no TOML: .*utf-8"):
+    no_toml = rf"DIBS_CONFIG names {path}, which is no TOML: .*line 1"
+    with pytest.raises(NotConfigured, match=no_toml):
         Lock("cart")
     monkeypatch.setenv("DIBS_CONFIG", str(tmp_path / "none.toml"))
-    with pytest.raises(NotConfigured, match=r"none\.toml, which can't be read: No such file"):
-        Lock("cart")
-    with pytest.raises(NotConfigured, match="can't be read"):
-        dibs.sync.connect()
+    for use in (lambda: Lock("cart"), dibs.sync.connect):
+        with pytest.raises(NotConfigured, match=r"none\.toml, which can't be read: No such file"):
+            use()
 
 
 def test_only_the_named_file_is_read_and_only_once(
@@ -277,7 +230,6 @@ def test_only_the_named_file_is_read_and_only_once(
 ) -> None:
     (tmp_path / "dibs.toml").write_text("ttl = 50")
     monkeypatch.chdir(tmp_path)
-    assert Lock("cart").config.ttl == 30
     monkeypatch.setenv("DIBS_CONFIG", "")
     assert Lock("cart").config.ttl == 30
     monkeypatch.setenv("DIBS_CONFIG", "dibs.toml")
@@ -313,66 +265,28 @@ def test_a_wrong_url_names_its_place(write: Write, monkeypatch: pytest.MonkeyPat
         dibs.sync.connect()
 
 
-@pytest.mark.multiprocess
-def test_a_shell_command_goes_by_the_file(write: Write, tmp_path: Path) -> None:
-    write(f'url = "sqlite:///{tmp_path}/file.db"\n[lock.cart]\nnote = "by the file"')
-    lines = run_script(
-        """
-        import subprocess, sys
-        command = [sys.executable, "-m", "dibs", "run", "cart", "--", *sys.argv[1:]]
-        print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        """,
-        *(sys.executable, "-m", "dibs", "show", "cart"),
-    )
-    assert "by the file" in "\n".join(lines)
-    assert (tmp_path / "file.db").exists()
-
-
-PAGE = "configuration.md"
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("number", "told"),
-    [(0, "as it is set"), (1, "in two stores, with token"), (2, "about a microsecond")],
-)
-def test_an_example_works(number: int, told: str, tmp_path: Path) -> None:
-    file = tmp_path / "dibs.toml"
-    (toml,) = blocks(PAGE, "toml")
-    file.write_text(toml, "utf-8")
-    settings = {"DIBS_CONFIG": str(file), "DIBS_LOCK__CART__WAIT": "3s"}
-    assert told in run(blocks(PAGE)[number], tmp_path, **settings)
-
-
-def test_every_example_is_tried_and_every_setting_described() -> None:
-    assert len(blocks(PAGE)) == 3
+def test_every_setting_is_described() -> None:
     configs = (LockConfig, LeaderConfig, TaskLockConfig)
     keys = {*(key for config in configs for key in config._readers), *STORE_KEYS}
-    table = (DOCS / PAGE).read_text("utf-8").partition("## Settings")[2].partition("## Stores")[0]
+    page = (DOCS / "configuration.md").read_text("utf-8")
+    table = page.partition("## Settings")[2].partition("## Stores")[0]
     assert [key for key in keys if f"`{key}`" not in table] == []
 
 
 # -- values -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("30s", 30),
-        ("5m", 300),
-        ("1.5h", 5400),
-        ("250ms", 0.25),
-        ("2d", 172800),
-        ("7", 7),
-        (" 3 s ", 3),
-        (2, 2),
-        (0.5, 0.5),
-        (0, 0),
-        (timedelta(minutes=2), 120),
-    ],
-)
-def test_durations_are_seconds_texts_or_timedeltas(text: Any, value: float) -> None:
-    assert seconds(text) == value
+def test_durations_are_seconds_texts_or_timedeltas() -> None:
+    for text, value in ((" 3 s ", 3), ("7", 7), (0.5, 0.5), (timedelta(minutes=2), 120)):
+        assert seconds(text) == value
+    wrong: Any
+    for wrong in (True, None, b"5s"):
+        with pytest.raises(TypeError, match="give seconds, a timedelta, or a text"):
+            seconds(wrong)
+    for amount in (-1, nan, "", "5 minutes", "-3s", "1e3", "5M", "٣s", "3s4", timedelta(days=-1)):
+        with pytest.raises(ValueError, match=" is "):
+            seconds(amount)
+    assert LockConfig(wait="forever") == LockConfig(wait=inf) == LockConfig(wait=None)
 
 
 @given(st.floats(min_value=0, max_value=1e9), st.sampled_from(["ms", "s", "m", "h", "d"]))
@@ -382,51 +296,18 @@ def test_a_text_means_its_number_times_its_unit(number: float, unit: str) -> Non
     assert seconds(text + unit) == pytest.approx(float(text) * factor)
 
 
-@pytest.mark.parametrize("wrong", [True, False, None, [], b"5s", object()])
-def test_a_duration_of_another_type_is_a_type_error(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="give seconds, a timedelta, or a text"):
-        seconds(wrong)
-
-
-@pytest.mark.parametrize(
-    "wrong", [-1, -0.001, nan, "", "5 minutes", "-3s", "1e3", "5M", "٣s", "3s4", timedelta(days=-1)]
-)
-def test_a_duration_that_is_no_amount_of_time_is_a_value_error(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=" is "):
-        seconds(wrong)
-
-
-def test_a_wait_without_end_is_none_infinity_or_forever() -> None:
-    assert optional_seconds(None, "wait") is None
-    assert optional_seconds(inf, "wait") is None
-    assert LockConfig(wait="forever").wait is None
-    assert LockConfig(max_hold="forever").max_hold is None
-
-
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ttl": 0}, UnsafeTiming, r"at least 0\.1 s"),
-    ({"ttl": 0.05}, UnsafeTiming, r"at least 0\.1 s"),
-    ({"ttl": "99ms"}, UnsafeTiming, r"at least 0\.1 s"),
     ({"ttl": inf}, UnsafeTiming, r"at least 0\.1 s"),
     ({"ttl": True}, TypeError, "ttl is True"),
-    ({"ttl": None}, TypeError, "ttl"),
-    ({"wait": True}, TypeError, "wait"),
     ({"wait": -1}, ValueError, "can't be negative"),
     ({"wait": nan}, ValueError, "wait is NaN, which is no amount of time"),
     ({"max_hold": 0}, UnsafeTiming, "max_hold is 0"),
-    ({"max_hold": -3}, ValueError, "max_hold"),
     ({"lock_delay": 601}, UnsafeTiming, r"cannot be ended early.* at most 600 s"),
-    ({"lock_delay": "1h"}, UnsafeTiming, r"cannot be ended early.* at most 600 s"),
-    ({"lock_delay": inf}, UnsafeTiming, r"cannot be ended early.* at most 600 s"),
-    ({"lock_delay": -1}, ValueError, "negative"),
     ({"lock_delay": None}, TypeError, "lock_delay"),
     ({"priority": True}, TypeError, "priority is .*: give an int"),
-    ({"priority": 1.0}, TypeError, "priority is .*: give an int"),
-    ({"priority": None}, TypeError, "priority is .*: give an int"),
     ({"note": 3}, TypeError, "note is .*: give a text"),
-    ({"note": None}, TypeError, "note is .*: give a text"),
     ({"label": b"me"}, TypeError, "label is .*: give a text"),
-    ({"auto_renew": "yes"}, TypeError, "auto_renew is .*: give True or False"),
     ({"auto_renew": 1}, TypeError, "auto_renew is .*: give True or False"),
 ]
 
@@ -437,57 +318,17 @@ def test_a_setting_that_makes_no_sense_is_refused_each_time(
 ) -> None:
     client = dibs.connect("memory://")
     client.lock("a", priority=1, auto_renew=True, ttl=1, note="a")  # what is equal is remembered
-    for make in (
-        LockConfig,
-        lambda **o: dibs.sync.Lock("a", **o),
-        lambda **o: client.lock("a", **o),
-    ):
-        for _ in range(2):
-            with pytest.raises(kind, match=told):
-                make(**options)
+    for make in (LockConfig, partial(Lock, "a"), partial(client.lock, "a")):
+        with pytest.raises(kind, match=told):
+            make(**options)
 
 
-@pytest.mark.parametrize("name", ["", b"", "x" * 513, "é" * 257, "\ud800"])
-def test_a_name_is_1_to_512_bytes(name: Any) -> None:
-    with pytest.raises(ValueError, match=r"name|Unicode"):
-        Lock(name)
+def test_pydantic_reports_what_a_config_says() -> None:
+    with pytest.raises(ValidationError, match="ttl is 'soon': write it as"):
+        TypeAdapter(LockConfig).validate_python({"ttl": "soon"})
 
 
 # -- what a client remembers ------------------------------------------------------------------------
-
-
-MAKERS: dict[str, Callable[[Any], Any]] = {
-    "lock": lambda client: client.lock("a", ttl="20s"),
-    "semaphore": lambda client: client.semaphore("a", 3, wait=5),
-    "rwlock": lambda client: client.rwlock("a"),
-    "tasklock": lambda client: client.task_lock("a", 1, 60),
-    "leader": lambda client: client.leader_election("a", ttl=20),
-}
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_a_client_reads_settings_and_checks_options_once(
-    module: Any, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Making a primitive is nearly free."""
-    reads: list[str] = []
-    read, make = settings.settings_for_all, settings.ConfigCache._read
-
-    def reading(*about: Any) -> Any:
-        reads.append("settings")
-        return read(*about)
-
-    def making(*about: Any) -> Any:
-        reads.append("config")
-        return make(*about)
-
-    monkeypatch.setattr(settings, "settings_for_all", reading)
-    monkeypatch.setattr(settings.ConfigCache, "_read", making)
-    client = module.connect("memory://")
-    made = [MAKERS[kind](client) for _ in range(100)]
-    assert reads.count("settings") == 1
-    assert reads.count("config") <= 1
-    assert len({id(each) for each in made}) == 100
 
 
 def test_another_client_reads_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,8 +345,7 @@ def test_another_client_reads_them_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_many_different_options_are_not_all_remembered() -> None:
     client: Any = dibs.connect("memory://")
-    configs = [client.lock("a", note=str(number)).config for number in range(1000)]
-    assert [config.note for config in configs] == [str(number) for number in range(1000)]
-    known = client._settings["lock"]
-    assert known._cached.cache_info().currsize <= settings.MOST_CONFIGS
+    for number in range(1000):
+        assert client.lock("a", note=str(number)).config.note == str(number)
+    assert client._settings["lock"]._cached.cache_info().currsize <= settings.MOST_CONFIGS
     assert client.lock("a").config == LockConfig()

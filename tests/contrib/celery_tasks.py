@@ -1,4 +1,4 @@
-"""An application of Celery's as users write them; a worker of it is started by `test_celery_worker`.
+"""An application of Celery's as users write them; `test_celery` starts a worker of it.
 
 Tasks write what they do to the file that `NOTES` names.
 """
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals  # type: ignore[import-untyped]
+from celery import Celery  # type: ignore[import-untyped]
 
 import dibs.sync
-from dibs import AcquireTimeout, current_lease
+from dibs import current_lease
 from dibs.contrib.celery import locked
 
 app = Celery("tasks", broker=os.environ.get("BROKER"), backend=os.environ.get("BROKER"))
@@ -33,11 +33,6 @@ def note(*words: object) -> None:
     os.close(file)
 
 
-@signals.task_retry.connect
-def note_pause(request: Any, reason: Any, **_: object) -> None:
-    note("pause", request.id, reason.when)
-
-
 @app.task(bind=True, max_retries=0)
 @locked("sync:{user_id}", client=client, countdown=0.05)
 def sync(self: Any, user_id: int, seconds: float) -> int:
@@ -46,12 +41,6 @@ def sync(self: Any, user_id: int, seconds: float) -> int:
     time.sleep(seconds)
     note("end", user_id, self.request.id)
     return int(self.request.retries)
-
-
-@app.task
-@locked("brief", client=client)
-def brief() -> str:
-    return "done"
 
 
 @app.task
@@ -72,12 +61,6 @@ def skips() -> str:
 @app.task
 @locked("report", client=client, on_busy="raise")
 def raises() -> str:
-    return "done"
-
-
-@app.task(autoretry_for=(AcquireTimeout,), max_retries=50, default_retry_delay=0.05)
-@locked("report", client=client, on_busy="raise")
-def retried_by_celery() -> str:
     return "done"
 
 

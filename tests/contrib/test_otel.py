@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from dibs import BackendUnavailable
 from dibs.contrib import otel
 from dibs.errors import LeaseLost
-from dibs.locks import hooks as observing
 from dibs.model import Command, Reply
 from tests.changed_store import ChangedStore
 from tests.locks.worlds import World, in_both_worlds
@@ -29,10 +27,6 @@ def traces() -> Iterator[Traces]:
     otel.instrument(tracer_provider=traces.provider)
     yield traces
     otel.uninstrument()
-
-
-def events(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
-    return [(event.name, dict(event.attributes or {})) for event in span.events]
 
 
 @in_both_worlds
@@ -65,11 +59,10 @@ async def test_an_acquire_and_a_hold(w: World, traces: Traces) -> None:
     assert [about(span).get("dibs.name") for span in traces.some(HOLD, 2)] == [None, "a/\\xff"]
 
 
-@in_both_worlds
-async def test_a_refused_acquire_is_linked_to_the_holders(w: World, traces: Traces) -> None:
-    held = await w.get(w.client.lock("a").acquire())
-    other = w.another().lock("a")
-    assert await w.get(other.try_acquire()) is None
+def test_a_refused_acquire_is_linked_to_the_holders(traces: Traces) -> None:
+    w = World("sync")
+    with w.client.lock("a"):
+        assert w.another().lock("a").try_acquire() is None
     first, second = traces.some(ACQUIRE, 2)
     assert links(second) == [ids(first)]
     assert about(second) == {
@@ -79,32 +72,28 @@ async def test_a_refused_acquire_is_linked_to_the_holders(w: World, traces: Trac
         "error.type": "AcquireTimeout",
     }
     assert second.status.status_code is StatusCode.UNSET, "it may well be in use"
-    await w.get(held.release())
 
 
-@in_both_worlds
-async def test_a_renewal_and_a_loss(w: World, traces: Traces) -> None:
-    lease = await w.get(w.client.lock("a", ttl=30).acquire())
-    await w.get(lease.renew())
-    await w.get(w.another().revoke("a", reason="a test", now=True))
+def test_a_renewal_and_a_loss(traces: Traces) -> None:
+    w = World("sync")
+    lease = w.client.lock("a", ttl=30).acquire()
+    lease.renew()
+    w.another().revoke("a", reason="a test", now=True)
     with pytest.raises(LeaseLost):
-        await w.get(lease.renew())
+        lease.renew()
     hold = traces.one(HOLD)
-    assert events(hold) == [("renewed", {}), ("lost", {"dibs.reason": "revoked"})]
+    events = [(event.name, dict(event.attributes or {})) for event in hold.events]
+    assert events == [("renewed", {}), ("lost", {"dibs.reason": "revoked"})]
     assert (hold.status.status_code, about(hold)["error.type"]) == (StatusCode.ERROR, "LeaseLost")
     assert "a test" not in traces.text
 
 
-@in_both_worlds
-async def test_a_store_that_is_away(w: World, traces: Traces) -> None:
-    other = w.another(_Away(w.store))
+def test_a_store_that_is_away(traces: Traces) -> None:
+    w = World("sync")
     with pytest.raises(BackendUnavailable):
-        await w.get(other.lock("a").acquire(wait=0))
+        w.another(_Away(w.store)).lock("a").acquire(wait=0)
     span = traces.one(ACQUIRE)
-    assert (span.status.status_code, about(span)["dibs.outcome"]) == (
-        StatusCode.ERROR,
-        "failed",
-    )
+    assert (span.status.status_code, about(span)["dibs.outcome"]) == (StatusCode.ERROR, "failed")
     assert about(span)["error.type"] == "BackendUnavailable"
     assert "payroll" not in traces.text
 
@@ -118,33 +107,28 @@ class _Away(ChangedStore):
 
 async def test_a_wait_that_is_cancelled(traces: Traces) -> None:
     w = World("async")
-    held = await w.client.lock("a").acquire()
-    task = asyncio.create_task(w.another().lock("a").acquire().__aenter__())
-    await w.turn()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with w.client.lock("a"):
+        task = asyncio.create_task(w.another().lock("a").acquire().__aenter__())
+        await w.turn()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
     assert about(traces.some(ACQUIRE, 2)[1])["dibs.outcome"] == "cancelled"
-    await held.release()
 
 
-@in_both_worlds
-async def test_several_at_once(w: World, traces: Traces) -> None:
-    held = await w.get(w.client.lock("b").acquire())
-    (first,) = traces.some(ACQUIRE)
+def test_several_at_once(traces: Traces) -> None:
+    w = World("sync")
     other = w.another()
     both = w.module.AllOf(other.lock("a"), other.lock("b"))
-    assert await w.get(both.try_acquire()) is None
-    refused = traces.some(ACQUIRE, 2)[1]
+    with w.client.lock("b"):
+        assert both.try_acquire() is None
+    first, refused = traces.some(ACQUIRE, 2)
     assert links(refused) == [ids(first)]
-    assert about(refused)["dibs.kind"] == "allof"
-    assert about(refused)["dibs.keys"] == 2
-    await w.get(held.release())
-    leases = await w.get(both.acquire())
-    assert await w.get(w.client.lock("a").try_acquire()) is None
+    assert (about(refused)["dibs.kind"], about(refused)["dibs.keys"]) == ("allof", 2)
+    with both:
+        assert w.client.lock("a").try_acquire() is None
     granted, last = traces.some(ACQUIRE, 4)[2:]
     assert links(last) == [ids(granted)]
-    await w.get(leases.release())
     assert {about(each)["dibs.kind"] for each in traces.some(HOLD, 3)} == {"lock"}
 
 
@@ -160,32 +144,28 @@ def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -
     assert about(forgotten)["dibs.end"] == "forgotten"
 
 
-@in_both_worlds
-async def test_without_tracing_nothing_of_it_is_called(w: World) -> None:
-    assert observing.observer is None
+def test_without_tracing_nothing_of_it_is_called() -> None:
+    w = World("sync")
     called: list[str] = []
 
     def seen(frame: Any, event: str, _: object) -> None:
         if event == "call":
             called.append(frame.f_code.co_filename)
 
-    lock = w.client.lock("a")
     sys.setprofile(seen)
     try:
-        lease = await w.get(lock.acquire())
-        await w.get(lease.renew())
-        await w.get(lease.release())
+        with w.client.lock("a") as lease:
+            lease.renew()
     finally:
         sys.setprofile(None)
     assert [file for file in called if "locks/lease" in file]
-    traced = ("opentelemetry", "contrib/otel", "observing", "core/marks")
+    traced = ("opentelemetry", "contrib/otel", "core/marks")
     assert not [file for file in called if any(each in file for each in traced)]
 
 
 def test_it_can_be_ended(traces: Traces) -> None:
     w = World("sync")
-    held = w.client.lock("a").acquire()
-    otel.uninstrument()
-    held.release()
+    with w.client.lock("a"):
+        otel.uninstrument()
     w.client.lock("b").acquire().release()
     assert (len(traces.named(ACQUIRE)), len(traces.named(HOLD))) == (1, 1)

@@ -14,7 +14,7 @@ import dibs.sync
 from dibs import current_lease
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
-from dibs.tasks import Tasks, TaskStatus
+from dibs.tasks import TaskRouter, Tasks, TaskStatus
 from dibs.tasks.schedule import SECOND
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
@@ -56,11 +56,11 @@ class Cluster:
         """A scheduler in a process of its own, with a clock that may differ."""
         return Tasks(client=self.client()[1], clock=Skewed(self.clock, late), **options)
 
-    async def advance(self, seconds: float, step: float = 1.0) -> None:
-        """Let time pass, and what is due be done."""
-        while seconds > 0:
-            self.clock.advance(min(step, seconds))
-            seconds -= step
+    async def advance(self, seconds: float, step: float = 5.0) -> None:
+        """Let time pass, from one multiple of a step to the next, and what is due be done."""
+        end = self.clock.now() + seconds
+        while (left := end - self.clock.now()) > 0:
+            self.clock.advance(min(step - self.second % step, left))
             await turn()
 
     @property
@@ -80,7 +80,7 @@ async def eventually(what: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end, "it never happened"
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ class Job:
         self.may_end.set()
         self.error: BaseException | None = None
 
-    def on(self, tasks: Tasks, where: str = "", **options: Any) -> Tasks:
+    def on[T: Tasks | TaskRouter](self, tasks: T, where: str = "", **options: Any) -> T:
         async def job() -> None:
             self.ran.append((where, self.place.second))
             if not options.get("everywhere"):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dibs import LeaderElection, LeaseLost, TaskLock
+from dibs import LeaderElection, TaskLock, override
 from dibs.tasks import TaskFailure, TaskRouter, Tasks
+from dibs.testing import ManualClock
 from tests.tasks.conftest import Cluster, Job, cluster, counts, eventually, status, turn
 
 
@@ -27,39 +28,18 @@ async def test_only_the_leader_runs_it_and_the_next_one_goes_on(place: Cluster) 
     job.on(one, "one", leader=first)
     job.on(two, "two", leader=second)
     async with two:
+        await leads(second)
         async with one:
-            await turn()
-            # whoever was elected first
-            was, other = (first, second) if first.is_leader() else (second, first)
             await place.advance(130)
-            assert job.seconds == [60, 120]
-            names = {where for where, _ in job.ran}
-            assert len(names) == 1
-            assert was.resign()
-            await leads(other)
+            assert job.ran == [("two", 60), ("two", 120)]
+            assert second.resign()
+            await leads(first)
             await place.advance(60)
-            assert job.seconds == [60, 120, 180]
-            assert {where for where, _ in job.ran} == {"one", "two"}
+            assert job.ran[2:] == [("one", 180)]
         await leads(second)
         await place.advance(60)
-    assert job.ran[-1] == ("two", 240.0)
+    assert job.ran[3:] == [("two", 240)]
     assert not second.is_leader()
-
-
-async def test_a_follower_asks_nobody(place: Cluster) -> None:
-    job = Job(place)
-    store, client = place.client()
-    tasks, leader = Tasks(client=client, clock=place.clock), client.leader_election("main")
-    async with place.client()[1].leader_election("main").campaign() as elsewhere:
-        await elsewhere.wait()
-        async with job.on(tasks, leader=leader):
-            await place.advance(50)
-            store.batches.clear()
-            await place.advance(20)
-            sent = [command.key for batch in store.batches for command in batch]
-            assert not [key for key in sent if key.startswith(b"tasklock:")]
-            assert status(tasks).next_run is None
-    assert job.ran == []
 
 
 async def test_a_run_is_cancelled_when_the_term_ends(
@@ -87,11 +67,9 @@ async def test_a_new_leader_makes_up_for_what_nobody_ran_if_told_to(
 ) -> None:
     job = Job(place)
     tasks, leader = led(place)
-    async with place.client()[1].leader_election("main").campaign() as elsewhere:
-        await elsewhere.wait()
+    async with place.client()[1].leader_election("main"):
         await job.on(tasks, leader=leader, missed=missed).start()
-        await turn()
-        await place.advance(63)
+        await place.advance(63, step=3)
         assert job.ran == []
     await leads(leader)
     await place.advance(1)
@@ -115,42 +93,20 @@ async def test_a_campaign_of_one_s_own_is_left_alone(place: Cluster) -> None:
 
 async def test_a_task_of_a_leader_in_a_thread_ends_before_others_lead(place: Cluster) -> None:
     tasks, leader = led(place)
-    may_end = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    @tasks.every("60s", name="job", leader=leader)
-    def job() -> None:
-        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(20)
-
-    rival = place.client()[1].leader_election("main")
-    async with tasks, rival.campaign() as elsewhere:
-        await turn()
-        if not leader.is_leader():
-            assert rival.resign()
-            await leads(leader)
-        await place.advance(61)
-        await eventually(lambda: status(tasks).running)
-        leader.resign()
-        await turn()
-        assert status(tasks).running, "nothing interrupts a thread"
-        assert not elsewhere.is_leader()
-        may_end.set()
-        await eventually(elsewhere.is_leader)
-        assert not status(tasks).running
-        assert status(tasks).last_outcome == "lost"
-
-
-async def test_a_body_s_own_lost_lease_is_its_failure(place: Cluster) -> None:
-    tasks, leader = led(place)
-
-    @tasks.every("60s", name="job", leader=leader)
-    async def job() -> None:
-        raise LeaseLost("another", key=b"lock:another")
-
+    may_end = threading.Event()
+    tasks.every("60s", name="job", leader=leader)(lambda: may_end.wait(20))
     async with tasks:
-        await place.advance(60)
-        assert status(tasks).last_outcome == "failed"
-        assert counts(tasks) == (1, 0, 0, 0)
+        await leads(leader)
+        async with place.client()[1].leader_election("main").campaign() as elsewhere:
+            await place.advance(61)
+            await eventually(lambda: status(tasks).running)
+            leader.resign()
+            await turn()
+            assert status(tasks).running, "nothing interrupts a thread"
+            assert not elsewhere.is_leader()
+            may_end.set()
+            await eventually(elsewhere.is_leader)
+    assert status(tasks).last_outcome == "lost"
 
 
 # -- start and stop ----------------------------------------------------------------------------------
@@ -160,9 +116,12 @@ async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
     job = Job(place)
     tasks = job.on(place.tasks())
     job.may_end.clear()
+    await tasks.stop()
     await tasks.start()
+    with pytest.raises(RuntimeError, match="run already: start them once"):
+        await tasks.start()
     await place.advance(60)
-    stopping = asyncio.create_task(tasks.stop())
+    stopping = asyncio.gather(tasks.stop(), tasks.stop())
     await place.advance(120)
     assert not stopping.done()
     assert not tasks.running
@@ -174,39 +133,27 @@ async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
     assert not await TaskLock("job", 0, 9, client=place.client()[1]).locked()
 
 
-async def test_what_takes_too_long_is_cancelled(
+async def test_what_takes_too_long_is_cancelled_and_a_thread_keeps_its_lock(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(place)
     tasks = job.on(place.tasks(shutdown_timeout=0.05), min_hold="30s")
     job.may_end.clear()
-    async with tasks:
-        await place.advance(60)
-    assert status(tasks).last_outcome == "cancelled"
-    assert "task job did not end within 0.05 s, and is cancelled" in caplog.text
-    lock = TaskLock("job", 30, 60, client=place.client()[1])
-    assert (await lock.status()).holders[0].state == "retained", "min_hold stands"
-
-
-async def test_a_thread_that_does_not_end_keeps_its_lock_and_not_the_stop(
-    place: Cluster,
-) -> None:
-    tasks = place.tasks(shutdown_timeout=0.05)
     may_end = threading.Event()
-
-    @tasks.every("60s", name="job")
-    def job() -> None:
-        assert may_end.wait(20)
-
-    other = TaskLock("job", 0, 60, client=place.client()[1])
+    tasks.every("60s", name="thread")(lambda: may_end.wait(20))
     async with tasks:
         await place.advance(60)
-        await eventually(lambda: status(tasks).running)
-    assert status(tasks).last_outcome == "cancelled"
-    assert await other.locked()
+        await eventually(lambda: status(tasks, "thread").running)
+    assert status(tasks).last_outcome == status(tasks, "thread").last_outcome == "cancelled"
+    assert "task job, task thread did not end within 0.05 s, and is cancelled" in caplog.text
+    client = place.client()[1]
+    (retained,) = (await TaskLock("job", 30, 60, client=client).status()).holders
+    assert retained.state == "retained", "min_hold stands"
+    thread = TaskLock("thread", 0, 60, client=client)
+    assert await thread.locked()
     may_end.set()
-    while await other.locked():
-        await asyncio.sleep(0.001)
+    while await thread.locked():
+        await asyncio.sleep(0.005)
 
 
 async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster) -> None:
@@ -240,103 +187,70 @@ async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) ->
     assert status(tasks).last_outcome == "done"
 
 
-async def test_starting_twice_is_an_error_and_stopping_twice_is_fine(place: Cluster) -> None:
-    tasks = place.tasks()
-    await tasks.stop()
-    await tasks.start()
-    with pytest.raises(RuntimeError, match="run already: start them once"):
-        await tasks.start()
-    await asyncio.gather(tasks.stop(), tasks.stop())
-    await tasks.stop()
-    assert not tasks.running
-
-
 def test_it_can_be_started_again_in_another_loop() -> None:
-    tasks: Any = None
-    ran = []
+    clock, ran = ManualClock(), []
+    tasks = Tasks(client="reports", clock=clock)
+    tasks.every("60s", name="job")(lambda: ran.append(1))
 
     async def main() -> None:
-        nonlocal tasks
+        before = len(ran)
         async with cluster() as place:
-            client = place.client()[1]
-            if tasks is None:
-                tasks = Tasks(clock=place.clock)
-                tasks.every("60s", name="job")(lambda: ran.append(1))
-            tasks._client, tasks._clock = client, place.clock
-            before = len(ran)
-            async with tasks:
-                await place.advance(60)
-                await eventually(lambda: len(ran) > before)
-                ran.append(0)
+            place.clock = clock
+            with override(place.client()[1], name="reports"):
+                async with tasks:
+                    await place.advance(60)
+                    await eventually(lambda: len(ran) > before)
 
     asyncio.run(main())
     asyncio.run(main())
-    assert ran == [1, 0, 1, 0]
-    assert status(tasks).won == 2
+    assert status(tasks).won == len(ran) == 2
 
 
-async def test_tasks_may_be_added_while_it_runs(place: Cluster) -> None:
-    job, router, began = Job(place), TaskRouter(), []
-
-    @router.add
-    async def go_on() -> None:
-        began.append(place.second)
-        await asyncio.Event().wait()
-
+async def test_tasks_may_be_added_while_it_runs_in_its_loop(place: Cluster) -> None:
+    job, more, router = Job(place), Job(place), TaskRouter()
+    more.on(router)
     async with place.tasks() as tasks:
         await place.advance(30)
         job.on(tasks)
         tasks.include_router(router, prefix="more")
-        await turn()
         await place.advance(30)
-        assert job.seconds == [60]
-        assert began == [30]
-
-        def elsewhere() -> None:
-            with pytest.raises(RuntimeError, match="add one in the event loop that runs them"):
-                tasks.every("60s", name="late")(lambda: None)
-
-        await asyncio.to_thread(elsewhere)
-        assert "late" not in tasks.status()
-    assert next(iter(tasks.status())) == "job"
+        with pytest.raises(RuntimeError, match="add one in the event loop that runs them"):
+            await asyncio.to_thread(tasks.every("60s", name="late"), print)
+        assert list(tasks.status()) == ["job", "more/job"]
+    assert job.seconds == more.seconds == [60]
 
 
-async def test_a_lasting_task_goes_on_and_is_cancelled_at_once(place: Cluster) -> None:
-    tasks, told = place.tasks(shutdown_timeout="1h"), []
+async def test_lasting_tasks_are_cancelled_at_once_and_reported_if_they_fail(
+    place: Cluster,
+) -> None:
+    told: list[TaskFailure] = []
+    job, tasks = Job(place), place.tasks(shutdown_timeout="1h", on_error=told.append)
+    ended = []
 
     async def poll() -> None:
-        told.append("begins")
         try:
             await asyncio.Event().wait()
         finally:
-            told.append("ends")
+            ended.append("poll")
 
-    tasks.add(poll, name="poll")
-    async with tasks:
-        await turn()
-        assert status(tasks, "poll").running
-        assert status(tasks, "poll").schedule == "from start to stop"
-        assert tasks.healthy()
-    assert told == ["begins", "ends"]
-    assert status(tasks, "poll").last_outcome == "cancelled"
-
-
-async def test_a_lasting_task_that_fails_is_reported_and_unhealthy(
-    place: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    told: list[TaskFailure] = []
-    job, tasks = Job(place), place.tasks(on_error=told.append)
-
-    async def poll() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
         raise LookupError("gone")
 
     tasks.add(poll, name="poll")
     async with job.on(tasks):
+        await turn()
+        assert status(tasks, "poll").running
+        assert status(tasks, "poll").schedule == "from start to stop"
+        assert tasks.healthy()
+        tasks.add(fails, name="fails")
         await place.advance(60)
         assert not tasks.healthy()
     assert job.seconds == [60]
+    assert ended == ["poll"]
+    assert status(tasks, "poll").last_outcome == "cancelled"
     [failure] = told
-    assert (failure.task, failure.tick, failure.outcome) == ("poll", None, "failed")
+    assert (failure.task, failure.tick, failure.outcome) == ("fails", None, "failed")
     assert repr(failure.error) == "LookupError('gone')"
 
 
@@ -346,7 +260,6 @@ async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> N
     ready = asyncio.Event()
     running = asyncio.create_task(tasks.run(ready=ready.set))
     await ready.wait()
-    assert tasks.running
     await place.advance(60)
     await tasks.stop()
     await running
@@ -357,4 +270,3 @@ async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> N
         await running
     assert not tasks.running
     assert job.seconds == [60, 120]
-    assert counts(tasks) == (2, 0, 0, 0)

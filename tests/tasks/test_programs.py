@@ -1,7 +1,6 @@
 """Whole programs on real stores: kills and restarts, signals, and the lifespan of an application."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -9,20 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import dibs
-import dibs.sync
-from dibs import current_lease
-from dibs.tasks import Tasks
-from dibs.testing import ManualClock
-from tests.pages import blocks, run
-from tests.tasks.conftest import eventually
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.multiprocess
 
@@ -64,15 +56,21 @@ except KeyboardInterrupt:
 
 
 APPLICATION = """
+import asyncio, threading
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from dibs.tasks import Tasks
 
 tasks = Tasks(shutdown_timeout=0.2)
 
+@tasks.every("1s", name="never ends", missed="latest")
+def never_ends():
+    threading.Event().wait()
+
 @tasks.every("1s", name="job", missed="latest")
 async def job():
-    import asyncio
+    while not tasks.status()["never ends"].running:
+        await asyncio.sleep(0.01)
     print("runs", flush=True)
     try:
         await asyncio.Event().wait()
@@ -86,21 +84,6 @@ async def lifespan(app):
     print("stopped", flush=True)
 
 app = FastAPI(lifespan=lifespan)
-"""
-
-THREAD = """
-import asyncio, threading
-from dibs.tasks import Tasks
-
-tasks = Tasks(shutdown_timeout=0.1)
-
-@tasks.every("1s", name="job", missed="latest")
-def job():
-    print("runs", flush=True)
-    threading.Event().wait()
-
-asyncio.run(tasks.run())
-print("ended")
 """
 
 NOTING = """
@@ -178,10 +161,7 @@ def starts(path: Path) -> int:
 
 def wait_for(path: Path, count: int) -> list[Run]:
     """Until so many runs have started; all that is written by then."""
-    end = time.monotonic() + 60
-    while starts(path) < count:
-        assert time.monotonic() < end, "they never ran"
-        time.sleep(0.02)
+    wait_until(lambda: starts(path) >= count, f"{count} runs", within=60)
     return read(path)
 
 
@@ -213,15 +193,12 @@ def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> N
         wait_for(path, 30)  # those of the grace
         end(first)
         last = max(run.tick for run in read(path))
-        while time.time() < last + 2.1:  # two ticks at which nobody is there
-            time.sleep(0.05)
+        time.sleep(max(last + 2.1 - time.time(), 0))  # two ticks at which nobody is there
         again = start(0)
         wait_for(path, starts(path) + 3)
         end(again)
         by_pid = {process.pid: process for process in (start(0.3), start(0.3))}
         running = wait_for(path, starts(path) + 2)[-1]
-        while running.what != "start":
-            running = read(path)[-1]
         killed = by_pid.pop(running.pid)
         killed.kill()  # most likely in the middle of its run
         killed.wait()
@@ -231,39 +208,6 @@ def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> N
     check(runs)
     ticks = sorted(run.tick for run in runs if run.what == "start")
     assert set(range(ticks[0], last + 3)) <= set(ticks), "made up for"
-
-
-@pytest.mark.parametrize("server", ["redis_url", "postgres_url"])
-async def test_on_a_server_too(server: str, request: pytest.FixtureRequest) -> None:
-    url, clock = request.getfixturevalue(server), ManualClock()
-    ran: list[int] = []
-    clients = [dibs.connect(url) for _ in range(2)]
-    schedulers = [Tasks(client=client, clock=clock) for client in clients]
-
-    async def job() -> None:
-        ran.append(current_lease().token)
-
-    def plain() -> None:
-        ran.append(current_lease().token)
-
-    for tasks in schedulers:
-        tasks.every("60s", name="job")(job)
-        tasks.every("60s", name="plain")(plain)
-
-    def all_are_over(turns: int) -> bool:
-        """A run that goes on would let the next tick be skipped."""
-        seen = [status for tasks in schedulers for status in tasks.status().values()]
-        assert not any(status.skipped or status.missed for status in seen), seen
-        tried = sum(status.won + status.elsewhere for status in seen)
-        return tried == 4 * turns and not any(status.running for status in seen)
-
-    async with schedulers[0], schedulers[1]:
-        for turns in range(1, 4):
-            clock.advance(60)
-            await eventually(partial(all_are_over, turns))
-    assert len(ran) == 6
-    for client in clients:
-        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -281,6 +225,7 @@ def test_a_signal_ends_it_after_what_runs(
 
 
 def test_in_an_application_s_lifespan(tmp_path: Path) -> None:
+    """A thread that never ends does not keep the process."""
     (tmp_path / "app.py").write_text(APPLICATION)
     quiet = ("--port", "0", "--log-level", "warning")
     with program(tmp_path, "-m", "uvicorn", "app:app", *quiet) as process:
@@ -290,19 +235,3 @@ def test_in_an_application_s_lifespan(tmp_path: Path) -> None:
     assert told.splitlines() == ["is cancelled", "stopped"]
     assert "Traceback" not in wrong
     assert "did not end within 0.2 s" in wrong
-
-
-def test_a_thread_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
-    with program(tmp_path, "-c", THREAD) as process:
-        until_it_runs(process)
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=60)[0] == "ended\n"
-    assert process.returncode == 0
-
-
-@pytest.mark.multiprocess
-def test_the_page_s_example_works(tmp_path: Path) -> None:
-    told = run(blocks("tasks.md")[0], tmp_path)
-    assert "polled, with token" in told
-    assert re.search(r"^poll every 1 s won [1-9]", told, re.MULTILINE), told
-    assert "billing/__main__:report cron 0 3 * * * (Europe/Berlin) won" in told

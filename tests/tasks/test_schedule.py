@@ -4,8 +4,8 @@ import functools
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ NEW_YEAR = moment_of(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_every_is_aligned_to_1970_whenever_one_looks() -> None:
-    minute = Every("60s")
+    minute, late, often = Every("60s"), Every("1h", offset="10m"), Every(0.1)
     start = moment_of(datetime(2026, 3, 28, 23, 59, 59, tzinfo=UTC))
     assert [written(tick) for tick in ticks_between(minute, start, start + 61 * SECOND)] == [
         "2026-03-29T00:00:00Z",
@@ -33,62 +33,34 @@ def test_every_is_aligned_to_1970_whenever_one_looks() -> None:
     ]
     for moment in (start, start + 1, start + SECOND - 1):
         assert minute.after(moment) == start + SECOND
-    assert minute.after(start + SECOND) == start + 61 * SECOND
-
-
-def test_an_offset_moves_all_ticks() -> None:
-    late = Every("1h", offset="10m")
-    noon = moment_of(datetime(2026, 1, 1, 12, tzinfo=UTC))
-    assert late.after(noon) == noon + HOUR // 6
-    assert late.after(noon + HOUR // 6) == noon + HOUR + HOUR // 6
+    assert late.after(NEW_YEAR) == NEW_YEAR + HOUR // 6
+    assert late.after(NEW_YEAR + HOUR // 6) == NEW_YEAR + HOUR + HOUR // 6
     assert str(late) == "every 3600 s, 600 s late"
+    tenths = [NEW_YEAR + k * SECOND // 10 for k in range(1, 11)]
+    assert ticks_between(often, NEW_YEAR, NEW_YEAR + SECOND) == tenths
+    assert written(tenths[0]) == "2026-01-01T00:00:00.100000Z"
 
 
-def test_fractions_of_a_second_do_not_drift() -> None:
-    often = Every(0.1)
-    start = moment_of(datetime(2026, 1, 1, tzinfo=UTC))
-    assert ticks_between(often, start, start + SECOND) == [
-        start + k * SECOND // 10 for k in range(1, 11)
-    ]
-    assert written(start + SECOND // 10) == "2026-01-01T00:00:00.100000Z"
-
-
-@pytest.mark.parametrize(
-    ("period", "offset", "match"),
-    [
-        (0, 0, "at least 0.1 s"),
-        ("50ms", 0, "at least"),
+def test_what_is_no_period_is_refused() -> None:
+    for period, offset, match in (
+        ("50ms", 0, "at least 0.1 s"),
         (float("inf"), 0, "at least"),
-        (-1, 0, "negative"),
-        ("often", 0, "write it as"),
         (60, 60, "less than the period"),
-    ],
-)
-def test_what_is_no_period_is_refused(period: float | str, offset: float, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        Every(period, offset)
+    ):
+        with pytest.raises(ValueError, match=match):
+            Every(period, offset)
 
 
 # -- cron --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("expression", "next_tick"),
-    [
-        ("@hourly", "2026-01-01T01:00:00Z"),
-        ("@daily", "2026-01-02T00:00:00Z"),
+def test_the_next_tick() -> None:
+    for expression, next_tick in (
         ("@Weekly", "2026-01-04T00:00:00Z"),
-        ("@monthly", "2026-02-01T00:00:00Z"),
-        ("@yearly", "2027-01-01T00:00:00Z"),
-        ("0 0 29 2 *", "2028-02-29T00:00:00Z"),
-        ("0 0 31 * *", "2026-01-31T00:00:00Z"),
-        ("0 0 L * *", "2026-01-31T00:00:00Z"),
         ("0 0 13 * FRI", "2026-01-02T00:00:00Z"),  # a day of the month or of the week
         ("*/20 * * * * *", "2026-01-01T00:00:20Z"),  # seconds may come first
-    ],
-)
-def test_the_next_tick(expression: str, next_tick: str) -> None:
-    assert written(Cron(expression).after(NEW_YEAR)) == next_tick
+    ):
+        assert written(Cron(expression).after(NEW_YEAR)) == next_tick
 
 
 SPRING, AUTUMN = (2026, 3, 29), (2026, 10, 25)
@@ -97,17 +69,14 @@ SPRING, AUTUMN = (2026, 3, 29), (2026, 10, 25)
 @pytest.mark.parametrize(
     ("expression", "day", "times"),
     [
-        ("30 9 * * *", (2026, 1, 5), "09:30+0100"),
         ("30 9 * * *", (2026, 7, 6), "09:30+0200"),
         # forward: what is in the gap comes right after it
         ("30 2 * * *", SPRING, "03:00+0200"),
-        ("0,30 2,3 * * *", SPRING, "03:00+0200 03:30+0200"),
         ("0 0-4 * * *", SPRING, "00:00+0100 01:00+0100 03:00+0200 04:00+0200"),
         ("*/30 1-3 * * *", SPRING, "01:00+0100 01:30+0100 03:00+0200 03:30+0200"),
         ("15 30 2 * * *", SPRING, ""),
         # back: what names an hour comes once
         ("30 2 * * *", AUTUMN, "02:30+0200"),
-        ("0,30 2,3 * * *", AUTUMN, "02:00+0200 02:30+0200 03:00+0100 03:30+0100"),
         ("0 0-2/1 * * *", AUTUMN, "00:00+0200 01:00+0200 02:00+0200"),
         ("15 30 2 * * *", AUTUMN, "02:30+0200 02:30+0100"),
     ],
@@ -127,18 +96,12 @@ def test_every_hour_comes_each_hour_when_clocks_go_back() -> None:
 @pytest.mark.parametrize(
     ("zone", "day"),
     [
-        ("Europe/Berlin", (2026, 3, 28)),
-        ("Europe/Berlin", (2026, 10, 24)),
         ("America/New_York", (2026, 10, 31)),
-        ("Australia/Lord_Howe", (2026, 4, 4)),  # half an hour only
-        ("Australia/Lord_Howe", (2026, 10, 3)),
+        ("Australia/Lord_Howe", (2026, 10, 3)),  # half an hour only
         ("Asia/Beirut", (2026, 3, 28)),  # at midnight
     ],
 )
-@pytest.mark.parametrize(
-    "expression",
-    ["30 2 * * *", "0 0 * * *", "15,45 1-3 * * *", "0 */2 * * *", "*/15 1 * * *", "10 30 2 * * *"],
-)
+@pytest.mark.parametrize("expression", ["0 0 * * *", "15,45 1-3 * * *", "10 30 2 * * *"])
 def test_all_processes_agree_on_the_ticks_around_a_change_of_the_clocks(
     zone: str, day: tuple[int, int, int], expression: str
 ) -> None:
@@ -148,44 +111,21 @@ def test_all_processes_agree_on_the_ticks_around_a_change_of_the_clocks(
     ticks = ticks_between(cron, start, start + 4 * DAY)
     assert ticks == sorted(set(ticks))
     probes = [draw.randrange(start, start + 2 * DAY) for _ in range(20)]
-    probes += [tick + nudge for tick in ticks[:12] for nudge in (-SECOND, -1, 0, 1)]
+    probes += [tick + nudge for tick in ticks[:12] for nudge in (-1, 0, 1)]
     for moment in probes:
         if start <= moment < ticks[-1]:
             assert cron.after(moment) == next(tick for tick in ticks if tick > moment)
 
 
-@pytest.mark.parametrize(
-    ("expression", "match"),
-    [
-        ("* * * *", r"Wrong number of fields.*minute hour day-of-month"),
-        ("61 * * * *", "Bad minute"),
-        ("0 0 30 2 *", "Bad day-of-month"),
-        ("0 0 */20 * 1L", "no time within 50 years"),
-        ("@reboot", "Wrong number of fields"),
-        ("", "Wrong number of fields"),
-    ],
-)
-def test_what_is_no_cron_expression_is_refused(expression: str, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        Cron(expression)
-
-
-def test_what_is_no_zone_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'Mars/Olympus', which this system doesn't know"):
-        Cron("* * * * *", "Mars/Olympus")
-    with pytest.raises(ValueError, match="doesn't know"):
-        Cron("* * * * *", "../../etc/passwd")
-    with pytest.raises(TypeError, match="give a name such as"):
-        Cron("* * * * *", 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="give a text such as"):
-        Cron(5)  # type: ignore[arg-type]
-
-
-def test_moments_count_real_time_across_a_change_of_the_clocks() -> None:
-    before = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
-    after = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)
-    assert moment_of(after) - moment_of(before) == HOUR
-    assert time_of(moment_of(before)) + timedelta(hours=1) == time_of(moment_of(after))
+def test_what_is_no_cron_expression_or_zone_is_refused() -> None:
+    for expression, zone, match in (
+        ("* * * *", "UTC", r"Wrong number of fields.*minute hour day-of-month"),
+        ("0 0 */20 * 1L", "UTC", "no time within 50 years"),
+        ("* * * * *", "Mars/Olympus", "'Mars/Olympus', which this system doesn't know"),
+        ("* * * * *", "../../etc/passwd", "doesn't know"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            Cron(expression, zone)
 
 
 # -- declarations ------------------------------------------------------------------------------------
@@ -203,10 +143,6 @@ def generator() -> Iterator[int]:
     yield 1
 
 
-async def async_generator() -> AsyncIterator[int]:
-    yield 1
-
-
 def needs(what: str, *, more: int = 1) -> None: ...
 
 
@@ -218,17 +154,24 @@ def names(tasks: Tasks) -> list[str]:
     return list(tasks.status())
 
 
-def test_a_task_is_called_by_its_module_and_function() -> None:
+def test_a_task_is_called_by_its_module_and_function(tmp_path: Path) -> None:
     tasks = Tasks()
     assert tasks.every(60)(job) is job
     assert tasks.cron("* * * * *")(work) is work
     tasks.every(60, name="other")(job)
-    assert names(tasks) == [
-        "tests.tasks.test_schedule:job",
-        "tests.tasks.test_schedule:work",
-        "other",
-    ]
+    module = "tests.tasks.test_schedule"
+    assert names(tasks) == [f"{module}:job", f"{module}:work", "other"]
     assert tasks.status()["other"].schedule == "every 60 s"
+    script = tmp_path / "nightly.py"
+    script.write_text(
+        "from dibs.tasks import Tasks\n"
+        "tasks = Tasks()\n"
+        "@tasks.every(60)\n"
+        "def job(): pass\n"
+        "print(list(tasks.status()))\n"
+    )
+    found = subprocess.check_output([sys.executable, script], text=True)
+    assert found.strip() == "['nightly:job']", "and not __main__"
 
 
 def test_names_are_unique() -> None:
@@ -244,51 +187,27 @@ def test_names_are_unique() -> None:
         tasks.add(job)
 
 
-def test_a_script_s_tasks_are_not_called_main(tmp_path: Path) -> None:
-    (tmp_path / "nightly.py").write_text(
-        "from dibs.tasks import Tasks\n"
-        "tasks = Tasks()\n"
-        "@tasks.every(60)\n"
-        "def job(): pass\n"
-        "print(list(tasks.status()))\n"
-    )
-    for way in (["nightly.py"], ["-m", "nightly"]):
-        done = subprocess.run(
-            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == "['nightly:job']"
-
-
-@pytest.mark.parametrize(
-    ("function", "match"),
-    [
+def test_what_is_no_task_is_refused() -> None:
+    wrong: list[tuple[Any, str]] = [
         (None, "None is none"),
-        (5, "5 is none"),
         (generator, "generator is a generator"),
-        (async_generator, "is a generator"),
         (needs, "needs needs what, and a task is called without arguments"),
-    ],
-)
-def test_what_is_no_task_is_refused(function: Any, match: str) -> None:
-    with pytest.raises(TypeError, match=match):
-        Tasks().every(60)(function)
-    with pytest.raises(TypeError, match=match):
-        Tasks().add(function)
+    ]
+    for function, match in wrong:
+        for declare in (Tasks().every(60), Tasks().add):
+            with pytest.raises(TypeError, match=match):
+                declare(function)
 
 
 def test_what_has_no_name_needs_one() -> None:
-    tasks = Tasks()
     bound = functools.partial(needs, "this")
     for nameless in (lambda: None, bound, Callee()):
         with pytest.raises(ValueError, match="give name="):
-            tasks.every(60)(nameless)
-    tasks.every(60, name="bound")(bound)
+            Tasks().every(60)(nameless)
     with pytest.raises(ValueError, match="name is empty"):
-        tasks.every(60, name="")(job)
-    with pytest.raises(TypeError, match="name is 5"):
-        tasks.every(60, name=5)(job)  # type: ignore[arg-type]
+        Tasks().every(60, name="")(job)
     with pytest.raises(InvalidName):
-        tasks.every(60, name="x" * 500)(job)
+        Tasks().every(60, name="x" * 500)(job)
 
 
 @pytest.mark.parametrize(
@@ -297,18 +216,13 @@ def test_what_has_no_name_needs_one() -> None:
         ({"every": 5}, TypeError, "no option every: there are name, min_hold"),
         ({"min_hold": 60}, UnsafeTiming, "each run would keep the next from starting"),
         ({"min_hold": 50, "jitter": 10}, UnsafeTiming, "ticks are 50 s apart"),
-        ({"min_hold": 50, "max_hold": 40}, UnsafeTiming, "can't be kept closed for longer"),
         ({"max_hold": 0}, UnsafeTiming, "max_hold"),
-        ({"max_hold": float("inf")}, UnsafeTiming, "max_hold"),
         ({"jitter": 60}, ValueError, "less than the period"),
-        ({"jitter": -1}, ValueError, "negative"),
         ({"grace": 0.5}, UnsafeTiming, "at least 1 s, as clocks differ"),
         ({"missed": "some"}, ValueError, "write 'skip', 'latest' or 'all'"),
         ({"missed": "all", "min_hold": 5}, ValueError, "right after one another"),
         ({"cancel": 1}, TypeError, "True or False"),
-        ({"everywhere": 1}, TypeError, "True or False"),
         ({"everywhere": True, "max_hold": 5}, ValueError, "max_hold would mean nothing"),
-        ({"leader": "main"}, TypeError, "give a dibs.LeaderElection"),
         ({"leader": dibs.sync.LeaderElection("main")}, TypeError, "dibs.LeaderElection"),
     ],
 )
@@ -324,13 +238,9 @@ def test_what_tasks_and_routers_cannot_be_given() -> None:
     wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: Tasks(client=dibs.sync.connect("memory://")), TypeError, r"what dibs\.connect\("),  # type: ignore[arg-type]
         (lambda: Tasks(client="re ports"), ValueError, "name"),
-        (lambda: Tasks(timezone="Nowhere"), ValueError, "doesn't know"),
         (lambda: Tasks(on_error=5), TypeError, "on_error is 5"),  # type: ignore[arg-type]
-        (lambda: Tasks(shutdown_timeout="soon"), ValueError, "shutdown_timeout"),
         (lambda: Tasks().every(job), TypeError, r'write @tasks.every\("60s"\)'),  # type: ignore[arg-type]
-        (lambda: router.include_router(Tasks()), TypeError, "give another TaskRouter"),
         (lambda: router.include_router(router), TypeError, "give another TaskRouter"),
-        (lambda: router.include_router(None), TypeError, "give another TaskRouter"),
     ]
     for make, kind, match in wrong:
         with pytest.raises(kind, match=match):
@@ -346,14 +256,8 @@ def test_a_router_s_tasks_are_taken_over() -> None:
     tasks.include_router(router, prefix="billing")
     others.include_router(router)
     assert names(tasks) == ["billing/inner/poll", "billing/report"]
-    assert names(others) == ["inner/poll", "report"]
     assert tasks.status()["billing/report"].schedule == "cron 0 3 * * * (Europe/Berlin)"
     assert others.status()["report"].schedule == "cron 0 3 * * * (UTC)"
-
-
-def test_a_task_of_a_router_that_comes_too_late_is_refused() -> None:
-    router = TaskRouter()
-    Tasks().include_router(router)
     with pytest.raises(RuntimeError, match="would never run: declare its tasks first"):
         router.every(60)(job)
 

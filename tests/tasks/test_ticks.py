@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dibs import NotConfigured, NotHeld, TaskLock, current_lease, override
+from dibs import LeaseLost, TaskLock, current_lease
 from dibs.model import Acquire
 from dibs.tasks import TaskFailure, Tasks
 from tests.tasks.conftest import Cluster, Job, Skewed, counts, eventually, status, turn
@@ -67,85 +67,42 @@ async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(place: Cl
     assert job.seconds == [60, 240]
 
 
-async def test_min_hold_keeps_a_start_apart_from_another_by_hand(place: Cluster) -> None:
-    job = Job(place)
-    tasks = job.on(place.tasks(), min_hold="30s")
-    async with tasks:
-        await place.advance(60)
-        by_hand = TaskLock("job", 30, 60, client=place.client()[1])
-        assert await by_hand.try_acquire() is None
-        await place.advance(31)
-        lease = await by_hand.try_acquire()
-        assert lease is not None
-        await place.advance(20)
-        await lease.release()
-        await place.advance(20)  # its min_hold covers the tick
-    assert job.seconds == [60]
-    assert counts(tasks) == (1, 0, 1, 0)
-
-
-async def test_cron_ticks_are_run_too(place: Cluster) -> None:
-    tasks = place.tasks(timezone="Europe/Berlin")
-    ran = []
-
-    @tasks.cron("*/15 * * * *", name="job")
-    async def job() -> None:
-        ran.append(place.second)
-
-    async with tasks:
-        await turn()
-        assert str(status(tasks).next_run) == "2027-01-15 08:15:00+00:00"
-        await place.advance(3600, step=5)
-    assert ran == [900, 1800, 2700, 3600]
-
-
 async def test_jitter_moves_a_start_but_never_past_the_next_tick(
     place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.tasks.session.uniform", lambda low, high: high)
-    job = Job(place)
-    async with job.on(place.tasks(), jitter="20s"):
-        await place.advance(170)
-    assert job.seconds == [80, 140]
-    other = Cluster()
-    job, tasks = Job(other), other.tasks()
+    job, late = Job(place), Job(place)
+    tasks = job.on(place.tasks(timezone="Europe/Berlin"), jitter="20s")
 
-    async def late() -> None:
-        job.ran.append(("", other.second))
+    @tasks.cron("* * * * *", jitter="5m", name="late")
+    async def run() -> None:
+        late.ran.append(("", place.second))
 
-    tasks.cron("* * * * *", jitter="5m", name="late")(late)
     async with tasks:
-        await other.advance(200)
-    await other.clients[0].close()
-    assert job.seconds == [114, 174]
+        await turn()
+        assert str(status(tasks).next_run) == "2027-01-15 08:01:00+00:00"
+        await place.advance(200, step=1)
+    assert job.seconds == [80, 140, 200]
+    assert late.seconds == [114, 174]
 
 
-@pytest.mark.parametrize("first", ["prompt", "tardy"])
 async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
-    place: Cluster, monkeypatch: pytest.MonkeyPatch, first: str
+    place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process draws no delay and another the longest: who is later finds the tick still claimed."""
-    drawn: dict[str, float] = {"prompt": 0.0, "tardy": 1.0}
-    ran = []
-    schedulers = {}
-    for where in sorted(drawn, key=lambda each: each != first):
-        tasks = schedulers[where] = place.tasks()
+    job, drawn = Job(place), iter([0.0, 1.0] * 10)
+    monkeypatch.setattr("dibs.tasks.session.uniform", lambda low, high: high * next(drawn))
+    two = [place.tasks(), place.tasks()]
+    for tasks in two:
 
-        @tasks.cron("0 * * * *", name="job", jitter="30m", grace="1m")
-        async def job(where: str = where) -> None:
-            ran.append((where, place.second))
+        async def run() -> None:
+            job.ran.append(("", place.second))
 
-    def draw(low: float, high: float) -> float:
-        task = asyncio.current_task()
-        return high * drawn["prompt" if task is prompt else "tardy"]
-
-    monkeypatch.setattr("dibs.tasks.session.uniform", draw)
-    async with schedulers["prompt"] as scheduler:
-        [prompt] = scheduler._session._loops  # type: ignore[union-attr]
-        async with schedulers["tardy"]:
-            await place.advance(7200, step=10)
-        assert counts(schedulers["tardy"]) == (0, 1, 0, 0)
-    assert ran == [("prompt", 3600), ("prompt", 7200)]
+        tasks.cron("0 * * * *", name="job", jitter="30m", grace="1m")(run)
+    async with two[0], two[1]:
+        await place.advance(7200, step=10)
+    assert job.seconds == [3600, 7200]
+    assert sorted(counts(tasks)[1] for tasks in two) == [0, 1]
 
 
 async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
@@ -169,30 +126,25 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     assert job.ran == []
 
 
-async def test_everywhere_takes_no_lock(place: Cluster) -> None:
+async def test_everywhere_takes_no_lock_and_has_no_past_at_its_start(place: Cluster) -> None:
+    """Nobody remembers what was run in a process, so each start would run the latest again."""
     job = Job(place)
-    here, there = (job.on(place.tasks(), where, everywhere=True) for where in ("here", "there"))
+    here, there = (
+        job.on(place.tasks(), where, everywhere=True, missed="latest")
+        for where in ("here", "there")
+    )
     async with here, there:
-        await place.advance(60)
-        assert sorted(job.ran) == [("here", 60), ("there", 60)]
-        job.may_end.clear()
-        await place.advance(120)
-        assert counts(here) == (2, 0, 1, 0)
-        job.may_end.set()
-    with pytest.raises(NotHeld):
-        current_lease()
-
-
-async def test_everywhere_has_no_past_at_its_start(place: Cluster) -> None:
-    """Nobody remembers what was run in this process, so each start would run the latest again."""
-    job = Job(place)
-    async with job.on(place.tasks(), everywhere=True, missed="latest"):
         await turn()
         assert job.ran == []
         await place.advance(60)
+        assert sorted(job.ran) == [("here", 60), ("there", 60)]
         place.clock.advance(90)  # and nothing runs meanwhile
         await turn()
-    assert job.seconds == [60, 150]
+        assert sorted(job.ran[2:]) == [("here", 150), ("there", 150)]
+        job.may_end.clear()
+        await place.advance(90)
+        assert counts(here)[2] == 1, "skipped, as the run before goes on"
+        job.may_end.set()
 
 
 async def test_a_winner_that_dies_keeps_others_out_for_max_hold_and_no_longer(
@@ -248,31 +200,6 @@ async def test_a_plain_function_runs_in_a_thread_and_holds_its_lock_to_its_end(
     assert seen == [("dibs-job", holder.token)]
 
 
-async def test_a_plain_function_that_returns_a_coroutine_fails(place: Cluster) -> None:
-    tasks = place.tasks()
-
-    async def late() -> None: ...
-
-    tasks.every("60s", name="job")(lambda: late())  # noqa: PLW0108  # a coroutine function is none
-    async with tasks:
-        await place.advance(60)
-        await eventually(lambda: status(tasks).failed)
-        assert "make it an `async def`" in str(status(tasks).last_error)
-
-
-async def test_a_store_is_found_by_its_name_when_it_starts(place: Cluster) -> None:
-    tasks, client = Tasks(client="reports", clock=place.clock), place.client()[1]
-    job = Job(place).on(tasks)
-    with pytest.raises(NotConfigured, match="reports"):
-        await job.start()
-    with override(client, name="reports"):
-        async with tasks:
-            await place.advance(60)
-            kept = TaskLock("job@2027-01-15T08:01:00Z", 1, 1, client=client)
-            assert await kept.locked()
-    assert counts(tasks) == (1, 0, 0, 0)
-
-
 async def test_an_error_leaves_the_others_alone_and_is_reported(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,63 +210,45 @@ async def test_an_error_leaves_the_others_alone_and_is_reported(
         if isinstance(failure.error, SystemExit):
             raise LookupError("in on_error")
 
-    tasks, fine = place.tasks(on_error=on_error), []
-
-    @tasks.every("60s", name="bad")
-    async def bad() -> None:
-        raise ValueError("no")
-
-    @tasks.every("60s", name="exits")
-    def exits() -> None:
-        raise SystemExit(3)
-
-    @tasks.every("60s", name="good")
-    async def good() -> None:
-        fine.append(place.second)
-
-    async with tasks:
-        for failed in (1, 2):
-            await place.advance(60)
-            await eventually(lambda failed=failed: status(tasks, "exits").failed == failed)  # type: ignore[misc]
-        assert status(tasks, "bad").failed == 2
-        assert status(tasks, "bad").last_outcome == "failed"
-        assert status(tasks, "bad").last_error == "ValueError: no"
-        assert tasks.healthy(), "a task that fails is no reason to restart the process"
-        await eventually(lambda: len(told) == 4)
-    assert fine == [60, 120]
-    assert {(failure.task, repr(failure.error)) for failure in told} == {
-        ("bad", "ValueError('no')"),
-        ("exits", "SystemExit(3)"),
-    }
-    assert {failure.outcome for failure in told} == {"failed"}
-    ticks = sorted(failure.tick for failure in told if failure.task == "bad" and failure.tick)
-    assert ticks[-1] == status(tasks, "bad").last_tick
-    assert ticks[-1] - ticks[0] == timedelta(seconds=60)
-    assert "task bad failed" in caplog.text
-    assert "on_error failed for task exits" in caplog.text
-
-
-async def test_errors_of_a_bodys_own_are_failures_and_no_losses(place: Cluster) -> None:
-    tasks = place.tasks()
-    ran = []
-
-    @tasks.every("60s", name="cancels {itself}")
     async def cancels() -> None:
-        ran.append(current_lease().key)
         raise asyncio.CancelledError("from somewhere in it")
 
-    @tasks.every("60s", name="contends")
     async def contends() -> None:
         await place.client()[1].lock("resource").acquire(wait=0)
 
-    held = await place.client()[1].lock("resource").acquire()
-    async with tasks:
-        await place.advance(120)
-        assert status(tasks, "cancels {itself}").failed == 2
-        assert status(tasks, "contends").failed == 2
-        assert "AcquireTimeout: resource is held" in str(status(tasks, "contends").last_error)
-    assert ran == [b"tasklock:cancels {itself}"] * 2
-    await held.release()
+    async def loses() -> None:
+        raise LeaseLost("another", key=b"lock:another")
+
+    def exits() -> None:
+        raise SystemExit(3)
+
+    wrong = {
+        "cancels {itself}": (cancels, "CancelledError: from somewhere in it"),
+        "contends": (contends, "AcquireTimeout: resource is held"),
+        "loses": (loses, "LeaseLost: another"),
+        "exits": (exits, "SystemExit: 3"),
+        "returns a coroutine": (lambda: cancels(), "make it an `async def`"),  # noqa: PLW0108
+    }
+    tasks, fine = place.tasks(on_error=on_error), Job(place)
+    for name, (function, _) in wrong.items():
+        tasks.every("60s", name=name)(function)
+    async with place.client()[1].lock("resource"), fine.on(tasks):
+        for failed in (1, 2):
+            await place.advance(60)
+            await eventually(lambda n=failed: all(status(tasks, x).failed == n for x in wrong))  # type: ignore[misc]
+        for name, (_, error) in wrong.items():
+            assert status(tasks, name).last_outcome == "failed"
+            assert error in str(status(tasks, name).last_error)
+        assert tasks.healthy(), "a task that fails is no reason to restart the process"
+        await eventually(lambda: len(told) == 2 * len(wrong))
+    assert fine.seconds == [60, 120]
+    assert {(failure.task, failure.outcome) for failure in told} == {
+        (name, "failed") for name in wrong
+    }
+    ticks = [failure.tick for failure in told if failure.task == "contends" and failure.tick]
+    assert ticks[1] - ticks[0] == timedelta(seconds=60)
+    assert "task contends failed" in caplog.text
+    assert "on_error failed for task exits" in caplog.text
 
 
 @pytest.mark.parametrize("cancel", [True, False])

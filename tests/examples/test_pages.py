@@ -1,4 +1,4 @@
-"""The examples of the README and of docs/python.md run as they stand."""
+"""The examples of pages of the documentation run as they stand."""
 
 import os
 import re
@@ -12,24 +12,33 @@ import pytest
 from dibs.sync import connect
 from tests.pages import blocks, run
 
+EXAMPLES = [
+    ("../README.md", "Lock", r"only one process is here, with token \d+\n"),
+    ("python.md", "payment", "mine, with token "),
+    ("python.md", "on_wait=show", "mine\n"),
+    ("python.md", "client.list", "lock:order:42 "),
+    ("configuration.md", "as it is set", ".*as it is set"),
+    ("configuration.md", "in two stores", ".*in two stores, with token"),
+    ("configuration.md", "pydantic", ".*about a microsecond"),
+    ("tasks.md", "billing", r"(?s)polled, with token.*\npoll every 1 s won [1-9].*billing/"),
+]
+"""The page, a part of the example, and what it prints."""
 
-@pytest.mark.parametrize(
-    ("about", "printed"),
-    [
-        ("payment", "mine, with token "),
-        ("on_wait=show", "mine\n"),
-        ("client.list", "lock:order:42 "),
-    ],
-)
-def test_an_example_of_the_python_page_runs(about: str, printed: str, tmp_path: Path) -> None:
-    (code,) = (block for block in blocks("python.md") if about in block)
-    assert run(code, tmp_path).startswith(printed)
+
+@pytest.mark.parametrize(("page", "part", "printed"), EXAMPLES)
+def test_an_example_prints_what_it_says(page: str, part: str, printed: str, tmp_path: Path) -> None:
+    (code,) = (block for block in blocks(page) if part in block)
+    settings = {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
+    if page == "configuration.md":
+        (toml,) = blocks(page, "toml")
+        (tmp_path / "dibs.toml").write_text(toml, "utf-8")
+        settings = {"DIBS_CONFIG": str(tmp_path / "dibs.toml"), "DIBS_LOCK__CART__WAIT": "3s"}
+    assert re.match(printed, run(code, tmp_path, **settings))
 
 
-def test_the_readme_runs(tmp_path: Path) -> None:
-    (code,) = blocks("../README.md")
-    printed = run(code, tmp_path)
-    assert re.fullmatch(r"only one process is here, with token \d+\n", printed)
+def test_all_of_a_page_is_tried() -> None:
+    tried = [part for page, part, _ in EXAMPLES if page == "configuration.md"]
+    assert len(tried) == len(blocks("configuration.md"))
 
 
 def test_the_readme_installs_what_its_commands_need() -> None:
