@@ -129,6 +129,7 @@ class FaultProxy:
         if self._loop.is_closed():
             return
         self._do(self._shut)
+        self._do(self._cut)  # connections that were being accepted
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_WITHIN)
         self._loop.close()
