@@ -55,6 +55,7 @@ class FaultProxy:
 
     def refuse(self) -> None:
         """Refuse new connections. Those there are go on; `cut` ends them."""
+        self._do(self._accept_no_more)
         self._do(self._refuse)
 
     def hang(self) -> None:
@@ -128,6 +129,7 @@ class FaultProxy:
         """Close all connections, free the port, and end the thread."""
         if self._loop.is_closed():
             return
+        self._do(self._accept_no_more)
         self._do(self._shut)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_WITHIN)
@@ -165,6 +167,11 @@ class FaultProxy:
 
     def _accept(self) -> asyncio.Protocol:
         return ProxyLink(self._state).client
+
+    def _accept_no_more(self) -> None:
+        """Before the server closes: asyncio leaks a connection that it has accepted by then, but not made."""
+        if self._server is not None:
+            self._loop.remove_reader(self._socket)
 
     def _refuse(self) -> None:
         """Keep the port, but do not listen: a system refuses connections to it by itself."""

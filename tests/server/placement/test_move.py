@@ -146,9 +146,9 @@ def test_moving_everything_leaves_directories_with_rules_of_their_own(pair: Pair
     settled = {"place": "b", "to": "", "phase": "settled", "until": None}
     until(lambda: settled.items() <= there.get("/v1/move").json().items())
     assert there.get(rule).json()["state"] == "Enforced"
-    assert (moved(here, "eu/in", "a"), moved(here, "shop", "a")) == (True, True)
-    assert moved(here, "eu", "b")
-    assert len(there.get("/v1/locks").json()["locks"]) == 2, "of both placements"
+    assert all(moved(here, *each) for each in (("eu/in", "a"), ("shop", "a"), ("eu", "b")))
+    acquired(there, "other/1")
+    assert len(there.get("/v1/locks").json()["locks"]) == 3, "of both placements"
     for name, lease in held.items():
         assert is_held(there, name)
         released(there, name, lease)

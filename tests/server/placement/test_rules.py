@@ -23,16 +23,12 @@ from dibs.server.placement.rules import (
 CODES = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
 PROVIDERS = ["AWS", "GCP", "AZURE"]
 
-some = st.lists(st.sampled_from(CODES), max_size=2).map(tuple)
-whose = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
-rules = st.builds(Rule, some, some, whose, whose)
-places = st.lists(
-    st.builds(
-        Place, st.uuids().map(str), st.sampled_from(["", *PROVIDERS]), st.sampled_from(CODES)
-    ),
-    min_size=1,
-    max_size=4,
-).map(tuple)
+regions = st.lists(st.sampled_from(CODES), max_size=2).map(tuple)
+providers = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
+rules = st.builds(Rule, regions, regions, providers, providers)
+provider, region = st.sampled_from(["", *PROVIDERS]), st.sampled_from(CODES)
+place = st.builds(Place, st.uuids().map(str), provider, region)
+places = st.lists(place, min_size=1, max_size=4).map(tuple)
 directories = st.lists(st.sampled_from([b"a/", b"b/", b"c/"]), max_size=4).map(b"".join)
 trees = st.dictionaries(directories, rules, max_size=4)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dibs.testing import TorturePlan, TortureProgress
 from tests.server.torture.bugs import BUGS
-from tests.server.torture.trial import KINDS, ServiceTorture, tortured
+from tests.server.torture.trial import KINDS, tortured
 
 REPORT_EVERY = 15.0
 
@@ -29,8 +29,6 @@ def main() -> int:
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--raw", type=int, default=3, help="so many of them use no library")
-    parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--ttl", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spare-clients", action="store_true", help="strike none of them")
@@ -38,29 +36,24 @@ def main() -> int:
     parser.add_argument("--bug", choices=sorted(BUGS), default="")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
-    sizes = ("seconds", "cycles", "processes", "tasks", "ttl", "seed")
+    sizes = ("seconds", "cycles", "processes", "ttl", "seed")
     plan = TorturePlan(**{name: getattr(chosen, name) for name in sizes}, primitives=KINDS)
-    how = {"raw": chosen.raw, "spare_clients": chosen.spare_clients, "bug": chosen.bug}
+    how = {"spare_clients": chosen.spare_clients, "bug": chosen.bug}
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = chosen.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         with tortured(folder, chosen.store, plan, progress=reporter(), **how) as torture:
             verdict = torture.run()
     print(verdict)
-    print(summary(torture))
+    counts = torture.storm.counts
+    faults = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
+    print(f"Servers and the ways to them: {counts.total():,} faults: {faults}")
+    print(f"In line: {torture.judged_by.turns:,} turns looked at, in the order of arrival")
+    if torture.storm.trouble:
+        print(f"  ! the storm broke off: {torture.storm.trouble}")
     broken = verdict.violations or verdict.trouble or torture.storm.trouble
     # where clients are spared no holder was struck, and no late write can show that faults bite
     return 0 if not broken and (chosen.spare_clients or verdict.outcome == "clean") else 1
-
-
-def summary(torture: ServiceTorture) -> str:
-    counts = torture.storm.counts
-    faults = ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
-    lines = [f"Servers and the ways to them: {counts.total():,} faults: {faults}"]
-    lines.append(f"In line: {torture.judged_by.turns:,} turns looked at, in the order of arrival")
-    if torture.storm.trouble:
-        lines.append(f"  ! the storm broke off: {torture.storm.trouble}")
-    return "\n".join(lines)
 
 
 def reporter() -> Callable[[TortureProgress], None]:

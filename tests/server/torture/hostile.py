@@ -73,8 +73,8 @@ def batch(commands: Callable[[random.Random], list[Command]]) -> Attack:
     return lambda call, draw: call("POST", "/v1/batch", {"commands": commands(draw)})[0]
 
 
-def ask(method: str, path: Callable[[random.Random], str], body: object = None) -> Attack:
-    return lambda call, draw: call(method, path(draw), body)[0]
+def ask(method: str, path: str, body: object = None) -> Attack:
+    return lambda call, draw: call(method, path, body)[0]
 
 
 def connect(sent: str) -> Attack:
@@ -112,12 +112,6 @@ def burying(draw: random.Random) -> list[Command]:
     return [command("release", "lock:theirs/t", id=each, tombstone=86400.0) for each in ids]
 
 
-def greedy(call: Caller, draw: random.Random) -> int:
-    many = draw.choice([1_073_741_823, 1_000_000, 1024])
-    path = lock(f"theirs/{draw.randrange(50)}")
-    return call("POST", f"{path}?capacity={many}&units={many}&ttl=60")[0]
-
-
 HEAD = " HTTP/1.1\r\nHost: x\r\nAuthorization: KEY\r\n"
 WATCH = f"GET /v1/watch/locks/{b64('theirs/crowd')}?kind=semaphore"
 NESTED = json.loads("[" * 900 + "]" * 900)
@@ -126,21 +120,19 @@ KEY = {"name": "k", "scopes": ["read"], "prefixes": [b64(f"theirs/{n}/") for n i
 READING: tuple[Attack, ...] = (
     batch(lambda _: [command("inspect", CROWD)] * 512),
     batch(lambda _: [command("inspect", f"{FAT}{n % 20}") for n in range(512)]),
-    ask(
-        "GET", lambda draw: draw.choice(["/v1/scan?limit=1000", "/v1/locks?limit=1000", "/v1/keys"])
-    ),
-    ask("POST", lambda _: "/v1/batch", {"commands": [], "x": NESTED}),
+    *(ask("GET", f"/v1/{path}") for path in ("scan?limit=1000", "locks?limit=1000", "keys")),
+    ask("POST", "/v1/batch", {"commands": [], "x": NESTED}),
     connect(f"{WATCH}{HEAD}\r\n"),
     connect(f"POST /v1/batch{HEAD}Content-Length: 1048576\r\n\r\n"),
 )
-ACQUIRING = (*READING, greedy, fat, burying, flipping)
+ACQUIRING = (*READING, fat, burying, flipping)
 REVOKING: tuple[Attack, ...] = (
     batch(lambda _: [command("revoke", CROWD, lease="x", reason="r")] * 4),
     batch(lambda _: [command("revoke", "lock:theirs/0", lease=None, reason="r" * 3000)] * 200),
 )
-RULING: tuple[Attack, ...] = (
-    ask("POST", lambda _: "/v1/keys", KEY),
-    ask("PUT", lambda draw: f"/v1/restrict/locks/{b64(f'theirs/{draw.random()}')}/", {}),
+RULING = (
+    ask("POST", "/v1/keys", KEY),
+    *(ask("PUT", f"/v1/restrict/locks/{b64(f'theirs/{n}')}/", {}) for n in range(9)),
 )
 ATTACKS: dict[str, tuple[Attack, ...]] = {
     "read": READING,

@@ -31,8 +31,6 @@ WITH_ID = 0.75
 """The part of turns under an id of their own: whoever has none can't ask again for the same lease."""
 RENEWED_BELOW = 0.6
 """A lease that has less of its ttl left is renewed when its holder looks."""
-LOOKS = 0.2
-"""How often somebody looks whether a release that was acknowledged was done."""
 MANY_TRIES = 4
 """So often a release is tried."""
 
@@ -180,5 +178,5 @@ class RawLease:
 
     def release(self) -> None:
         """Raises `BackendUnavailable`."""
-        if self._of.release(self._id) and random.random() < LOOKS:
+        if self._of.release(self._id):
             self._of.look_for(self.token)

@@ -1,14 +1,18 @@
-"""Two servers of one service, a way to each that can be made to fail, and a balancer before both."""
+"""Two servers of one service, a way to each that can be made to fail, a balancer before both, and faults."""
 
 import random
+import threading
 from asyncio import Protocol
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from dibs.testing import FaultProxy
+from dibs.testing.recorder import Recorder
 from tests.server.torture import bugs
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.ports import HOST, free_port
@@ -46,24 +50,15 @@ FAULTS: dict[str, Fault] = {
 
 
 class Balancer(FaultProxy):
-    """Spreads connections, each by lot, over those ways that it believes to lead to a server."""
+    """Spreads connections, each by lot, over the ways to the servers, also to those that are down."""
 
     def __init__(self, ways: Sequence[FaultProxy], seed: int) -> None:
         self.ways = tuple(ways)
-        self._believed = list(ways)
         self._draw = random.Random(seed)
         super().__init__(HOST, ways[0].port, listen=free_port())
 
-    def avoid(self, way: FaultProxy) -> None:
-        """A look has shown that nobody answers there; the last way is never given up."""
-        if self._believed != [way]:
-            self._believed = [each for each in self._believed if each is not way]
-
-    def believe(self, way: FaultProxy) -> None:
-        self._believed = [each for each in self.ways if each is way or each in self._believed]
-
     def _accept(self) -> Protocol:
-        way = self._draw.choice(self._believed)
+        way = self._draw.choice(self.ways)
         self._upstream = (way.host, way.port)
         return super()._accept()
 
@@ -74,10 +69,6 @@ class Site:
 
     servers: Sequence[DibsServer]
     balancer: Balancer
-
-    @property
-    def ways(self) -> Sequence[FaultProxy]:
-        return self.balancer.ways
 
     @property
     def url(self) -> str:
@@ -110,3 +101,90 @@ def started(stack: ExitStack, folder: Path, store: StoreName) -> str:
         return stack.enter_context(RedisServer(folder / "redis")).url
     server = PostgresServer(folder / "postgres", options=NO_POWER_CUT)
     return stack.enter_context(server).new_database()
+
+
+DOWN = (0.0, 2.0)
+"""Seconds for which a dead server stays dead, before it takes its time to start."""
+
+PAUSES = (0.5, 1.0, 3.0)
+"""How long a server is stopped, in ttls."""
+
+AILING = (0.02, 1.0)
+"""How long a way fails, in ttls."""
+
+SERVER_GAPS, WAY_GAPS, BALANCER_GAPS = (0.3, 5.0), (0.0, 0.5), (1.0, 5.0)
+"""Seconds between two faults."""
+
+SERVER_FAULTS = {"server killed": 5, "server paused": 4, "server restarted": 2, "both killed": 1}
+"""And how often each of them strikes."""
+
+
+class Storm:
+    """A thread that strikes the servers, and one for each way and the balancer; it counts."""
+
+    def __init__(self, site: Site, ttl: float, seed: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self.trouble = ""
+        """Why it ended before its time."""
+        self._site, self._ttl = site, ttl
+        self._of_servers = random.Random(seed)
+        self._strikes: list[Callable[[], None]] = [self._strike_server]
+        ways = [(site.balancer, BALANCER_GAPS), *((way, WAY_GAPS) for way in site.balancer.ways)]
+        for number, (way, gaps) in enumerate(ways, seed + 1):
+            self._strikes.append(partial(self._strike_way, way, gaps, random.Random(number)))
+        self._over = threading.Event()
+
+    @contextmanager
+    def raging(self, recorder: Recorder) -> Generator[None]:
+        """Strike until the block ends; then everything is well again."""
+        self._recorder = recorder
+        self._over.clear()
+        with ExitStack() as stack:
+            stack.callback(recorder.disturbed, 0)
+            for strike in self._strikes:
+                thread = threading.Thread(target=self._repeat, args=(strike,))
+                thread.start()
+                stack.callback(thread.join)
+            stack.callback(self._over.set)
+            yield
+
+    def _repeat(self, strike: Callable[[], None]) -> None:
+        try:
+            while not self._over.is_set():
+                strike()
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] += 1
+        self._recorder.disturbed(0)
+
+    def _strike_server(self) -> None:
+        draw, servers = self._of_servers, self._site.servers
+        if self._over.wait(draw.uniform(*SERVER_GAPS)):
+            return
+        (kind,) = draw.choices([*SERVER_FAULTS], [*SERVER_FAULTS.values()])
+        self._count(kind)
+        number = draw.randrange(len(servers))
+        if kind == "server paused":
+            servers[number].pause()
+            self._over.wait(draw.choice(PAUSES) * self._ttl)
+            servers[number].resume()
+        else:
+            struck = range(len(servers)) if kind == "both killed" else [number]
+            for each in struck:
+                servers[each].stop() if kind == "server restarted" else servers[each].kill()
+            for each in struck:
+                self._over.wait(draw.uniform(*DOWN))
+                servers[each].start()
+        self._recorder.disturbed(0)
+
+    def _strike_way(self, way: FaultProxy, gaps: tuple[float, float], draw: random.Random) -> None:
+        if self._over.wait(draw.uniform(*gaps)):
+            return
+        kind = draw.choice([*FAULTS])
+        FAULTS[kind](way, draw)
+        self._count(kind)
+        self._over.wait(draw.uniform(*AILING) * self._ttl)
+        way.heal()
+        self._recorder.disturbed(0)

@@ -11,8 +11,7 @@ from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.rounds import Round, Wait
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.judging import ServiceJudge
-from tests.server.torture.site import Site, StoreName, running
-from tests.server.torture.storm import Storm
+from tests.server.torture.site import Site, StoreName, Storm, running
 
 WORKER = "tests.server.torture.worker"
 KINDS = ("lock", "semaphore", "rwlock")
@@ -65,7 +64,8 @@ class ServiceTorture(Torture):
         super().__init__(site.url, plan, progress=progress)
         self.storm = Storm(site, plan.ttl, plan.seed)
         self.judged_by = ServiceJudge(plan)
-        self._raw, self._spared, self._bug = raw, spare_clients, bug
+        self._raw, self._spared = raw, spare_clients
+        self._bug = bug if bug and BUGS[bug].where == "client" else ""
 
     def _judge(self) -> Judge:
         return self.judged_by
@@ -82,7 +82,6 @@ class ServiceTorture(Torture):
 def tortured(
     folder: Path, store: StoreName, plan: TorturePlan, *, bug: str = "", **how: Any
 ) -> Generator[ServiceTorture]:
-    where = BUGS[bug].where if bug else ""
-    with running(folder, store, plan.seed, bug if where == "server" else "") as site:
-        planted = bug if where == "client" else ""
-        yield ServiceTorture(site, plan, bug=planted, **how)
+    of_server = bug if bug and BUGS[bug].where == "server" else ""
+    with running(folder, store, plan.seed, of_server) as site:
+        yield ServiceTorture(site, plan, bug=bug, **how)

@@ -24,12 +24,7 @@ GUARDS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-}
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def test_a_file_is_served_as_it_is_with_all_guards(client: httpx2.Client) -> Non
     for path, file in {"/": ASSETS / "index.html", **found}.items():
         answer = client.get(path)
         assert (answer.status_code, answer.content) == (200, file.read_bytes())
-        assert answer.headers["content-type"].partition(";")[0] == TYPES[file.suffix]
+        assert answer.headers["content-type"].partition(";")[0] == TYPES[file.suffix[1:]]
         assert answer.headers["cache-control"] == "no-cache"
         check_guarded(answer)
         again = client.get(path, headers={"if-none-match": answer.headers["etag"]})

@@ -1,4 +1,4 @@
-"""The dashboard with thousands of locks: only the visible part of the list is in the document."""
+"""Lists of the dashboard: thousands of locks that change, and how long their leases are."""
 
 from functools import partial
 
@@ -53,10 +53,6 @@ def test_the_list_is_windowed_to_its_end_and_shows_what_changes(world: World, vi
     expect(last).to_be_focused(timeout=120_000)  # it is counted in a part of the time only
     check_rows()
     expect(page.locator("[data-figure=held]")).to_have_text(f"about {MANY:,} held")
-    page.keyboard.press("Home")
-    expect(first).to_be_focused()
-    page.keyboard.press("PageDown")
-    expect(page.locator(".row:focus-within")).to_contain_text("worker-")
 
     scroll(page, 2_000)
     middle = page.get_by_role("link", name="jobs/002005", exact=True)
@@ -67,3 +63,27 @@ def test_the_list_is_windowed_to_its_end_and_shows_what_changes(world: World, vi
     held.release("lock:jobs/002005", f"{2_005:0>22}")
     expect(middle).to_have_count(0)
     check_rows()
+
+
+LENGTHS = """async (looks) => {
+    const { statusOf, isExpiring } = await import('/ui/status.js');
+    return looks.map(([lease, asked, held_for, expires_in]) => {
+        const holder = { lease, owner: 'me', token: 1, held_for, expires_in };
+        const [hold] = statusOf({ key: 'bG9jazp4', capacity: 1, holders: [holder] }, asked).holders;
+        return [hold.whole, isExpiring(hold, asked)];
+    });
+}"""
+
+
+def test_a_hold_that_is_renewed_is_not_expiring_however_long_it_lasts(visit: Visit) -> None:
+    """The length of a lease is learnt from what is left after a renewal."""
+    visit.page.goto("/")
+    looks = {
+        ("unrenewed", 100, 20, 40): [60, False],
+        ("unrenewed", 130, 50, 10): [60, True],
+        ("renewed", 200, 9_000, 12): [12, False],  # first seen in the midst of its life
+        ("renewed", 208, 9_008, 4): [12, False],
+        ("renewed", 212, 9_012, 30): [30, False],
+        ("renewed", 237, 9_037, 5): [30, True],  # no longer renewed
+    }
+    assert visit.page.evaluate(LENGTHS, list(looks)) == list(looks.values())
