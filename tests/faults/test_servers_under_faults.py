@@ -49,7 +49,7 @@ def keeps_leases(url: str, faults: Sequence[Fault], *, is_long: bool = False) ->
     in which everybody is served.
     """
     working, over, struck = threading.Event(), threading.Event(), threading.Event()
-    every, errors, done = 2.4 if is_long else 0.5, list[BaseException](), 0
+    every, errors, done = 2.4 if is_long else 0.3, list[BaseException](), 0
 
     def note(progress: TortureProgress) -> None:
         if progress.doing == "faults":
@@ -57,7 +57,7 @@ def keeps_leases(url: str, faults: Sequence[Fault], *, is_long: bool = False) ->
         if progress.struck:
             struck.set()
 
-    plan = TorturePlan(seconds=20.0 if is_long else 90.0, ttl=TTL, processes=4, seed=1)
+    plan = TorturePlan(seconds=20.0 if is_long else 90.0, ttl=TTL, processes=3, seed=1)
     torture = Torture(url, plan, progress=note)
 
     def strike() -> None:
