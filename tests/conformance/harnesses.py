@@ -1,7 +1,7 @@
 """How each built-in store is made for the conformance suite; one row for each scheme."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,22 +17,45 @@ from dibs.stores.temporal import ids
 from dibs.stores.temporal.wire import BrokerInput
 from dibs.temporal.broker.workflow import DibsBroker
 from dibs.testing import ManualClock
-from tests.conformance.primitives import WholeSuite
+from dibs.testing.conformance import BackendConformance, contending
+from tests.conformance.circles import CircleClients
+from tests.conformance.readers import ReaderClients
+from tests.conformance.tasklocks import TaskClients
 from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
 from tests.servers.moto import MotoServer
-from tests.servers.nats import NatsServer
-from tests.servers.postgres import PostgresServer
-from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.stores.http.serving import Served
 from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.temporal.serving import brokers_for
 
+WHOLE = bool(os.environ.get("DIBS_WHOLE_CONFORMANCE"))
+
 SLOW_ROUNDS = 8
 """Rounds of each contending thread at a store to which each is dear."""
+
+
+class WholeSuite(BackendConformance, ReaderClients, TaskClients, CircleClients):
+    """Every case, also of primitives. These touch no store, so a store of another project needs none."""
+
+    every = 1
+    """One of so many vectors is replayed, for stores to which each is dear; all with `WHOLE`."""
+
+    contention = 40
+    """Rounds of each thread in the cases of `Contending`; fewer likewise."""
+
+    _seen = 0
+
+    @pytest.fixture(autouse=True)
+    def _contention(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        if not WHOLE:
+            monkeypatch.setattr(contending, "ROUNDS", self.contention)
+
+    def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
+        self._seen += 1
+        return WHOLE or self._seen % self.every == 0
 
 
 class Memory(WholeSuite):
@@ -46,116 +69,83 @@ class Sqlite(WholeSuite):
 
 
 class Shared(WholeSuite):
-    """All cases share a server, as they have names of their own."""
+    """All cases share a server with other tests of the worker, as they have names of their own."""
 
+    server: ClassVar[str]
+    """The fixture that starts it."""
     url: str
-
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        """A server of its own, by its URL."""
-        raise NotImplementedError
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with cls.serve(tmp_path_factory.mktemp(cls.__name__.lower())) as cls.url:
-            yield
-
-    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-        return store_for(self.url, clock=clock)
-
-
-class Postgresql(WholeSuite):
-    """All cases share a database, as they have names of their own."""
-
-    url: str
-    every = 4
 
     @pytest.fixture(autouse=True)
-    def _database(self, postgres_server: PostgresServer) -> None:
-        self.url = postgres_server.url
+    def _place(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.url = self.url_of(request.getfixturevalue(self.server), tmp_path)
+
+    def url_of(self, server: Any, folder: Path) -> str:
+        return f"{type(self).__name__.lower()}:{server.url.partition(':')[2]}"
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         return store_for(self.url, clock=clock)
+
+
+class Postgresql(Shared):
+    every = 4
+    server = "postgres_server"
 
 
 class Redis(Shared):
-    scheme = "redis"
-    tls = False
-
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        with RedisServer(folder, tls=cls.tls) as server:
-            yield f"{cls.scheme}:{server.url.partition(':')[2]}"
+    server = "redis_server"
 
 
-class Rediss(Redis):
-    scheme = "rediss"
-    tls = True
+class Rediss(Shared):
+    server = "encrypted_redis"
 
 
-class Valkey(Redis):
-    scheme = "valkey"
+class Valkey(Shared):
+    server = "redis_server"
 
 
-class Valkeys(Redis):
-    scheme = "valkeys"
-    tls = True
+class Valkeys(Shared):
+    server = "encrypted_redis"
 
 
 class Etcd(Shared):
     many = 400
     every = 4
-    scheme = "etcd"
-    tls = False
-
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        with EtcdServer(folder, tls=cls.tls) as server:
-            certificate = f"?cafile={server.certificate}" if cls.tls else ""
-            yield f"{cls.scheme}:{server.url.partition(':')[2]}{certificate}"
+    server = "etcd_server"
 
 
 class Etcds(Etcd):
-    scheme = "etcds"
-    tls = True
+    server = "encrypted_etcd"
+
+    def url_of(self, server: EtcdServer, folder: Path) -> str:
+        return f"{super().url_of(server, folder)}?cafile={server.certificate}"
 
 
 class Kubernetes(Shared):
     many = 200
     every = 8
+    server = "kube_server"
 
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        with KubeServer(folder) as server:
-            yield f"kubernetes://default?kubeconfig={kubeconfig(folder / 'config', server)}"
+    def url_of(self, server: KubeServer, folder: Path) -> str:
+        return f"kubernetes://default?kubeconfig={kubeconfig(folder / 'config', server)}"
 
 
 class Nats(Shared):
     every = 4
-
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        with NatsServer(folder) as server:
-            yield server.url
+    server = "nats_server"
 
 
 class S3(Shared):
     every = 8
     contention = SLOW_ROUNDS
+    server = "moto_server"
 
-    @classmethod
-    @contextmanager
-    def serve(cls, folder: Path) -> Generator[str]:
-        with MotoServer(folder) as server, pytest.MonkeyPatch.context() as environment:
-            environment.setenv("AWS_ACCESS_KEY_ID", "tests")
-            environment.setenv("AWS_SECRET_ACCESS_KEY", "tests")
-            yield f"s3://{server.bucket}?endpoint={server.url}"
+    @pytest.fixture(autouse=True)
+    def _credentials(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+
+    def url_of(self, server: MotoServer, folder: Path) -> str:
+        return f"s3://{server.bucket}?endpoint={server.url}"
 
 
 @workflow.defn(name=ids.BROKER)
@@ -186,7 +176,6 @@ class Temporal(WholeSuite):
     """All cases share a server and a worker, as they have names of their own."""
 
     many = 50
-    rounds = 2
     every = 8
     contention = SLOW_ROUNDS
     url: str

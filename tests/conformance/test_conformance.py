@@ -9,8 +9,7 @@ import pytest
 from dibs.stores.port import Store
 from dibs.stores.registry import BUILTIN
 from dibs.testing import ManualClock
-from tests.conformance.harnesses import HARNESSES
-from tests.conformance.primitives import WholeSuite
+from tests.conformance.harnesses import HARNESSES, WholeSuite
 from tests.stores.memory_cells import MemoryCellStore, Server
 
 ALIKE = frozenset(HARNESSES.keys() - {"memory", "sqlite", "redis", "postgresql", "etcd"})

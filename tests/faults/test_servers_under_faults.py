@@ -6,10 +6,11 @@ that everybody is served once all is calm. What each store keeps through a fault
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,6 @@ pytestmark = [
 
 TTL = 1.0
 
-LENGTHS = pytest.mark.parametrize(
-    "is_long", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "long"]
-)
-"""A short run ends after its last fault; a long one with a calm phase, in which everybody is served."""
-
 type Fault = Callable[[], object]
 
 
@@ -46,59 +42,37 @@ def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)
 
 
-class Striker:
-    """Lets something happen to the server in intervals, once the processes of a torture work."""
+def keeps_leases(url: str, faults: Sequence[Fault], *, is_long: bool = False) -> None:
+    """Let faults happen, while processes work and are killed and paused. Raises for a broken promise.
 
-    def __init__(self, fault: Fault, times: int, every: float) -> None:
-        self._fault = fault
-        self._times = times
-        self._every = every
-        self._work, self._struck, self._over = (threading.Event() for _ in range(3))
-        self.done = 0
-        """How often it has happened."""
-        self.errors: list[BaseException] = []
+    A short run ends after the last fault. In a long one they happen four times, and there is a calm phase,
+    in which everybody is served.
+    """
+    working, over, struck = threading.Event(), threading.Event(), threading.Event()
+    every, errors, done = 2.4 if is_long else 0.3, list[BaseException](), 0
 
-    def note(self, progress: TortureProgress) -> None:
-        """How far the torture has come."""
+    def note(progress: TortureProgress) -> None:
         if progress.doing == "faults":
-            self._work.set()
+            working.set()
         if progress.struck:
-            self._struck.set()
+            struck.set()
 
-    def strike(self) -> None:
-        try:
-            self._work.wait(60)
-            for _ in range(self._times):
-                if self._over.wait(self._every):
-                    return
-                self._fault()
-                self.done += 1
-            self._struck.wait(30)
-            self._over.wait(self._every)
-        except BaseException as error:
-            self.errors.append(error)
-
-    def end(self) -> None:
-        for each in (self._over, self._work, self._struck):
-            each.set()
-
-
-def keeps_leases(
-    url: str,
-    fault: Fault,
-    is_long: bool,
-    *,
-    times: int = 2,
-    every: float = 0.8,
-    seconds: float = 20.0,
-) -> None:
-    """Kill and pause processes, and let the fault happen meanwhile. Raise if a promise was broken."""
-    striker = Striker(fault, 2 * times if is_long else times, 3 * every if is_long else every)
-    plan = TorturePlan(seconds=seconds if is_long else 90.0, ttl=TTL, processes=4, seed=1)
-    torture = Torture(url, plan, progress=striker.note)
+    plan = TorturePlan(seconds=20.0 if is_long else 90.0, ttl=TTL, processes=3, seed=1)
+    torture = Torture(url, plan, progress=note)
 
     def strike() -> None:
-        striker.strike()
+        nonlocal done
+        try:
+            working.wait(60)
+            for fault in [*faults] * (4 if is_long else 1):
+                if over.wait(every):
+                    return
+                fault()
+                done += 1
+            struck.wait(30)
+            over.wait(every)
+        except BaseException as error:
+            errors.append(error)
         if not is_long:
             torture.stop()
 
@@ -107,16 +81,17 @@ def keeps_leases(
     try:
         verdict = torture.run()
     finally:
-        striker.end()
+        for event in (working, over, struck):
+            event.set()
         thread.join()
-    assert striker.errors == []
-    assert striker.done == times or (is_long and striker.done), "not every fault has happened"
+    assert errors == []
+    assert done == len(faults) or (is_long and done), "not every fault has happened"
     assert verdict.violations == [], str(verdict)
     assert verdict.cycles > 10, str(verdict)
     assert verdict.struck > 0, str(verdict)
 
 
-# ---- faults of the server -------------------------------------------------------------------------
+# ---- faults of the server and of the network ------------------------------------------------------
 
 
 def crash(server: Server) -> None:
@@ -153,10 +128,37 @@ def kill_leader(cluster: EtcdCluster) -> None:
     leader.start()
 
 
+def fail(proxy: FaultProxy, begin: Callable[[FaultProxy], object]) -> None:
+    """Let the network fail for a while."""
+    begin(proxy)
+    threading.Event().wait(0.5)
+    proxy.heal()
+
+
+OF_SERVERS: dict[str, list[Callable[[Any], object]]] = {
+    "redis": [crash, standstill, cut_redis_clients],
+    "postgres": [crash, standstill, end_postgres_sessions],
+    "etcd": [crash, standstill],
+    "etcd cluster": [kill_leader],
+}
+OF_NETWORKS: dict[str, Callable[[FaultProxy], object]] = {
+    "cut": FaultProxy.cut,
+    "hang": FaultProxy.hang,
+    "drop_replies": FaultProxy.drop_replies,
+    "reset": lambda proxy: proxy.reset_after(200, "to_client"),
+}
+EACH = [
+    pytest.param(store, name, marks=pytest.mark.long)
+    for store, faults in OF_SERVERS.items()
+    for name in (*(fault.__name__ for fault in faults), *OF_NETWORKS)
+    if store != "etcd cluster"
+]
+
+
 @contextmanager
-def running(store: str, folder: Path) -> Iterator[tuple[object, str]]:
+def running(store: str, folder: Path) -> Iterator[tuple[Any, str]]:
     """A server that keeps leases through crashes of its own, and its URL."""
-    if store == "redis":
+    if store == "redis":  # with `everysec` it answers before it writes while its disk is slow
         with RedisServer(folder, persistence="always") as redis:
             yield redis, redis.url
     elif store == "postgres":
@@ -171,43 +173,26 @@ def running(store: str, folder: Path) -> Iterator[tuple[object, str]]:
             yield cluster, f"etcd://{hosts}"
 
 
-@LENGTHS
-@pytest.mark.parametrize(
-    ("store", "fault"),
-    [
-        *[
-            (store, fault)
-            for store in ("redis", "postgres", "etcd")
-            for fault in (crash, standstill)
-        ],
-        ("redis", cut_redis_clients),
-        ("postgres", end_postgres_sessions),
-        ("etcd cluster", kill_leader),
-    ],
-)
-def test_leases_are_kept_through_faults_of_the_server(
-    store: str,
-    fault: Callable[[object], None],
-    is_long: bool,
-    tmp_path: Path,
+@pytest.mark.parametrize(("store", "fault"), [*((store, "all") for store in OF_SERVERS), *EACH])
+def test_leases_are_kept_through_faults(
+    store: str, fault: str, tmp_path: Path
 ) -> None:
-    """Redis has `appendfsync always`: with `everysec` it answers before it writes while its disk is slow."""
-    with running(store, tmp_path) as (server, url):
-        keeps_leases(url, lambda: fault(server), is_long)
+    with ExitStack() as stack:
+        server, url = stack.enter_context(running(store, tmp_path))
+        faults: dict[str, Fault] = {
+            each.__name__: partial(each, server) for each in OF_SERVERS[store]
+        }
+        if store != "etcd cluster":
+            proxy = stack.enter_context(FaultProxy("127.0.0.1", server.port))
+            url = proxy.url_for(url)
+            faults |= {name: partial(fail, proxy, begin) for name, begin in OF_NETWORKS.items()}
+        if fault == "all":
+            keeps_leases(url, [*faults.values()])
+        else:
+            keeps_leases(url, [faults[fault]], is_long=True)
 
 
 # ---- Redis without persistence --------------------------------------------------------------------
-
-
-@LENGTHS
-def test_redis_without_persistence_keeps_exclusion_by_its_hold_off(
-    tmp_path: Path, is_long: bool
-) -> None:
-    with RedisServer(tmp_path) as server:
-        url = f"{server.url}?restart_holdoff={TTL + 0.5}s"
-        with connect(url) as client:
-            client.lock("first").acquire(wait=10).release()  # a new server is an empty one, too
-        keeps_leases(url, lambda: crash(server), is_long, times=1)
 
 
 def test_redis_with_an_old_snapshot_keeps_exclusion_by_its_hold_off(tmp_path: Path) -> None:
@@ -249,43 +234,3 @@ def test_redis_emptied_by_hand_tokens_still_rise(redis_server: RedisServer, redi
         assert lost.wait_lost(10)
         with pytest.raises(LeaseLost, match="the store has no such lease any more"):
             lost.ensure()
-
-
-# ---- the network ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["redis", "postgres", "etcd"])
-def distant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, FaultProxy]]:
-    """A server's URL by way of a proxy, and the proxy."""
-    server = request.getfixturevalue(f"{request.param}_server")
-    if request.param == "etcd":
-        url = f"etcd://127.0.0.1:{server.port}/{tmp_path.name}"
-    else:
-        url = request.getfixturevalue(f"{request.param}_url")
-    with FaultProxy("127.0.0.1", server.port) as proxy:
-        yield proxy.url_for(url), proxy
-
-
-WAYS = ("cut", "hang", "drop_replies", "reset")
-
-
-@pytest.mark.parametrize(
-    "ways", [WAYS, *(pytest.param((way,), marks=pytest.mark.long) for way in WAYS)], ids=", ".join
-)
-def test_the_network_fails(distant: tuple[str, FaultProxy], ways: tuple[str, ...]) -> None:
-    """In each of these ways by turns; in the long runs, in one way again and again."""
-    url, proxy = distant
-    begin: dict[str, Fault] = {
-        "cut": proxy.cut,
-        "hang": proxy.hang,
-        "drop_replies": proxy.drop_replies,
-        "reset": lambda: proxy.reset_after(200, "to_client"),
-    }
-    turns = cycle(ways)
-
-    def fault() -> None:
-        begin[next(turns)]()
-        threading.Event().wait(0.5)
-        proxy.heal()
-
-    keeps_leases(url, fault, len(ways) == 1, times=4, every=0.4, seconds=12.0)

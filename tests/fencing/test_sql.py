@@ -1,8 +1,9 @@
-"""The guard for SQL, over sqlite3 and psycopg."""
+"""The guard for SQL, over sqlite3, psycopg and Django: only within a transaction, and undone with it."""
 
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,8 +12,10 @@ from psycopg.rows import dict_row
 
 from dibs import DibsError, NotConfigured
 from dibs.fencing import AsyncSqlFence, SqlFence, StaleToken
+from tests.runtime.scripts import run_script
 
 KEY = b"lock:order:42"
+OUTSIDE = "in the transaction that writes"
 
 
 class Database:
@@ -50,23 +53,16 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     found.close()
 
 
-def test_a_refused_write_is_undone_with_its_transaction(database: Database) -> None:
+def test_check_and_write_stand_or_fall_together(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
+    fence.check((KEY, 10), connection)
+    connection.rollback()  # so that token was not seen
     fence.check((KEY, 9), connection)
     connection.commit()
     with pytest.raises(StaleToken), connection:
         connection.execute("INSERT INTO orders VALUES ('paid')")
         fence.check((KEY, 8), connection)
-    connection = database.connect()
-    assert connection.execute("SELECT * FROM orders").fetchall() == []
-
-
-def test_a_token_that_was_rolled_back_was_not_seen(database: Database) -> None:
-    connection, fence = database.connect(), SqlFence()
-    fence.check((KEY, 9), connection)
-    connection.rollback()
-    fence.check((KEY, 8), connection)
-    connection.commit()
+    assert database.connect().execute("SELECT * FROM orders").fetchall() == []
 
 
 @pytest.mark.parametrize("second", [8, 9])
@@ -85,35 +81,41 @@ def test_others_wait_until_the_transaction_ends(database: Database, second: int)
     theirs.commit()
 
 
-def test_without_a_transaction_it_is_refused(database: Database) -> None:
+@pytest.mark.parametrize("options", [{"autocommit": True}, {"isolation_level": None}], ids=str)
+def test_without_a_transaction_it_is_refused(database: Database, options: dict[str, Any]) -> None:
     """The check would stand by itself, and a newer holder could write between it and the write."""
-    alone: dict[str, Any] = (
-        {"isolation_level": None} if database.is_sqlite else {"autocommit": True}
-    )
-    connection, fence = database.connect(**alone), SqlFence()
-    with pytest.raises(DibsError, match="in the transaction that writes"):
-        fence.check((KEY, 9), connection)
+    if "isolation_level" in options and not database.is_sqlite:
+        pytest.skip("an option of sqlite3")
+    connection = database.connect(**options)
+    for fence in (SqlFence(), SqlFence(assume_transaction=True)):
+        with pytest.raises(DibsError, match=OUTSIDE):
+            fence.check((KEY, 9), connection)
     connection.execute("BEGIN")  # and the token of that has not been seen
     fence.check((KEY, 8), connection)
     connection.execute("COMMIT")
 
 
-def test_a_table_that_is_not_there(database: Database) -> None:
-    connection = database.connect()
-    connection.execute("INSERT INTO orders VALUES ('paid')")
-    with pytest.raises(NotConfigured, match=r"no table forgotten: call create\(connection\)"):
-        SqlFence("forgotten").check((KEY, 5), connection)
-    connection.rollback()
+@pytest.mark.parametrize("options", [{"isolation_level": "IMMEDIATE"}, {"autocommit": False}])
+def test_sqlite_that_begins_by_itself(tmp_path: Path, options: dict[str, Any]) -> None:
+    connection = sqlite3.connect(tmp_path / "a.db", **options)
+    SqlFence().create(connection)
+    connection.commit()
+    SqlFence().check((KEY, 9), connection)
+    assert connection.in_transaction
+    connection.close()
 
 
-def test_a_table_of_another_name(database: Database) -> None:
+def test_a_table_of_ones_own_and_one_that_is_not_there(database: Database) -> None:
     connection, fence = database.connect(), SqlFence("my_fences")
+    with pytest.raises(NotConfigured, match=r"no table my_fences: call create\(connection\)"):
+        connection.execute("INSERT INTO orders VALUES ('paid')")
+        fence.check((KEY, 5), connection)
+    connection.rollback()
     fence.create(connection)
     fence.check((KEY, 9), connection)
     connection.commit()
-    assert connection.execute("SELECT resource, slot, token FROM my_fences").fetchall() == [
-        ("lock:order:42", 0, 9)
-    ]
+    rows = connection.execute("SELECT resource, slot, token FROM my_fences").fetchall()
+    assert rows == [("lock:order:42", 0, 9)]
     connection.rollback()
     SqlFence().check((KEY, 8), connection)
     connection.rollback()
@@ -130,40 +132,20 @@ async def test_over_an_async_connection(postgres_url: str) -> None:
                 await fence.check((KEY, 8), connection)
         assert caught.value.seen == 9
         await connection.set_autocommit(True)
-        with pytest.raises(DibsError, match="in the transaction that writes"):
+        with pytest.raises(DibsError, match=OUTSIDE):
             await fence.check((KEY, 10), connection)
-        await connection.set_autocommit(False)
-        await fence.check((KEY, 9), connection)  # the token of that has not been seen
 
 
-class Dumb:
-    """A connection that doesn't tell whose it is, as wrappers are; it takes `%s`."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def cursor(self) -> Any:
-        cursor = self._connection.cursor()
-
-        class Cursor:
-            rowcount = property(lambda self: cursor.rowcount)
-            fetchone = staticmethod(cursor.fetchone)
-            close = staticmethod(cursor.close)
-
-            def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> None:
-                assert "?" not in sql
-                cursor.execute(sql.replace("%s", "?"), parameters)
-
-        return Cursor()
-
-
-def test_a_stale_token_is_refused_in_a_pipeline(postgres_url: str) -> None:
-    """Where the driver doesn't know yet how many rows there were."""
+def test_in_a_pipeline_and_with_rows_that_are_mappings(postgres_url: str) -> None:
+    """In a pipeline the driver does not know yet how many rows there were."""
     fence = SqlFence()
-    with psycopg.connect(postgres_url) as connection:
+    with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
         fence.create(connection)
         fence.check((KEY, 100), connection)
         connection.commit()
+        with pytest.raises(StaleToken, match="100"):
+            fence.check((KEY, 50), connection)
+        connection.rollback()
         with pytest.raises(StaleToken), connection.pipeline():
             fence.check((KEY, 50), connection)
         connection.rollback()
@@ -171,24 +153,22 @@ def test_a_stale_token_is_refused_in_a_pipeline(postgres_url: str) -> None:
             fence.check((KEY, 101), connection)
 
 
-def test_rows_may_be_mappings(postgres_url: str) -> None:
-    with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
-        SqlFence().create(connection)
-        SqlFence().check((KEY, 100), connection)
-        with pytest.raises(StaleToken, match="100"):
-            SqlFence().check((KEY, 50), connection)
+def test_one_that_tells_nothing_is_refused_unless_it_is_promised() -> None:
+    """A wrapper tells neither whether it is in a transaction, nor how values are marked."""
+    said: list[str] = []
 
+    def execute(sql: str, parameters: object = ()) -> None:
+        said.append(sql)
 
-def test_a_connection_that_tells_no_paramstyle() -> None:
-    connection = Dumb(sqlite3.connect(":memory:"))
+    cursor = SimpleNamespace(execute=execute, rowcount=1, close=lambda: None)
+    wrapper: Any = SimpleNamespace(cursor=lambda: cursor)
+    with pytest.raises(TypeError, match="assume_transaction=True"):
+        SqlFence(paramstyle="format").check((KEY, 9), wrapper)
     with pytest.raises(TypeError, match='paramstyle="format"'):
-        SqlFence(assume_transaction=True).check((KEY, 8), connection)
-    fence = SqlFence(paramstyle="format", assume_transaction=True)
-    fence.create(connection)
-    fence.check((KEY, 8), connection)
-    with pytest.raises(StaleToken):
-        fence.check((KEY, 7), connection)
-    connection._connection.close()
+        SqlFence(assume_transaction=True).check((KEY, 8), wrapper)
+    assert said == []
+    SqlFence(paramstyle="format", assume_transaction=True).check((KEY, 9), wrapper)
+    assert "VALUES (%s, %s, %s)" in said[0]
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -197,3 +177,41 @@ def test_what_makes_no_sense_is_refused() -> None:
             SqlFence(table)
     with pytest.raises(ValueError, match="paramstyle"):
         SqlFence(paramstyle="dollar")
+
+
+@pytest.mark.multiprocess
+def test_django_s(tmp_path: Path) -> None:
+    lines = run_script(
+        """
+import sys
+import django
+from django.conf import settings
+
+file = {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1] + "/app.sqlite3"}
+settings.configure(DATABASES={"default": file}, INSTALLED_APPS=[])
+django.setup()
+from django.db import connection, transaction
+from dibs.fencing import SqlFence, StaleToken
+from dibs.errors import DibsError
+
+KEY = b"lock:order:42"
+fence = SqlFence(paramstyle="format")
+fence.create(connection)
+try:
+    fence.check((KEY, 9), connection)
+except DibsError as error:
+    print(str(error).partition(",")[0])
+with transaction.atomic():
+    fence.check((KEY, 8), connection)
+try:
+    with transaction.atomic():
+        fence.check((KEY, 7), connection)
+except StaleToken as error:
+    print(error.token, error.seen)
+transaction.set_autocommit(False)
+fence.check((KEY, 10), connection)
+transaction.rollback()
+""",
+        str(tmp_path),
+    )
+    assert lines == ["the guard has to be in the transaction that writes", "7 8"]

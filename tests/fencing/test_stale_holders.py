@@ -3,21 +3,103 @@
 import os
 import re
 import signal
-import subprocess
-import sys
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+import redis
 
-from dibs.fencing import StaleToken
+from dibs.fencing import FileFence, RedisFence, SqlFence, StaleToken, Stamped
 from dibs.sync import connect
-from tests.fencing.resources import Resource, Sql, resource
 from tests.pages import blocks, run
+from tests.stores.sides import forked
 
-ROOT = Path(__file__).parents[2]
 KEY = b"lock:order:42"
+
+
+class Sql:
+    """Two rows of a table: one that compares tokens, and one that believes everybody."""
+
+    def __init__(self, connection: Any, mark: str) -> None:
+        self._connection = connection
+        self._update = f"UPDATE thing SET text = {mark} WHERE name = {mark}"
+        connection.execute("CREATE TABLE IF NOT EXISTS thing (name TEXT, text TEXT)")
+        if not connection.execute("SELECT 1 FROM thing").fetchone():
+            connection.execute("INSERT INTO thing VALUES ('guarded', ''), ('unguarded', '')")
+            SqlFence().create(connection)
+        connection.commit()
+        self.close = connection.close
+
+    def write(self, by: Stamped, text: str) -> None:
+        try:
+            SqlFence().check(by, self._connection)
+            self._connection.execute(self._update, (text, "guarded"))
+            self._connection.commit()
+        except BaseException:
+            self._connection.rollback()
+            raise
+
+    def write_unguarded(self, text: str) -> None:
+        self._connection.execute(self._update, (text, "unguarded"))
+        self._connection.commit()
+
+    def read(self) -> tuple[str, str]:
+        """What stands in the guarded place, and in the other."""
+        rows = self._connection.execute("SELECT text FROM thing ORDER BY name").fetchall()
+        self._connection.rollback()
+        return rows[0][0], rows[1][0]
+
+
+class Redis:
+    """Two keys."""
+
+    def __init__(self, url: str) -> None:
+        self._client: Any = redis.Redis.from_url(url, decode_responses=True)
+        self.close = self._client.close
+
+    def write(self, by: Stamped, text: str) -> None:
+        RedisFence(self._client).call(by, "SET", "thing:guarded", text)
+
+    def write_unguarded(self, text: str) -> None:
+        self._client.set("thing:unguarded", text)
+
+    def read(self) -> tuple[str, str]:
+        return self._client.get("thing:guarded"), self._client.get("thing:unguarded")
+
+
+class Files:
+    """Two files."""
+
+    def __init__(self, folder: str) -> None:
+        self._guarded, self._unguarded = Path(folder, "guarded"), Path(folder, "unguarded")
+
+    def write(self, by: Stamped, text: str) -> None:
+        FileFence(self._guarded).replace(by, text)
+
+    def write_unguarded(self, text: str) -> None:
+        self._unguarded.write_text(text)
+
+    def read(self) -> tuple[str, str]:
+        return self._guarded.read_text(), self._unguarded.read_text()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+type Thing = Sql | Redis | Files
+
+
+def thing_at(kind: str, place: str) -> Thing:
+    if kind == "sqlite":
+        return Sql(sqlite3.connect(place, timeout=60), "?")
+    if kind == "postgres":
+        return Sql(psycopg.connect(place), "%s")
+    return Redis(place) if kind == "redis" else Files(place)
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis", "file"])
@@ -29,16 +111,14 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.fixture
-def thing(where: tuple[str, str]) -> Iterator[Resource]:
-    with closing(resource(*where)) as thing:
-        if isinstance(thing, Sql):
-            thing.create()
+def thing(where: tuple[str, str]) -> Iterator[Thing]:
+    with closing(thing_at(*where)) as thing:
         thing.write_unguarded("nothing")
         yield thing
 
 
-def test_tokens_may_rise_and_repeat_but_not_fall(thing: Resource) -> None:
-    for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 2, 2**53 - 1, 2**53 - 1):
+def test_tokens_may_rise_and_repeat_but_not_fall(thing: Thing) -> None:
+    for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 1, 2**53 - 1):
         thing.write((KEY, token), f"by {token}")
     with pytest.raises(StaleToken) as caught:
         thing.write((KEY, 2**53 - 2), "late")
@@ -46,7 +126,7 @@ def test_tokens_may_rise_and_repeat_but_not_fall(thing: Resource) -> None:
     assert thing.read()[0] == f"by {2**53 - 1}"
 
 
-def test_keys_and_slots_are_apart(thing: Resource) -> None:
+def test_keys_and_slots_are_apart(thing: Thing) -> None:
     thing.write((KEY, 9), "the first slot")
     thing.write((KEY, 2, 1), "another slot")
     thing.write((b"lock:order:4", 1), "another key")
@@ -56,7 +136,7 @@ def test_keys_and_slots_are_apart(thing: Resource) -> None:
     assert thing.read()[0] == "any bytes"
 
 
-def test_of_a_lease_every_slot_counts(thing: Resource) -> None:
+def test_of_a_lease_every_slot_counts(thing: Thing) -> None:
     with connect("memory://fencing-slots") as client:
         semaphore = client.semaphore("gpu", 3)
         first, both = semaphore.acquire(), semaphore.acquire(units=2)
@@ -75,68 +155,50 @@ def test_of_a_lease_every_slot_counts(thing: Resource) -> None:
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_a_late_write_is_refused_and_would_have_got_in(
-    thing: Resource, where: tuple[str, str], tmp_path: Path
+    thing: Thing, where: tuple[str, str], tmp_path: Path
 ) -> None:
-    pause_and_write(thing, where, f"sqlite:///{tmp_path}/leases.db")
-    assert thing.read() == ("newest", "late"), "without the guard the late write stands"
-
-
-def pause_and_write(thing: Resource, where: tuple[str, str], store: str) -> None:
     """Write while a holder stands still, and let it write what it was about to."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.fencing.paused", store, *where],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as paused:
-        try:
-            assert paused.stdin is not None
-            assert paused.stdout is not None
-            held, token = paused.stdout.readline().split()
-            assert held == "held"
-            os.kill(paused.pid, signal.SIGSTOP)
-            with connect(store) as client, client.lock("thing", wait="60s") as lease:
-                assert lease.token > int(token)
-                thing.write(lease, "newer")
-                thing.write_unguarded("newer")
-                os.kill(paused.pid, signal.SIGCONT)
-                paused.stdin.write("go on\n")
-                paused.stdin.flush()
-                assert paused.stdout.readline().split() == ["stale", token, str(lease.token)]
-                paused.stdin.close()
-                assert paused.wait(60) == 0
-                thing.write(lease, "newest")
-        finally:
-            paused.kill()
+    store = f"sqlite:///{tmp_path}/leases.db"
+    ours, theirs = Pipe()
+
+    def hold() -> None:
+        with connect(store) as client, closing(thing_at(*where)) as thing:
+            lease = client.lock("thing", ttl=0.6, auto_renew=False).acquire()
+            thing.write(lease, "early")  # from here on it believes that it may write
+            theirs.send(lease.token)
+            theirs.recv()  # here it is stopped, for longer than its lease lasts
+            thing.write_unguarded("late")
+            with pytest.raises(StaleToken) as stale:
+                thing.write(lease, "late")
+            theirs.send((stale.value.token, stale.value.seen))
+
+    paused = forked(hold)
+    try:
+        assert ours.poll(60)
+        token = ours.recv()
+        os.kill(paused, signal.SIGSTOP)
+        with connect(store) as client, client.lock("thing", wait="60s") as lease:
+            assert lease.token > token
+            thing.write(lease, "newer")
+            thing.write_unguarded("newer")
+            os.kill(paused, signal.SIGCONT)
+            ours.send("go on")
+            assert ours.poll(60)
+            assert ours.recv() == (token, lease.token)
+            thing.write(lease, "newest")
+    finally:
+        os.kill(paused, signal.SIGKILL)
+        os.waitpid(paused, 0)
+    assert thing.read() == ("newest", "late"), "without the guard the late write stands"
 
 
 SERVER = "redis://localhost:6379/0"
 
 
-def example(about: str) -> str:
-    [found] = [block for block in blocks("fencing.md") if about in block]
-    return found
-
-
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("about", ["SqlFence", "FileFence"])
-def test_an_example_of_the_page_works(about: str, tmp_path: Path) -> None:
-    assert re.match(
-        r"token \d+ of lock \S+ is stale: the resource has already seen token",
-        run(example(about), tmp_path),
-    )
-
-
-@pytest.mark.multiprocess
-def test_the_example_for_redis_works(redis_url: str, tmp_path: Path) -> None:
-    code = example("RedisFence")
-    assert SERVER in code
-    told = run(code.replace(SERVER, redis_url), tmp_path)
-    assert re.match(
-        r"token \d+ of lock cart:42 is stale: the resource has already seen token", told
-    )
-
-
-def test_every_example_of_the_page_is_run() -> None:
-    assert len(blocks("fencing.md")) == 3
+def test_the_examples_of_the_page_work(redis_url: str, tmp_path: Path) -> None:
+    examples = blocks("fencing.md")
+    assert [SERVER in code for code in examples] == [False, True, False]
+    told = run("\n".join(examples).replace(SERVER, redis_url), tmp_path).splitlines()
+    for line, name in zip(told, ["order:42", "cart:42", "report"], strict=True):
+        assert re.match(rf"token \d+ of lock {name} is stale: the resource has already seen", line)

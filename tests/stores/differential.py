@@ -224,5 +224,14 @@ CROWDS: list[list[Any]] = [
         [Inspect(LINE)],
         [Inspect(LINE)] * 5,
     ],
+    [  # places are counted in part only
+        *(
+            [wish(f"w{n}", waiter_ttl=1e5) for n in range(first, first + 200)]
+            for first in range(0, 1200, 200)
+        ),
+        [beat(number) for number in (1, 999, 1000, 1001, 1002, 1199)],
+        [leave("w1"), leave("w2"), *(beat(number) for number in (1001, 1002, 1003, 1004, 1199))],
+        [wish("late", waiter_ttl=1e5), leave("w4"), *(beat(number) for number in (1003, 1004))],
+    ],
 ]
 """More ends at once than one batch settles, so it matters which commands are a batch."""

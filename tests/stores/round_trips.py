@@ -1,7 +1,7 @@
 """What a server has counted of our calls, beside clients whose time stands still."""
 
 import re
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -19,18 +19,8 @@ from tests.stores.redis.counting import calls
 from tests.stores.sides import Mode as Mode
 
 
-class Counter(Protocol):
-    """A server that counts."""
-
-    def store(self) -> Store:
-        """It, as clients know it."""
-
-    def trips(self) -> int:
-        """How many round trips our clients have made so far."""
-
-
 class RedisCounter:
-    """Every script that was called."""
+    """How many scripts were called so far."""
 
     def __init__(self, server: RedisServer, url: str) -> None:
         self._server = server
@@ -45,7 +35,7 @@ class RedisCounter:
 
 
 class PostgresCounter:
-    """Every call of a function of ours, as the server's log has them.
+    """How many functions of ours were called so far, as the server's log has them.
 
     A connection's first words aren't counted, nor is upkeep, which sweeps once in a while.
     """
@@ -65,6 +55,9 @@ class PostgresCounter:
 
     def trips(self) -> int:
         return len(self._CALL.findall(self._log.read_text(errors="replace")))
+
+
+type Counter = RedisCounter | PostgresCounter
 
 
 def counter_of(store: str, request: pytest.FixtureRequest) -> Counter:

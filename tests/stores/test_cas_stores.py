@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from dibs.errors import Corrupt, IncompatibleVersion
-from dibs.model import Acquire, Granted, Refused, Release, Released
+from dibs.model import Acquire, Granted, Refused, Release, Released, Renew, Renewed
 from dibs.stores.registry import store_for
 from dibs.sync import connect
 from tests.stores.kubernetes.configs import Cluster
@@ -81,7 +81,8 @@ def s3(request: pytest.FixtureRequest) -> Store:
         "Bucket": server.bucket,
         "Key": f"{url.partition('?')[0].rpartition('/')[2]}/keys/lock:a",
     }
-    client = boto3.client("s3", endpoint_url=server.url, region_name="us-east-1")
+    session = boto3.session.Session()  # which looks at the environment now
+    client = session.client("s3", endpoint_url=server.url, region_name="us-east-1")
     request.addfinalizer(client.close)
     return Store(
         url,
@@ -130,6 +131,8 @@ def test_a_key_that_is_full_takes_no_more_and_serves_who_is_in_it(store: Store) 
     held = [n for n, reply in enumerate(replies) if isinstance(reply, Granted)]
     assert 2 <= len(held) < 18
     assert {reply.reason for reply in replies if isinstance(reply, Refused)} == {"queue_full"}
+    renewals = [Renew(b"semaphore:a", f"{n:032x}", 60) for n in held]
+    assert [*connection.apply(renewals, 10)] == [Renewed(60)] * len(held)
     released = connection.apply([Release(b"semaphore:a", f"{held[0]:032x}")], 10)
     assert released == [Released()]
     connection.close()

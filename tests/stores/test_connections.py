@@ -140,19 +140,6 @@ async def test_a_reset_in_the_middle_of_an_answer(
     assert granted((await side.again(connection, acquire(A, key)))[0]).token == token
 
 
-@databases
-async def test_a_broken_listener_is_reported_and_made_again(
-    side: Side, way: tuple[FaultProxy, str], place: Place, key: bytes
-) -> None:
-    proxy, url = way
-    waiter, other = await side.open(url), await side.open(place.url)
-    proxy.cut()
-    await side.broken(waiter)
-    await side.again(waiter, OTHER)
-    await side.resumed(waiter)
-    await hand_over(side, waiter, other, key)
-
-
 @pytest.mark.parametrize(
     "url",
     ["redis://{}", "postgresql://app:hunter2@{}/x", "http://hunter2@{}", "nats://hunter2@{}",

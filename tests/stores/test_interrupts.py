@@ -1,9 +1,10 @@
 """Ctrl-C at any bytecode of a thread in a store: nobody else is locked out."""
 
 import asyncio
+import gc
 import sqlite3
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +23,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """What an interrupt has left open must not be found during another test."""
+    yield
+    gc.collect()
+
 
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""

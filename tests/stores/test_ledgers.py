@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dibs.core.book import bits_of
-from dibs.model import Acquire, Command, Failed, Granted, Inspect, Release, Released
+from dibs.model import Acquire, Command, Failed, Granted, Inspect, Release, Released, Status
 from dibs.stores.postgres import schema
 from dibs.stores.redis import ledger
 from dibs.stores.registry import store_for
@@ -22,7 +22,7 @@ from tests.sampling import EVERY, examples, sampled
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores.differential import CROWDS, PLANS, VECTORS, Outcome, Subject, Time, follow
-from tests.stores.places import place_of
+from tests.stores.places import Place
 from tests.stores.postgres.database import CAREFULLY, Database, database
 from tests.stores.redis.ledger_commands import PLANS as DRAWN
 from tests.stores.redis.ledger_scripted import Scripted
@@ -37,13 +37,13 @@ class InLua:
     sweeps = False
 
     def __init__(self, scripted: Scripted) -> None:
-        self._scripted = scripted
+        self.scripted = scripted
 
     def empty(self) -> None:
-        self._scripted.redis.flushall()
+        self.scripted.redis.flushall()
 
     def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
-        return self._scripted.apply(batch, now=time.now(), stamp=time.stamp())
+        return self.scripted.apply(batch, now=time.now(), stamp=time.stamp())
 
     def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
         raise NotImplementedError
@@ -59,24 +59,24 @@ class InSql:
     sweeps = True
 
     def __init__(self, database: Database, manner: str) -> None:
-        self._database = database
+        self.database = database
         self._manner = manner
         self.empty = database.empty
 
     def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
         if self._manner == "carefully":
-            return self._database.apply(batch, time, CAREFULLY)
+            return self.database.apply(batch, time, CAREFULLY)
         if self._manner == "together":
-            return self._database.apply(batch, time)
-        outcomes = [self._database.apply([command], time) for command in batch]
+            return self.database.apply(batch, time)
+        outcomes = [self.database.apply([command], time) for command in batch]
         return [r for rs, _ in outcomes for r in rs], [n for _, ns in outcomes for n in ns]
 
     def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
-        self._database.sweep(time)
+        self.database.sweep(time)
 
     def check(self) -> None:
         """The row of a key knows of other rows how many they are, and that none ends earlier."""
-        wrong = self._database.execute(
+        wrong = self.database.execute(
             """SELECT k.key FROM dibs.keys AS k, LATERAL (SELECT
                     count(*) FILTER (WHERE e.what = 'hold') AS holds,
                     count(*) FILTER (WHERE e.what = 'waiter') AS waiters,
@@ -91,7 +91,7 @@ class InSql:
                 OR found.due IS NULL AND k.due <> coalesce((k.hold).expires, 'Infinity')"""
         )
         assert not wrong
-        marked = self._database.execute(
+        marked = self.database.execute(
             """SELECT k.key, (SELECT coalesce(array_agg(s ORDER BY s), '{}')
                     FROM generate_series(0, 1023) AS s WHERE get_bit(k.taken, s) = 1),
                 (SELECT coalesce(array_agg(s ORDER BY s), '{}')
@@ -112,32 +112,32 @@ class InRows:
         self._folder = folder
         self._manner = manner
         self._files = 0
-        self._connections: list[Connection] = []
+        self.connections: list[Connection] = []
 
     def empty(self) -> None:
         self.close()
         self._files += 1
 
     def close(self) -> None:
-        while self._connections:
-            self._connections.pop().close()
+        while self.connections:
+            self.connections.pop().close()
 
     def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
-        if not self._connections:
+        if not self.connections:
             file = StoreFile(f"sqlite:///{self._folder}/{self._files}.db", time, None)
-            self._connections = [Connection(file), Connection(file)]
+            self.connections = [Connection(file), Connection(file)]
         if self._manner == "reopened":
-            self._connections[0].close()
+            self.connections[0].close()
         elif self._manner == "in turns":
-            self._connections.reverse()
-        return self._connections[0].apply(batch)
+            self.connections.reverse()
+        return self.connections[0].apply(batch)
 
     def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
-        self._connections[0].sweep(keys)
+        self.connections[0].sweep(keys)
 
     def check(self) -> None:
         """The row of a key knows of other rows how many they are, and that none ends earlier."""
-        for connection in self._connections[:1]:
+        for connection in self.connections[:1]:
             for key, waiting, holds, tombs, due, used, taken, *hold in connection.read(
                 "SELECT key, waiting, holds, tombs, due, used, taken, iif(id IS NULL, 0, units),"
                 " iif(id IS NULL, '', slots), iif(id IS NULL, NULL, expires) FROM lease_keys"
@@ -172,7 +172,15 @@ SUBJECTS = [
 def subject(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Subject]:
-    store, _, manner = request.param.partition(" ")
+    with made(request.param, request, tmp_path_factory) as found:
+        yield found
+
+
+@contextmanager
+def made(
+    name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InLua | InSql | InRows]:
+    store, _, manner = name.partition(" ")
     if store == "redis":
         scripted = Scripted(request.getfixturevalue("redis_server"), as_script=manner == "script")
         yield InLua(scripted)
@@ -239,28 +247,21 @@ EVERYWHERE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("store", "values"),
-    [(store, values) for store, own in ODD.items() for values in (*EVERYWHERE, *own)],
-    ids=str,
-)
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
 def test_a_command_that_no_row_can_hold_fails_alone(
-    store: str, values: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+    place: Place, request: pytest.FixtureRequest
 ) -> None:
-    url = f"sqlite:///{tmp_path}/leases.db"
-    if store != "sqlite":
-        url = place_of(store, request).url
-    connection = store_for(url).blocking_connection()
+    connection = store_for(place.url).blocking_connection()
     connection.open(10)
-    odd = {"id": "a", "owner": "o", "ttl": 30.0, "capacity": 9, **values}
-    fine = [Acquire(key, "a", "o", 30.0) for key in (b"lock:x", b"lock:z")]
-    replies = connection.apply(
-        [fine[0], Acquire(b"lock:y", **odd), fine[1], Release(b"lock:x", "a")], 10
-    )
-    assert [type(reply) for reply in replies] == [Granted, Failed, Granted, Released]
-    assert getattr(replies[1], "reason", "") == "invalid"
-    (status,) = connection.apply([Inspect(b"lock:y")], 10)
-    assert getattr(status, "holders", None) == ()
+    key, fine = b"lock:odd", [Acquire(name, "a", "o", 30.0) for name in (b"lock:x", b"lock:z")]
+    for values in EVERYWHERE + ODD[request.node.callspec.params["place"]]:
+        odd = Acquire(key, **{"id": "a", "owner": "o", "ttl": 30.0, "capacity": 9, **values})
+        batch: list[Command] = [fine[0], odd, fine[1], Release(b"lock:x", "a"), Inspect(key)]
+        replies = connection.apply(batch, 10)
+        kinds = [type(reply) for reply in replies]
+        assert kinds == [Granted, Failed, Granted, Released, Status], values
+        assert getattr(replies[1], "reason", "") == "invalid"
+        assert getattr(replies[4], "holders", None) == ()
     connection.close()
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from dibs.core.timing import HEARTBEAT_POSITIONS, claim_timeout, heartbeat_interval
 from dibs.stores.port import MAX_BATCH
 from tests.stores.round_trips import Mode, Side, counter_of
 
@@ -107,49 +106,5 @@ def test_renewals_travel_by_the_batch(side: Side) -> None:
         assert side.trips() == 2
         assert min(lease.remaining for lease in leases) > TTL / 2
         await let_go(side, leases)
-
-    side.run(case())
-
-
-WAITERS = HEARTBEAT_POSITIONS + 4
-MAX_CLAIM_TIMEOUT = claim_timeout(TTL)
-OFTEN = heartbeat_interval(MAX_CLAIM_TIMEOUT)
-"""Seconds between two signs of life of a place at the front of the queue."""
-SELDOM = 2 * MAX_CLAIM_TIMEOUT
-"""Seconds between those of any other."""
-WATCHED = 2.5 * SELDOM
-STEP = 0.25
-
-
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
-def test_only_the_front_of_a_queue_asks_often(side: Side) -> None:
-    async def asleep(alarms: int) -> None:
-        """Wait until all have set themselves an alarm again; with others' there are so many."""
-        await side.until(lambda: len(side.clock._callbacks) >= alarms)
-
-    async def case() -> None:
-        lease = await side.get(side.client().lock("a", ttl=10 * TTL).acquire())
-        waiter, started = side.client(), []
-        others = len(side.clock._callbacks)
-        for number in range(WAITERS):  # each in the place of its number
-            if number == HEARTBEAT_POSITIONS:
-                side.clock.advance(STEP)  # the front came a moment before the others
-            started.append(side.start(waiter.lock("a", ttl=TTL).acquire))
-            while (await side.get(waiter.status("a"))).waiting <= number:
-                pass
-            await asleep(others + number + 1)
-        alarms = len(side.clock._callbacks)
-        side.trips()
-        for _ in range(int(WATCHED / STEP)):
-            side.clock.advance(STEP)
-            await asleep(alarms)
-        often = int(WATCHED / OFTEN)
-        # a loop's signs of life travel together, all of them or all but the first
-        most = often * (2 if side.mode == "async" else HEARTBEAT_POSITIONS)
-        rare = (WAITERS - HEARTBEAT_POSITIONS) * int(WATCHED / SELDOM)
-        assert 0.8 * often <= side.trips() <= most + rare
-        await side.get(lease.release())
-        for waiting in started:
-            await side.get((await side.end(waiting)).release())
 
     side.run(case())

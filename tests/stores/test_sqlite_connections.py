@@ -26,10 +26,8 @@ from dibs.model import (
     Renew,
 )
 from dibs.stores.sqlite import SqliteStore, maintenance, notify
-from dibs.testing.connections import Mode
 from tests.connections import connection_to
 from tests.servers.waiting import wait_until
-from tests.stores.differential import Time
 from tests.stores.sqlite_help import Opened, acquire, rows
 
 KEY = b"lock:x"
@@ -106,8 +104,9 @@ async def test_what_nobody_waits_for_any_more_is_not_tried_for_ever(
     writer.execute("BEGIN IMMEDIATE")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(user.apply([acquire(KEY, "a")]), 0.05)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # more than the longest pause between two tries
     writer.execute("ROLLBACK")
+    await asyncio.sleep(0.05)
     [status] = await user.apply([Inspect(KEY)])
     assert status.holders == ()
     await user.close()
@@ -153,28 +152,6 @@ async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     user.close()
 
 
-@pytest.mark.parametrize("mode", ["async", "blocking"])
-async def test_whoever_a_scan_grants_to_is_told(path: Path, mode: Mode) -> None:
-    clock = Time()
-    scanner = connection_to(SqliteStore(f"sqlite:///{path}", clock=clock), mode)
-    waiter = Opened(path, clock=clock)
-    await scanner.open()
-    keys = [b"lock:%03d" % n for n in range(100)]
-    waiter.apply([acquire(key, "a", ttl=1.0) for key in keys])
-    for key, inbox in zip(keys, [waiter.inbox, scanner.inbox] * 50, strict=True):
-        waiter.say(acquire(key, "b", queue=True, waiter_ttl=30.0, inbox=inbox))
-    clock.advance(2.0)
-    assert len((await scanner.scan(b"", None, 1000)).items) == 100
-    found: list[Notification] = []
-    while len(found) < 50 and (more := await scanner.notifications(1)):
-        found += more
-    while len(found) < 100 and (more := waiter.notifications(1)):
-        found += more
-    assert [push.event for push in found] == ["granted"] * 100
-    await scanner.close()
-    waiter.close()
-
-
 def test_a_transaction_that_was_left_open_is_undone_first(path: Path) -> None:
     one, other = Opened(path), Opened(path)
     one.apply([acquire(KEY, "a"), Release(KEY, "a")])
@@ -209,7 +186,7 @@ def test_what_is_written_is_read(sent: list[Notification]) -> None:
     sent = sent * 10  # more than one datagram
     found: list[Notification] = []
     for datagram in notify.datagrams_of(sent):
-        assert len(datagram) <= notify.MAX_SIZE
+        assert len(datagram) <= notify.FULL or datagram.count(b"\n") == 1
         found += notify.notifications_in(datagram, "me")
     assert found == sent
 

@@ -110,7 +110,7 @@ def test_forks_while_other_threads_commit(path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(20):
+        for _ in range(12):
             in_child(work_once)
     finally:
         over.set()

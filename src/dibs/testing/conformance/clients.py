@@ -1,5 +1,6 @@
 """`Lock` and `Semaphore` over the store: what a user sees, the same for asyncio and threads."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -70,11 +71,21 @@ class Clients(Suite):
     @needing("manual")
     @using
     async def test_a_wait_ends_in_time_and_leaves_nothing(self, world: World, users: Users) -> None:
-        mine, theirs = users.lock(users.client()), users.lock(users.client(), auto_renew=False)
-        held = await now(theirs.acquire())
-        users.when_queued(lambda: world.pass_time(5))
-        with pytest.raises(AcquireTimeout):
-            await now(mine.acquire(wait=5))
+        mine = users.lock(users.client())
+        held = await now(users.lock(users.client(), ttl=3000, auto_renew=False).acquire())
+        over = threading.Event()
+
+        def let_time_pass() -> None:
+            """In steps: who waits may not have looked at the clock before the first."""
+            while not over.wait(0.01):
+                world.pass_time(1)
+
+        users.when_queued(let_time_pass)
+        try:
+            with pytest.raises(AcquireTimeout):
+                await now(mine.acquire(wait=5))
+        finally:
+            over.set()
         status = await now(mine.status())
         assert (status.waiting, len(status.holders)) == (0, 1)
         await now(held.release())
