@@ -221,7 +221,6 @@ def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _etcdctl() -> None:
-    """Where there is none, these tests are skipped."""
     etcdctl_program()
 
 

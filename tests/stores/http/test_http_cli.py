@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,13 @@ def settings(served: Served) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "DIBS_URL": served.world.url, VARIABLE: key}
 
 
-def test_the_examples_work(settings: dict[str, str], tmp_path: Path) -> None:
+def test_the_examples_work_and_every_option_is_named(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
     for code, printed in zip(blocks(PAGE), PRINTED, strict=True):
         assert run(code, tmp_path, **settings).startswith(printed)
-
-
-def test_every_option_is_named() -> None:
-    page = (DOCS / PAGE).read_text("utf-8")
     for word in (*(f"{option}=" for option in OPTIONS), VARIABLE, FILE_VARIABLE):
-        assert word in page
+        assert word in (DOCS / PAGE).read_text("utf-8"), "it names every option"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
@@ -75,16 +72,9 @@ def test_the_examples_for_the_shell_work(settings: dict[str, str], tmp_path: Pat
     assert [each["is"] for each in answer["replies"]] == kinds
 
 
-def test_run_list_and_doctor(
-    settings: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_doctor(
+    settings: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dibs = [sys.executable, "-m", "dibs"]
-    command = [*dibs, "run", "jobs/a", "--", *dibs, "list", "--json"]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["name"] == "jobs/a"
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     told = Main(capsys)("doctor")

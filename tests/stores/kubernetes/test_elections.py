@@ -169,16 +169,8 @@ class Contest:
         if kind == "dibs":
             return [sys.executable, "-c", OURS, cluster.url, name, identity, str(ttl)]
         if kind == "python":
-            config, duration = cluster.url.partition("=")[2], str(math.ceil(ttl))
-            return [
-                sys.executable,
-                str(PYTHON),
-                config,
-                cluster.namespace,
-                name,
-                identity,
-                duration,
-            ]
+            words = [cluster.namespace, name, identity, str(math.ceil(ttl))]
+            return [sys.executable, str(PYTHON), cluster.url.partition("=")[2], *words]
         whole = max(ttl, 1.0)  # client-go drops what is less than a second
         options = {
             "url": cluster.server.url,
@@ -224,9 +216,6 @@ class Contest:
 def overlaps(terms: Sequence[Term]) -> list[tuple[Term, Term]]:
     """Pairs of terms that overlap: two leaders."""
     return [(one, two) for one, two in pairwise(terms) if two.start < one.end]
-
-
-# -- tests ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.once

@@ -36,23 +36,22 @@ class Database:
         cursor = self.connection.execute(sql.encode(), values)
         return cursor.fetchall() if cursor.description else []
 
-    def raw(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The same, of a statement with PostgreSQL's own placeholders."""
-        return psycopg.RawCursor(self.connection).execute(sql.encode(), values).fetchall()
+    def _ask(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return psycopg.RawCursor(self.connection).execute(statement.encode(), values).fetchall()
 
     def apply(
         self, batch: Sequence[Command], time: Time | None = None, statement: str = TOGETHER
     ) -> Outcome:
         now, stamp = (time.now(), time.stamp()) if time else (None, None)
         values = sql.parameters(batch, inbox=OWN, now=now, stamp=stamp)
-        rows = self.raw(statement, values)
+        rows = self._ask(statement, values)
         replies, own = sql.read_answer(rows, batch, OWN)
         heard, self._heard = self._heard, []
         return list(replies), [*own, *heard]
 
     def apply_within(self, batch: Sequence[Command]) -> Sequence[Reply]:
         """The same in a transaction of the user's own, which has begun."""
-        rows = self.raw(TOGETHER, sql.parameters(batch, inbox=None))
+        rows = self._ask(TOGETHER, sql.parameters(batch, inbox=None))
         return sql.read_answer(rows, batch, OWN)[0]
 
     def sweep(self, time: Time) -> None:

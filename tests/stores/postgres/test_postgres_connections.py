@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -262,33 +261,26 @@ async def test_behind_a_transaction_pooler_nobody_listens(
 
 
 def test_waiters_behind_a_pooler_are_served_in_turn(pooled: str) -> None:
-    """Tasks and a thread wait for one key, by asking."""
+    """Tasks and threads wait for one key, by asking."""
     order: list[str] = []
 
-    async def wait(client: dibs.Client, name: str) -> None:
-        async with client.lock("x", ttl=10):
+    def in_a_thread(name: str) -> None:
+        with dibs.sync.connect(pooled) as client, client.lock("x", ttl=10):
             order.append(name)
 
-    def wait_in_thread() -> None:
-        with dibs.sync.connect(pooled) as client, client.lock("x", ttl=10):
-            order.append("thread")
+    def in_a_task(name: str) -> None:
+        async def wait() -> None:
+            async with dibs.connect(pooled) as client, client.lock("x", ttl=10):
+                order.append(name)
 
-    async def body() -> None:
-        async with dibs.connect(pooled) as client, asyncio.TaskGroup() as group:
+        asyncio.run(wait())
 
-            async def all_wait(count: int) -> None:
-                while (await client.status("x")).waiting < count:
-                    await asyncio.sleep(0.01)
-
-            lease = await client.lock("x", ttl=10).acquire()
-            for count, name in enumerate("abc", 1):
-                group.create_task(wait(client, name))
-                await all_wait(count)
-            thread = threading.Thread(target=wait_in_thread)
-            thread.start()
-            await all_wait(4)
-            await lease.release()
-            await asyncio.to_thread(thread.join)
-
-    asyncio.run(asyncio.wait_for(body(), 30))
-    assert order == ["a", "b", "c", "thread"]
+    with dibs.sync.connect(pooled) as client, ThreadPoolExecutor(4) as threads:
+        with client.lock("x", ttl=10):
+            turns = []
+            for name, wait in zip("abcd", (in_a_task, in_a_thread) * 2, strict=True):
+                turns.append(threads.submit(wait, name))
+                wait_until(lambda: client.status("x").waiting == len(turns), "it waits")
+        for turn in turns:
+            turn.result(30)
+    assert order == [*"abcd"]

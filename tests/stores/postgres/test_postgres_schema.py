@@ -54,9 +54,6 @@ def dibs(capsys: pytest.CaptureFixture[str]) -> Iterator[Main]:
         signal.signal(number, handler)
 
 
-# ---- connecting -----------------------------------------------------------------------------------
-
-
 @both_sides
 async def test_what_connecting_reports(
     side: Side, postgres_server: PostgresServer, postgres_url: str, role: str

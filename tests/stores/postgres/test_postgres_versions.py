@@ -1,8 +1,4 @@
-"""The same on every version of PostgreSQL that is here: a little of everything.
-
-All that there is runs on the one that is found first. What of it depends on what an SQL function, a plan, a
-lock or a notification does runs here, on the others.
-"""
+"""The ledger in SQL, notifications and locks on versions of PostgreSQL beside that of all other tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

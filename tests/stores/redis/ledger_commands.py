@@ -1,7 +1,5 @@
 """Any commands, with time moved between them, for the ledger in Lua and the one in Python."""
 
-from dataclasses import replace
-from math import inf, nan
 from typing import Any
 
 from hypothesis import strategies as st
@@ -115,19 +113,6 @@ _lines = st.lists(
 )  # fmt: skip
 """A mutex that goes from hand to hand."""
 
-_no_time = st.sampled_from([0.0, -1.0, nan, inf])
-_wrong = one_of(
-    (1, st.fixed_dictionaries({"ttl": _no_time})),
-    (1, st.fixed_dictionaries({"waiter_ttl": _no_time})),
-    (1, st.fixed_dictionaries({"lock_delay": st.sampled_from([-1.0, nan, inf])})),
-    (1, st.fixed_dictionaries({"units": st.sampled_from([0, -1, 1.5, 1.0, True, MANY + 1])})),
-    (1, st.fixed_dictionaries({"capacity": st.just(MANY + 1)})),
-    (1, st.fixed_dictionaries({"priority": st.sampled_from([0.5, 1.0, False])})),
-    (1, st.fixed_dictionaries({"floor": st.sampled_from([-1, 2**53])})),
-)
-_invalid = st.builds(lambda command, wrong: replace(command, **wrong), _acquires, _wrong)
-"""What no client of ours would send."""
-
 COMMANDS = one_of(
     (7, _acquires),
     (3, _crowds),
@@ -136,7 +121,6 @@ COMMANDS = one_of(
     (2, _plain),
     (2, others(st.just(PLAIN), _few)),
     (1, st.builds(Inspect, key=_keys) | _revocations),
-    (1, _invalid),
 )
 
 _batches = st.lists(COMMANDS, min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from dibs.model import Command, Notification, Reply
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
-from dibs.stores.redis.ledger import CallContext, LedgerCall
+from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.url import Endpoint
 from tests.servers.redis import RedisServer
 from tests.stores.differential import Time
@@ -18,14 +18,6 @@ NOW = 1000.0
 STAMP = 1_700_000_000_000_000
 AT: dict[str, Any] = {"now": NOW, "stamp": STAMP}
 """The time, for tests in which it stands still."""
-
-
-def call_for(
-    batch: Sequence[Command], *, now: float | None = None, stamp: int = STAMP, holdoff: float = 0.0
-) -> LedgerCall:
-    """What is sent for a batch from inbox "here"."""
-    clock = None if now is None else Time(now, stamp)
-    return CallContext(clock, holdoff, "here").call(batch)
 
 
 class Scripted:
@@ -52,28 +44,31 @@ class Scripted:
         self._pubsub.close()
         self.redis.close()
 
-    def evaluate(self, call: LedgerCall, redis: Any = None) -> Any:
-        """What the server answers, by another user's client perhaps."""
+    def apply(
+        self,
+        batch: Sequence[Command],
+        *,
+        now: float | None = None,
+        stamp: int = STAMP,
+        holdoff: float = 0.0,
+    ) -> tuple[list[Reply], list[Notification]]:
+        """The replies to a batch from inbox "here", and the notifications for "here" and "there"."""
+        clock = None if now is None else Time(now, stamp)
+        call = CallContext(clock, holdoff, "here").call(batch)
         words = (*self.words, len(call.keys), *call.keys, *call.args)
         try:
-            return (redis or self.redis).execute_command(*words)
+            raw = self.redis.execute_command(*words)
         except ResponseError as error:
             raise explain(error, Endpoint("server")) from error
-
-    def apply(
-        self, batch: Sequence[Command], **options: Any
-    ) -> tuple[list[Reply], list[Notification]]:
-        """The replies, and the notifications for "here" and "there"."""
-        raw = self.evaluate(call_for(batch, **options))
         replies, notifications = ledger.read_answer(raw, batch, "here")
-        return replies, notifications + self.published()
+        return replies, notifications + self._published()
 
     def ask(self, *batch: Command, **options: Any) -> Any:
         """The reply to one command, or the replies to some; typed loosely, as tests look inside."""
         replies, _ = self.apply(batch, **options)
         return replies if len(batch) > 1 else replies[0]
 
-    def published(self) -> list[Notification]:
+    def _published(self) -> list[Notification]:
         """What "there" has been sent since it was last asked."""
         self.redis.publish("there", b"the end")
         found: list[Notification] = []

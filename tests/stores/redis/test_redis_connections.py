@@ -47,20 +47,6 @@ async def test_each_batch_is_one_call(
     assert not {"auth", "select", "ping", "eval", "evalsha", "publish"} & found.keys()
 
 
-@both_sides
-async def test_a_flushed_function_is_loaded_again(
-    side: Side, redis_server: RedisServer, redis_url: str
-) -> None:
-    backend = await side.open(redis_url)
-    token = granted((await backend.apply([acquire()]))[0]).token
-    with redis_server.client() as client:
-        client.function_flush()
-    reset(redis_server)
-    assert granted((await backend.apply([acquire()]))[0]).token == token
-    await backend.apply([release()])
-    assert calls(redis_server)["function|load"] == 1
-
-
 @in_threads
 async def test_nothing_is_granted_for_a_while_after_it_came_back_empty(
     side: Side, tmp_path: Path
@@ -146,15 +132,9 @@ async def test_what_no_server_can_do_is_reported(
 async def test_a_unix_socket(side: Side, tmp_path: Path) -> None:
     with RedisServer(tmp_path, unix=True) as server:
         url = f"redis://{server.unix_path}?db=1"
-        backend = await side.open(url)
-        await backend.apply([acquire("a"), acquire("b", queue=True, inbox=backend.inbox)])
-        await backend.apply([release("a")])
-        assert (await side.pushed(backend, "granted")).key == KEY
+        await hand_over(side, url)
     with pytest.raises(BackendUnavailable, match=r"redis\.sock can't be reached"):
         await side.open(url)
-
-
-# ---- lists ----------------------------------------------------------------------------------------
 
 
 @in_threads
@@ -237,9 +217,6 @@ async def hand_over(side: Side, url: str) -> None:
     assert len((await waiter.scan(b"lock:", None, 10)).items) == 1
 
 
-# ---- passwords and ACLs ---------------------------------------------------------------------------
-
-
 @both_sides
 async def test_passwords(side: Side, server: RedisServer, redis_server: RedisServer) -> None:
     host = f"127.0.0.1:{server.port}"
@@ -253,16 +230,6 @@ async def test_passwords(side: Side, server: RedisServer, redis_server: RedisSer
         with pytest.raises(Forbidden, match=told) as refusal:
             await side.open(url)
         assert "s3" not in f"{refusal.value} {refusal.value!r} {refusal.value.__cause__!r}"
-
-
-@in_tasks
-async def test_a_server_that_repeats_what_it_does_not_know(side: Side, tmp_path: Path) -> None:
-    """It answers `unknown command 'AUTH', with args beginning with: …`, and there is the password."""
-    extra = ['rename-command AUTH ""']
-    with RedisServer(tmp_path, requirepass="s3cret", extra=extra) as server:
-        with pytest.raises(IncompatibleVersion, match="unknown command 'AUTH'") as refusal:
-            await side.open(f"redis://:s3cret@127.0.0.1:{server.port}")
-        assert "s3cret" not in f"{refusal.value}"
 
 
 @in_tasks

@@ -13,60 +13,37 @@ from dibs.stores.temporal.client import pollers
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 
-STARTS = 30.0
-"""Seconds within which a worker is there."""
-
-
-class ThreadedWorker:
-    """Serves a task queue until it is stopped."""
-
-    def __init__(self, address: str, queue: str, workflows: Sequence[type] = WORKFLOWS) -> None:
-        self.queue = queue
-        self._workflows = workflows
-        self._address = address
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="brokers", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        assert self._started.wait(STARTS)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        client = await Client.connect(self._address)
-        worker = Worker(
-            client,
-            task_queue=self.queue,
-            workflows=self._workflows,
-            activities=ACTIVITIES,
-            workflow_runner=UnsandboxedWorkflowRunner(),
-        )
-        async with worker:
-            while not await pollers(client, self.queue):
-                await asyncio.sleep(0.02)
-            self._started.set()
-            await self._stopping.wait()
-
 
 @contextmanager
 def brokers_for(
     server: TemporalServer, queue: str = "", workflows: Sequence[type] = WORKFLOWS
 ) -> Generator[str]:
-    """A served queue of its own; gives the store's URL."""
-    worker = ThreadedWorker(server.address, queue or f"store-{uuid4().hex}", workflows)
-    worker.start()
+    """Serve a queue, one of its own unless it is named; gives the store's URL."""
+    queue = queue or f"store-{uuid4().hex}"
+    loop, stopping, is_served = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+
+    async def serve() -> None:
+        client = await Client.connect(server.address)
+        worker = Worker(
+            client,
+            task_queue=queue,
+            workflows=workflows,
+            activities=ACTIVITIES,
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        )
+        async with worker:
+            while not await pollers(client, queue):
+                await asyncio.sleep(0.02)
+            is_served.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="brokers")
+    thread.daemon = True
+    thread.start()
+    assert is_served.wait(30), "the worker is not there"
     try:
-        yield f"{server.url}?task_queue={worker.queue}"
+        yield f"{server.url}?task_queue={queue}"
     finally:
-        worker.stop()
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+        loop.close()

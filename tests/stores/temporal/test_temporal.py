@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Worker
 
 import dibs
 import dibs.sync
@@ -36,24 +36,19 @@ from dibs.model import (
 )
 from dibs.stores.registry import store_for
 from dibs.stores.temporal import ids, wire
-from dibs.stores.temporal.client import pollers
 from dibs.stores.temporal.errors import explain
 from dibs.stores.temporal.url import TemporalTarget
 from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from dibs.testing.proxy import FaultProxy
 from tests.cli.processes import Cli, end
-from tests.connections import connection_to
 from tests.servers.temporal import TemporalServer
 from tests.servers.waiting import wait_until
 from tests.stores.sides import Side, acquire, granted, in_tasks, in_threads, release
-from tests.stores.temporal.serving import ThreadedWorker, brokers_for
+from tests.stores.temporal.serving import brokers_for
 from tests.temporal.brokers import QUICK
 from tests.temporal.turned import turned
 
 pytestmark = pytest.mark.once
-
-LONG = 30.0
-"""Seconds within which everything that is to happen at once has happened, on a busy machine too."""
 
 
 def new_key() -> bytes:
@@ -69,8 +64,10 @@ async def broker_of(url: str, key: bytes) -> WorkflowHandle[Any, Any]:
 
 async def updates(broker: WorkflowHandle[Any, Any]) -> int:
     """Number of updates that its newest run has taken."""
-    kind = "workflow_execution_update_accepted_event_attributes"
-    return sum(each.HasField(kind) for each in (await broker.fetch_history()).events)
+    events = (await broker.fetch_history()).events
+    return sum(
+        each.HasField("workflow_execution_update_accepted_event_attributes") for each in events
+    )
 
 
 async def queue(backend: Any, name: str, key: bytes) -> None:
@@ -177,9 +174,6 @@ async def test_a_long_name_is_listed_by_others(temporal_url: str, side: Side) ->
     assert [status.key for status in items] == [key]
 
 
-# -- clients, versions and clocks --------------------------------------------------------------------
-
-
 @in_threads
 async def test_a_client_that_is_newer_than_the_workers_is_told(
     temporal_url: str, side: Side, monkeypatch: pytest.MonkeyPatch
@@ -206,16 +200,13 @@ async def test_it_goes_where_the_client_goes_and_speaks_as_it_does(
             assert [each.name async for each in client.list(name)] == [name.encode()]
 
 
-def test_a_client_of_something_else_is_refused() -> None:
-    with pytest.raises(dibs.NotConfigured, match="or from a client of temporalio"):
-        dibs.connect(client=BackendUnavailable())
-
-
 # -- what is reported --------------------------------------------------------------------------------
 
 
 @in_tasks
 async def test_what_is_configured_wrongly(temporal_server: TemporalServer, side: Side) -> None:
+    with pytest.raises(NotConfigured, match="or from a client of temporalio"):
+        dibs.connect(client=object())
     with pytest.raises(BackendUnavailable, match="there is no such host"):
         await side.open(store_for("temporal://nowhere.invalid:7233/default"))
     with pytest.raises(NotConfigured, match=r"does not speak TLS: add \?tls=false"):
@@ -296,16 +287,11 @@ async def test_a_worker_that_stops_is_missed_and_its_successor_knows_all(
 ) -> None:
     """Clients that name another queue are served as long as that worker is, and an error names it."""
     queue, key = f"changing-{uuid4().hex}", new_key()
-    worker = ThreadedWorker(temporal_server.address, queue)
-    worker.start()
-    backend = await side.open(store_for(f"{temporal_server.url}?task_queue={queue}"))
-    other = await side.open(store_for(temporal_url))
-    try:
+    with brokers_for(temporal_server, queue) as url:
+        backend, other = await side.open(url), await side.open(temporal_url)
         first = granted((await backend.apply([acquire("a", key)]))[0])
         (refused,) = await other.apply([acquire("b", key)])
         assert isinstance(refused, Refused)
-    finally:
-        worker.stop()
     with pytest.raises(BackendUnavailable, match=f"the task queue '{queue}'"):
         await other.apply([Renew(key, "b", 3.0)])
     with pytest.raises(BackendUnavailable, match="worker"):
@@ -320,37 +306,6 @@ async def test_a_worker_that_stops_is_missed_and_its_successor_knows_all(
         assert second.token > first.token
 
 
-@workflow.defn(name=ids.BROKER)
-class Mute:
-    """A broker that takes every call and answers none."""
-
-    @workflow.run
-    async def run(self, given: wire.BrokerInput) -> None:
-        await workflow.wait_condition(lambda: False)
-
-    @workflow.update(name=ids.APPLY)
-    async def take(self, call: wire.BrokerCall) -> wire.BrokerAnswer:
-        await workflow.wait_condition(lambda: False)
-        return wire.BrokerAnswer([])
-
-
-async def test_a_call_that_was_taken_and_is_not_answered_has_an_end(
-    temporal_server: TemporalServer,
-) -> None:
-    queue, key = f"mute-{uuid4().hex}", new_key()
-    client = await Client.connect(temporal_server.address)
-    runner = UnsandboxedWorkflowRunner()
-    backend = connection_to(store_for(f"{temporal_server.url}?task_queue={queue}"), "async")
-    async with Worker(client, task_queue=queue, workflows=[Mute], workflow_runner=runner):
-        while not await pollers(client, queue):
-            await asyncio.sleep(0.02)
-        async with asyncio.timeout(LONG):
-            with pytest.raises(BackendUnavailable, match=r"did not answer within 0\.9 s"):
-                await backend.apply([acquire("a", key, ttl=6.0)])
-        await client.get_workflow_handle(ids.broker_id(key)).terminate()
-    await backend.close()
-
-
 # -- processes ---------------------------------------------------------------------------------------
 
 
@@ -361,39 +316,35 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     found.kill_all()
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_commands_may_be_interrupted_while_no_server_or_worker_answers(
     temporal_server: TemporalServer, cli: Cli
 ) -> None:
     queue, name = f"gone-{uuid4().hex}", uuid4().hex
-    url = f"{temporal_server.url}?task_queue={queue}"
-    worker = ThreadedWorker(temporal_server.address, queue)
-    worker.start()
-    with FaultProxy("127.0.0.1", temporal_server.port) as proxy:
-        cli.url = url
-        behind_proxy = cli.environment | {"DIBS_URL": proxy.url_for(url)}
-        with dibs.sync.connect(url) as client:
+    words = ("run", name, "--wait", "60", "--", "true")
+    with FaultProxy("127.0.0.1", temporal_server.port) as proxy, ExitStack() as stack:
+        with brokers_for(temporal_server, queue) as cli.url:
+            behind_proxy = cli.environment | {"DIBS_URL": proxy.url_for(cli.url)}
+            client = stack.enter_context(dibs.sync.connect(cli.url))
             held = client.lock(name, ttl=600).acquire()
-            words = ("run", name, "--wait", "60", "--", "true")
-            waiters = [cli.start(*words), cli.start(*words, env=behind_proxy)]
-            wait_until(lambda: client.status(name).waiting == 2, "they wait")
+            waiters = [cli.start(*words, env=behind_proxy)]
+            wait_until(lambda: client.status(name).waiting, "it waits")
             proxy.hang()
             told = cli("run", name, "--wait", "1", "--", "true", env=behind_proxy)
             assert told.returncode == 69
             assert "check that the server runs, and the host, port and firewall" in told.stderr
-            worker.stop()
-            told = cli("run", name, "--wait", "1", "--", "true")
-            assert told.returncode == 69
-            assert f"`dibs temporal worker --task-queue {queue}`" in told.stderr
-            before = proxy.accepted
-            waiters.append(cli.start(*words, env=behind_proxy))
-            wait_until(lambda: proxy.accepted > before, "it connects")
-            for waiter in waiters:
-                waiter.send_signal(signal.SIGINT)
-                code, _, said = end(waiter)
-                assert code == -signal.SIGINT, said
-            with brokers_for(temporal_server, queue):
-                held.release()
+        told = cli("run", name, "--wait", "1", "--", "true")
+        assert told.returncode == 69
+        assert f"`dibs temporal worker --task-queue {queue}`" in told.stderr
+        before = proxy.accepted
+        waiters.append(cli.start(*words, env=behind_proxy))
+        wait_until(lambda: proxy.accepted > before, "it connects")
+        for waiter in waiters:
+            waiter.send_signal(signal.SIGINT)
+            code, _, said = end(waiter)
+            assert code == -signal.SIGINT, said
+        held.detach()
 
 
 @pytest.mark.multiprocess
