@@ -30,7 +30,6 @@ class Diary:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.tokens: list[int] = []
 
     def of(self, who: str) -> dict[str, Any]:
         """The callbacks of one of them."""
@@ -38,7 +37,6 @@ class Diary:
         def started(term: Any) -> None:
             assert not term.lost
             self.told.append(f"{who} starts")
-            self.tokens.append(term.token)
 
         def stopped(term: Any) -> None:
             self.told.append(f"{who} stops")
@@ -300,13 +298,3 @@ def test_timings_that_make_no_sense_are_refused(timing: dict[str, Any], told: st
         dibs.LeaderElection("main", **timing)
     with pytest.raises(UnsafeTiming, match=told):
         LeaderConfig(**timing)
-
-
-def test_what_is_not_given_scales_with_what_is() -> None:
-    for given, timing in (
-        ({}, (15, 10, 2)),
-        ({"ttl": "3s"}, (3, 2, 0.4)),
-        ({"renew_deadline": 5}, (15, 5, 1)),
-    ):
-        leader = dibs.LeaderElection("main", **given)
-        assert (leader.ttl, leader.renew_deadline, leader.retry) == pytest.approx(timing)
