@@ -15,6 +15,7 @@ from dibs.core.names import fingerprint, wait_key
 from dibs.locks.deadlock import DeadlockDetector, Wait, _in_the_way
 from dibs.model import MANY, Inspect, Status, Waiter
 from dibs.model import Holder as Hold
+from tests.locks.test_queue import FullStore
 from tests.locks.waits import Beside, pause, time_passes, until, until_queued
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -134,6 +135,23 @@ async def test_readers_and_writers_can_be_in_one(w: World) -> None:
     )
     assert await all_end(w, crossers) == [None, Deadlock]
     assert "holds rwlock q and waits for rwlock r" in str(await crossers[1].beside.error())
+
+
+async def test_a_wait_for_a_place_in_the_queue_counts_from_its_start(w: World) -> None:
+    """The older one gets its place later, and looks later."""
+    store = FullStore(w.store)
+    one, two = w.another(store), w.another()
+    older = Crosser(w, one.lock("b", ttl=60), one.lock("a", ttl=60))
+    younger = Crosser(w, two.lock("a", ttl=60), two.lock("b", ttl=60))
+    await older.holds()
+    await younger.holds()
+    older.may_go = True
+    await until(w, lambda: store.refused > 0)
+    w.clock.advance(0.5)
+    await younger.waits()
+    w.clock.advance(0.15)
+    store.full = False
+    assert await all_end(w, [older, younger]) == [None, Deadlock]
 
 
 @in_both_worlds

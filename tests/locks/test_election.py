@@ -14,7 +14,7 @@ from dibs import BackendUnavailable, Client, LeaderConfig, LeaseLost, Reentrant,
 from dibs.core.timing import trusted
 from dibs.model import Command, Renew
 from dibs.session import StoreSession
-from tests.locks.waits import time_passes
+from tests.locks.waits import time_passes, until
 from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 
 
@@ -174,6 +174,22 @@ async def test_resigning_ends_the_term_from_anywhere(w: World) -> None:
     with pytest.raises(TypeError, match="resign"):
         again.detach()
     await w.leave(leader)
+
+
+@in_both_worlds
+async def test_resigning_in_on_started_ends_the_term_before_its_body(w: World) -> None:
+    diary = Diary()
+    told = diary.of("a")
+
+    def started(term: Any) -> None:
+        told["on_started"](term)
+        leader.resign()
+
+    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
+    with pytest.raises(LeaseLost, match="resigned"):
+        await w.enter(leader)
+    assert diary.told == ["a starts", "a stops"]
+    await until(w, lambda: who_leads(w) is None)
 
 
 def job(w: World, body: Any) -> Any:

@@ -223,15 +223,6 @@ def test_values_without_a_text_that_is_the_same_everywhere_are_refused(value: An
         named("{value}", value)
 
 
-def test_bytes_that_are_text_make_the_name_that_the_text_makes() -> None:
-    name = "x:{value}"
-    assert named(name, "größe".encode()) == named(name, "größe") == "x:größe"
-    assert named(name, b"\xff/\xfe") == b"x:\xff%2F\xfe"
-    assert named(name, b"\xe9") != named(name, "é")
-    with pytest.raises(dibs.InvalidName, match="not valid Unicode"):
-        named(name, "\udcff")
-
-
 def test_a_template_without_a_function_is_filled_by_name() -> None:
     template = dibs.NameTemplate("tenant:{tenant}:order:{order}")
     assert template.fields == ("tenant", "order")
