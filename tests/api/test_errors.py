@@ -202,11 +202,9 @@ def test_a_misplaced_argument_gets_advice(module: Any, call: Callable[..., Any],
 WRONG: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda c: c.semaphore("gpu", True), TypeError, "capacity is"),
     (lambda c: c.semaphore("gpu", 0), ValueError, "capacity is"),
-    (lambda c: c.semaphore("gpu", 2_000_000), ValueError, "capacity is"),
     (lambda c: c.lock("a", require={"durble"}), ValueError, "'durble', which no .*power-loss"),
     (lambda c: c.status("a", "mutex"), ValueError, "kind is 'mutex': the kinds are lock"),
     (lambda c: c.revoke("a", reason="x", kind="mutex"), ValueError, "kind is 'mutex'"),
-    (lambda c: list(c.list(kind="mutex")), ValueError, "kind is 'mutex'"),
     (lambda c: c.status(Status(b"lock:a", 1), "leader"), ValueError, "that of a lock"),
 ]
 

@@ -1,10 +1,7 @@
-"""What is public: by name, alike on both sides, documented, and loaded only when it is used."""
+"""What is public: by name, alike on both sides, and loaded only when it is used."""
 
-import inspect
-import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -73,32 +70,6 @@ step("import dibs.tasks", "cronsim")
 
 def test_nothing_is_loaded_before_it_is_used() -> None:
     assert run_script(LOADED) == []
-
-
-def texts_of(name: str, public: Any) -> dict[str, str]:
-    """The docstrings of what is public, and of its methods and properties."""
-    found = {name: inspect.getdoc(public) or ""}
-    for member in dir(public) if inspect.isclass(public) else ():
-        if member.startswith("_"):
-            continue
-        value = inspect.getattr_static(public, member)
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if callable(value):
-            found[f"{name}.{member}"] = inspect.getdoc(value) or ""
-    return found
-
-
-@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
-def test_everything_public_is_documented_for_its_side(module: Any) -> None:
-    """What the blocking side says of `await` would mislead a program with threads."""
-    for name in NAMES:
-        texts = texts_of(name, getattr(module, name))
-        assert [each for each, text in texts.items() if not text] == []
-        if module is dibs.sync and getattr(dibs, name) is not getattr(dibs.sync, name):
-            wrong = [
-                each for each in texts.values() if re.search("async with|asyncio|await ", each)
-            ]
-            assert wrong == []
 
 
 @pytest.mark.multiprocess

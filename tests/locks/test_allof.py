@@ -46,10 +46,16 @@ async def free(client: Client, names: str) -> str:
     return found
 
 
+async def is_awaited(client: Client, name: str) -> bool:
+    """Whether somebody waits for that lock."""
+    return bool((await client.status(name)).waiting)
+
+
 async def queued(client: Client, name: str) -> None:
     """Wait until somebody waits for that lock."""
-    while not (await client.status(name)).waiting:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while not await is_awaited(client, name):
+            await asyncio.sleep(0.001)
 
 
 async def test_what_is_named_twice_alike_is_one_lease(client: Client) -> None:
@@ -232,9 +238,7 @@ async def test_what_is_lost_while_it_waits_is_acquired_anew(
     w.clock.advance(11)  # a renewal was due, and found the loss
     await w.turn()
     await held.release()
-    while not (await others.status("b")).waiting:
-        w.clock.advance(0.01)
-        await w.turn()
+    await time_passes(w, lambda: is_awaited(others, "b"), step=0.01)
     assert await free(others, "c") == "c", "not kept while it waits for an earlier one"
     await thief.release()
     leases = await holder.holds()

@@ -4,7 +4,7 @@ import asyncio
 import pickle
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from dibs.core.names import fingerprint, wait_key
 from dibs.locks.deadlock import DeadlockDetector, Wait, _in_the_way
 from dibs.model import MANY, Inspect, Status, Waiter
 from dibs.model import Holder as Hold
+from tests.locks.test_queue import FullStore
 from tests.locks.waits import Beside, pause, time_passes, until, until_queued
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -48,11 +49,11 @@ class Crosser:
     async def holds(self) -> None:
         await until(self._w, lambda: self.held is not None)
 
-    async def waits(self, behind: int = 0) -> None:
+    async def waits(self) -> None:
         """Let it wait for its second thing, until it is in the queue."""
         self.may_go = True
         kind, _, name = self.second.key.decode().partition(":")
-        await until_queued(self._w, name, behind + 1, kind)
+        await until_queued(self._w, name, 1, kind)
         self._w.clock.advance(0.1)
 
     @property
@@ -73,13 +74,6 @@ async def ring(w: World, *pairs: tuple[Any, Any], **asked: Any) -> list[Crosser]
     for each in crossers:
         await each.waits()
     return crossers
-
-
-async def two(w: World, **options: Any) -> list[Crosser]:
-    """Two clients that wait for each other's lock."""
-    one, other = w.client, w.another()
-    pairs = [("a", "b", one), ("b", "a", other)]
-    return await ring(w, *((c.lock(x, **options), c.lock(y, **options)) for x, y, c in pairs))
 
 
 async def all_end(w: World, crossers: Sequence[Crosser]) -> list[type[BaseException] | None]:
@@ -104,18 +98,15 @@ def chain(w: World, names: str, *, clients: int, **options: Any) -> list[tuple[A
     ]
 
 
-SHAPES: dict[str, Callable[[World], list[tuple[Any, Any]]]] = {
-    "two clients": lambda w: chain(w, "ab", clients=2),
-    "tasks or threads of one client": lambda w: chain(w, "ab", clients=1),
-    "five clients": lambda w: chain(w, "abcde", clients=5),
-    "reentrant": lambda w: chain(w, "ab", clients=2, reentrant=True),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("names", "clients", "reentrant"),
+    [("ab", 2, False), ("ab", 1, False), ("abcde", 5, False), ("ab", 2, True)],
+)
 @in_both_worlds
-async def test_the_one_that_began_to_wait_last_gives_way(w: World, shape: str) -> None:
-    crossers = await ring(w, *SHAPES[shape](w))
+async def test_the_one_that_began_to_wait_last_gives_way(
+    w: World, names: str, clients: int, reentrant: bool
+) -> None:
+    crossers = await ring(w, *chain(w, names, clients=clients, reentrant=reentrant))
     last = crossers[-1]
     assert await all_end(w, crossers) == [None] * (len(crossers) - 1) + [Deadlock]
     error = await last.beside.error()
@@ -144,6 +135,23 @@ async def test_readers_and_writers_can_be_in_one(w: World) -> None:
     )
     assert await all_end(w, crossers) == [None, Deadlock]
     assert "holds rwlock q and waits for rwlock r" in str(await crossers[1].beside.error())
+
+
+async def test_a_wait_for_a_place_in_the_queue_counts_from_its_start(w: World) -> None:
+    """The older one gets its place later, and looks later."""
+    store = FullStore(w.store)
+    one, two = w.another(store), w.another()
+    older = Crosser(w, one.lock("b", ttl=60), one.lock("a", ttl=60))
+    younger = Crosser(w, two.lock("a", ttl=60), two.lock("b", ttl=60))
+    await older.holds()
+    await younger.holds()
+    older.may_go = True
+    await until(w, lambda: store.refused > 0)
+    w.clock.advance(0.5)
+    await younger.waits()
+    w.clock.advance(0.15)
+    store.full = False
+    assert await all_end(w, [older, younger]) == [None, Deadlock]
 
 
 @in_both_worlds
@@ -302,7 +310,7 @@ async def test_a_circle_that_was_opened_between_the_readings_is_none(
         return found
 
     monkeypatch.setattr(DeadlockDetector, "_find", reading)
-    crossers += await two(w)
+    crossers += await ring(w, *chain(w, "ab", clients=2))
     assert await all_end(w, crossers) == [None, None]
     assert opened
 
@@ -331,7 +339,7 @@ async def test_one_of_other_leases_of_the_same_keys_is_another(
         return (first, *rest)
 
     monkeypatch.setattr(DeadlockDetector, "_find", reading)
-    crossers = await two(w)
+    crossers = await ring(w, *chain(w, "ab", clients=2))
     await time_passes(w, lambda: readings == 2)
     assert not any(each.done for each in crossers)
     assert await all_end(w, crossers) == [None, Deadlock]

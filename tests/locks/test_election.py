@@ -14,7 +14,7 @@ from dibs import BackendUnavailable, Client, LeaderConfig, LeaseLost, Reentrant,
 from dibs.core.timing import trusted
 from dibs.model import Command, Renew
 from dibs.session import StoreSession
-from tests.locks.waits import time_passes
+from tests.locks.waits import time_passes, until
 from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 
 
@@ -30,7 +30,6 @@ class Diary:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.tokens: list[int] = []
 
     def of(self, who: str) -> dict[str, Any]:
         """The callbacks of one of them."""
@@ -38,7 +37,6 @@ class Diary:
         def started(term: Any) -> None:
             assert not term.lost
             self.told.append(f"{who} starts")
-            self.tokens.append(term.token)
 
         def stopped(term: Any) -> None:
             self.told.append(f"{who} stops")
@@ -178,6 +176,22 @@ async def test_resigning_ends_the_term_from_anywhere(w: World) -> None:
     await w.leave(leader)
 
 
+@in_both_worlds
+async def test_resigning_in_on_started_ends_the_term_before_its_body(w: World) -> None:
+    diary = Diary()
+    told = diary.of("a")
+
+    def started(term: Any) -> None:
+        told["on_started"](term)
+        leader.resign()
+
+    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
+    with pytest.raises(LeaseLost, match="resigned"):
+        await w.enter(leader)
+    assert diary.told == ["a starts", "a stops"]
+    await until(w, lambda: who_leads(w) is None)
+
+
 def job(w: World, body: Any) -> Any:
     """A function for `run`, in the world's own way."""
     if not w.is_async:
@@ -300,13 +314,3 @@ def test_timings_that_make_no_sense_are_refused(timing: dict[str, Any], told: st
         dibs.LeaderElection("main", **timing)
     with pytest.raises(UnsafeTiming, match=told):
         LeaderConfig(**timing)
-
-
-def test_what_is_not_given_scales_with_what_is() -> None:
-    for given, timing in (
-        ({}, (15, 10, 2)),
-        ({"ttl": "3s"}, (3, 2, 0.4)),
-        ({"renew_deadline": 5}, (15, 5, 1)),
-    ):
-        leader = dibs.LeaderElection("main", **given)
-        assert (leader.ttl, leader.renew_deadline, leader.retry) == pytest.approx(timing)

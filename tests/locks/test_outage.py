@@ -44,18 +44,6 @@ def loses_an_answer(store: TappedStore) -> list[Command]:
     return lost
 
 
-@EVERY_KIND
-@in_both_worlds
-async def test_a_try_during_an_outage_fails_at_once(w: World, kind: str) -> None:
-    store, client = site(w)
-    wanted = KINDS[kind](w, client)
-    with outage(store), pytest.raises(BackendUnavailable, match="is away"):
-        await w.get(wanted.acquire(wait=0))
-    with outage(store), pytest.raises(BackendUnavailable):
-        await w.get(wanted.try_acquire())
-    await all_free_in_time(w)
-
-
 class Absence:
     """The store is away from now on for so many seconds."""
 

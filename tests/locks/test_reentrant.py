@@ -205,15 +205,3 @@ async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
     assert outermost.value.reason == "revoked"
     assert task.cancelling() == 0
     assert await asyncio.sleep(0, "not cancelled") == "not cancelled"
-
-
-@in_both_worlds
-async def test_a_level_that_was_forgotten_ends_with_the_lease(w: World) -> None:
-    lock, looks = lock_of(w), w.another().lock("a")
-    lease = await w.get(lock.acquire())
-    await w.get(lock.acquire())
-    await w.get(lease.release())
-    lease.ensure()
-    with pytest.warns(ResourceWarning, match="dropped without release"):
-        del lease
-    await until(w, lambda: is_free(w, looks))

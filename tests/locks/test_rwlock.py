@@ -1,7 +1,7 @@
 """Readers, writers, and leases that change from one to the other."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,20 +12,8 @@ from dibs.model import MANY, Acquire, Command, Release, Resize
 from dibs.session import StoreSession
 from dibs.testing import ManualClock
 from tests.locks.waits import Beside, Holder, pause, until_queued
-from tests.locks.worlds import World, heal, in_both_worlds, site
+from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 from tests.runtime.stores import TappedStore
-
-
-def failing(when: Callable[[Command], bool]) -> Callable[[Sequence[Command]], None]:
-    def fail(commands: Sequence[Command]) -> None:
-        if any(when(command) for command in commands):
-            raise BackendUnavailable("planted")
-
-    return fail
-
-
-def resizes(command: Command) -> bool:
-    return isinstance(command, Resize)
 
 
 async def units(w: World) -> list[int]:
@@ -114,7 +102,7 @@ async def upgraded_in_vain(w: World, store: TappedStore, lease: Any) -> None:
 
     def fail(commands: Sequence[Command]) -> None:
         if any(isinstance(command, Resize) for command in commands):
-            store.before = failing(lambda _: True)
+            store.before = away
             raise BackendUnavailable("planted")
 
     store.after = fail
@@ -157,11 +145,10 @@ async def test_a_second_try_finds_that_the_first_was_granted(w: World) -> None:
 async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
     store, client = site(w)
     lease = await w.hold(client.rwlock("a").write())
-    store.before = failing(resizes)
-    await w.get(lease.downgrade())
-    assert lease.mode == "read", "nobody writes any more, whatever the store knows"
-    assert await units(w) == [MANY]
-    heal(store)
+    with outage(store):
+        await w.get(lease.downgrade())
+        assert lease.mode == "read", "nobody writes any more, whatever the store knows"
+        assert await units(w) == [MANY]
     w.clock.advance(2)
     assert await units(w) == [1]
 
@@ -173,7 +160,7 @@ async def test_an_upgrade_outlives_an_outage_shorter_than_its_wait(
     store = TappedStore(clock=clock)
     client: Any = Client(StoreSession(store, clock=clock))
     lease = await client.rwlock("a").read().acquire()
-    store.before = failing(lambda _: True)
+    store.before = away
     began = clock.now()
     upgrade = asyncio.create_task(lease.upgrade(wait=wait))
     while not upgrade.done():
@@ -231,15 +218,3 @@ async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock
     assert client.session.keeper.flush(5)
     assert (await lock.status()).waiting == 0
     await reader.release()
-
-
-async def test_one_try_passes_any_number_of_dead_readers(
-    client: Client, clock: ManualClock
-) -> None:
-    """The store clears away only so many at a time."""
-    runtime = client.session.loop_runtime()
-    for number in range(500):
-        await runtime.call(Acquire(b"rwlock:x", f"id{number}", "o", 5.0, capacity=MANY))
-    clock.advance(60)
-    lease = await client.rwlock("x").write().acquire(wait=0)
-    await lease.release()

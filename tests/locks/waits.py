@@ -92,15 +92,16 @@ class Holder:
         await self.beside.result()
 
 
+async def is_so(condition: Callable[[], Any]) -> bool:
+    """Whether that holds; the condition may be a coroutine function."""
+    found = condition()
+    return bool(await found if inspect.isawaitable(found) else found)
+
+
 async def until(w: World, condition: Callable[[], Any]) -> None:
-    """Let the others go on until that is so; the condition may be a coroutine function."""
+    """Let the others go on until that is so."""
     end = time.monotonic() + PATIENCE
-    while True:
-        found = condition()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return
+    while not await is_so(condition):
         assert time.monotonic() < end, "it never came to that"
         await pause(w)
 
@@ -113,24 +114,14 @@ async def pause(w: World) -> None:
         time.sleep(0.001)
 
 
-async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25) -> float:
-    """Move the clock in small steps until that is so; how far it has moved."""
-    passed = 0.0
-
-    async def moved() -> bool:
-        nonlocal passed
-        found = condition()
-        if inspect.isawaitable(found):
-            found = await found
-        if not found:
-            w.clock.advance(step)
-            passed += step
-            for _ in range(4):
-                await pause(w)
-        return bool(found)
-
-    await until(w, moved)
-    return passed
+async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25) -> None:
+    """Move the clock in small steps until that is so."""
+    end = time.monotonic() + PATIENCE
+    while not await is_so(condition):
+        assert time.monotonic() < end, "it never came to that"
+        w.clock.advance(step)
+        for _ in range(4):
+            await pause(w)
 
 
 async def until_queued(w: World, name: str, count: int = 1, kind: Any = "lock") -> None:

@@ -49,16 +49,6 @@ async def cycles(client: Client, name: str, count: int) -> None:
             pass
 
 
-async def test_what_can_be_done_in_place_takes_no_turn_at_all() -> None:
-    client = Client(StoreSession(TappedStore()))
-    await client._ready()
-    acquisition = client.lock("a").acquire()
-    with pytest.raises(StopIteration) as done:
-        acquisition.send(None)
-    assert await done.value.value.release()
-    await client.close()
-
-
 async def test_sixty_four_tasks_leave_together(client: Client, store: TappedStore) -> None:
     await asyncio.gather(*(cycles(client, f"key-{n}", 50) for n in range(64)))
     sizes = [len(batch) for batch in store.batches]
@@ -214,10 +204,6 @@ async def test_a_late_copy_of_what_was_sent_twice_finds_its_id_buried(
     store.inner.blocking_connection().apply(late[0], 5)
     for n in range(1, 3):
         assert not await client.lock(f"key-{n}").locked()
-
-
-MANY = 40
-"""So many calls at once leave in two flights."""
 
 
 class OneWire:

@@ -215,35 +215,6 @@ async def test_the_grant_of_one_key_lets_nobody_in_for_another() -> None:
             assert granted.token == holder.token
 
 
-FLAWS: list[dict[str, Any]] = [
-    {"token": 10**400},
-    {"token": -1},
-    {"token": "1"},
-    {"granted_at": 10**400},
-    {"lease": []},
-    {"event": {}},
-    {"slots": {"0": 0}},
-    {"slots": ["0"]},
-    {"detail": 1},
-    {"proof": 1},
-]
-
-
-async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(postgres_url: str) -> None:
-    errors: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-    async with dibs.connect(postgres_url) as client, asyncio.timeout(30):
-        s = await Scene(client).begin()
-        grant = s.grant(7, time.time() + 1)
-        for forge in by_postgres(postgres_url):
-            for flaw in FLAWS:
-                forge(replace(grant, **flaw))
-            forge(replace(grant, key=b"lock:last"))
-        assert (await s.heard.arrived.get()).key == b"lock:last"
-        await s.end_as_if_nothing_had_been_forged()
-    assert not errors
-
-
 async def asks_before_it_believes(change: Callable[[Notification], Notification]) -> bool:
     """Whether a waiter asks the store when its grant arrives so changed; it gets the right one anyway."""
     store = TappedStore()

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from dibs.errors import BackendUnavailable
 from dibs.runtime import pool as pools
 from dibs.runtime.pool import Pool, Slot
 from tests.servers.waiting import wait_until
@@ -42,23 +41,6 @@ def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) ->
     for thread in threads:
         thread.join(10)
     assert served == list(range(8))
-
-
-def test_whoever_gets_none_in_time_is_told(one: Pool) -> None:
-    taken = one.take(SOON)
-    begun = time.monotonic()
-
-    def late() -> None:
-        with pytest.raises(BackendUnavailable, match="in time: all 1 connections"):
-            one.take(0.05)
-
-    thread = threading.Thread(target=late)
-    thread.start()
-    thread.join(10)
-    assert 0.04 < time.monotonic() - begun < 5
-    one.give(taken)
-    assert one.take(0.0) is taken
-    one.give(taken)
 
 
 def test_a_connection_that_its_thread_has_lost_is_replaced(
