@@ -62,6 +62,7 @@ def test_a_name_is_shown_without_what_cannot_be_printed(name: bytes) -> None:
     assert shown(name).isprintable()
     assert shown("größe/7".encode()) == "größe/7"
     assert shown(b"a\nb\xff") == "a\\nb\\xff"
+    assert split_key(b"\xff:" + name) == ("\ufffd", name), "a key of somebody else"
 
 
 @given(st.text(st.characters(codec="ascii"), min_size=22, max_size=22))
