@@ -25,6 +25,8 @@ from dibs.model import (
 
 KEY = b"semaphore:k"
 CROWD = 1000
+SHOWN = 100
+"""How many holders and waiters a status lists."""
 
 
 def ask(book: MemoryBook, command: Command, now: float = 0.0) -> tuple[Reply, int]:
@@ -58,11 +60,13 @@ def test_a_greater_capacity_grants_a_crowd_step_by_step() -> None:
     assert isinstance(reply, Queued), "nobody passes those that are not served yet"
     assert told <= STEPS + 1
     assert reply.recheck_in == 0, "there is more to do at once"
+    assert len(status(book).waiters) == SHOWN
     looks = 0
     while status(book).waiting:
         looks += 1
     assert looks <= CROWD // STEPS + 1
     assert status(book).holding == CROWD + 1
+    assert len(status(book).holders) == SHOWN
 
 
 def test_a_smaller_capacity_refuses_a_crowd_step_by_step() -> None:
@@ -97,6 +101,23 @@ def test_waiters_that_have_expired_are_not_granted_before_they_are_cleared() -> 
     while status(book, 4.5).waiting:
         assert not brief & {hold.id for hold in book.holds()}
     assert status(book, 4.5).holding == CROWD + 1
+
+
+@pytest.mark.parametrize(("dead", "is_seen"), [(63, True), (64, False)])
+def test_64_waiters_are_looked_at(dead: int, *, is_seen: bool) -> None:
+    """Behind them, whoever asks is granted."""
+    book = book_of(1 + dead)
+    ask(book, wish("alive"))
+    ask(book, Renew(KEY, "alive", 30.0), 20.0)
+    ask(book, Release(KEY, "w0"), 21.0)
+    assert ([hold.id for hold in book.holds()] == ["alive"]) == is_seen
+    assert isinstance(ask(book, Renew(KEY, "alive", 30.0), 21.0)[0], Granted)
+
+
+def test_a_waiter_far_back_is_heard_before_its_time_in_the_queue_is_over() -> None:
+    reply, _ = ask(book_of(20), wish("late", waiter_ttl=6.0))
+    assert isinstance(reply, Queued)
+    assert reply.recheck_in == 2
 
 
 def test_a_batch_is_bounded_too() -> None:

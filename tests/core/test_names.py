@@ -62,6 +62,7 @@ def test_a_name_is_shown_without_what_cannot_be_printed(name: bytes) -> None:
     assert shown(name).isprintable()
     assert shown("größe/7".encode()) == "größe/7"
     assert shown(b"a\nb\xff") == "a\\nb\\xff"
+    assert split_key(b"\xff:" + name) == ("\ufffd", name), "a key of somebody else"
 
 
 @given(st.text(st.characters(codec="ascii"), min_size=22, max_size=22))
@@ -98,4 +99,4 @@ tokens = st.integers(0, 2**53 - 1)
 def test_a_token_is_above_the_last_and_the_floor(last: int, stamp: int, floor: int) -> None:
     believable = [stamp] if stamp <= END_OF_TIME else []
     assert next_token(last, stamp, floor) == max([last + 1, floor + 1, *believable])
-    assert next_token(0, END_OF_TIME, 0) < 2**53, "a double holds it exactly"
+    assert next_token(0, END_OF_TIME, 0) == END_OF_TIME < 2**53, "a double holds it exactly"

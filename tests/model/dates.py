@@ -10,7 +10,7 @@ is exact and a tick too early is noticed. Times are absolute, and a world ends a
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -480,6 +480,15 @@ RETAINED = DatedWorld(
     renewals=0,
     tries=(0, 2),
     reaches="a released, b refused, b granted",
+)
+
+RETAINED_UNDATED = replace(
+    RETAINED,
+    name="a task in a store without dates, seen before its last renewal",
+    renewals=1,
+    fresh=False,
+    apart=(0,),
+    dated=(False, False),
 )
 
 BURIED = DatedWorld(
