@@ -2,14 +2,12 @@
 
 import json
 import os
-import shlex
-import subprocess
 
 import psycopg
 import pytest
 
 from dibs.sync import Client, connect
-from tests.cli.processes import DIBS, LONG, PYTHON, Cli, Main, alive, end, line
+from tests.cli.processes import DIBS, PYTHON, Cli, Main, alive, end, line
 from tests.servers.waiting import wait_until
 
 
@@ -89,16 +87,6 @@ def test_a_lock_delay_keeps_others_out_after_the_lease_expired(cli: Cli, client:
     assert client.lock("x").try_acquire() is None
 
 
-def test_a_wait_as_json(cli: Cli, client: Client) -> None:
-    with client.lock("x") as lease:
-        done = cli("run", "x", "--wait", "0.5", "--json", "--", "true")
-    waiting, error = (json.loads(text) for text in done.stderr.splitlines())
-    assert (waiting["event"], waiting["ahead"], waiting["estimate"]) == ("waiting", 0, None)
-    assert (error["event"], error["error"]) == ("error", "AcquireTimeout")
-    assert error["exit_code"] == done.returncode == 75
-    assert error["holders"][0]["token"] == lease.token
-
-
 def test_a_capacity_lets_several_run_in_slots_of_their_own(cli: Cli, client: Client) -> None:
     gpu = ("run", "gpu", "--capacity", "3")
     pair = cli.start(*gpu, "--units", "2", "--", "sh", "-c", "echo $LEASE_SLOTS; read x", stdin=-1)
@@ -142,21 +130,6 @@ def test_a_run_within_a_run_does_not_wait_for_itself(
     done = cli("run", *outer.split(), "--", *DIBS, "run", *inner.split(), "--", "echo", "went on")
     assert (done.returncode, done.stdout) == (code, "" if code else "went on\n")
     assert ('"dibs run" around this command holds x' in done.stderr) is (code == 64)
-
-
-def test_a_crontab_of_flock_changes_one_word(cli: Cli, client: Client) -> None:
-    entry = "flock -w 0.1 -E 3 nightly sh -c 'echo done'"
-    changed = entry.replace("flock", shlex.join([*DIBS, "run"]))
-
-    def run() -> tuple[int, str]:
-        done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
-            ["sh", "-c", changed], env=cli.environment, capture_output=True, text=True, timeout=LONG
-        )
-        return done.returncode, done.stdout
-
-    assert run() == (0, "done\n")
-    with client.lock("nightly"):
-        assert run() == (3, "")
 
 
 def test_options_behind_a_command_without_dashes_are_the_commands(cli: Cli, client: Client) -> None:

@@ -316,8 +316,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_a_setting_that_makes_no_sense_is_refused_each_time(
     options: dict[str, Any], kind: type[Exception], told: str
 ) -> None:
-    client = dibs.connect("memory://")
-    client.lock("a", priority=1, auto_renew=True, ttl=1, note="a")  # what is equal is remembered
+    client: Any = dibs.connect("memory://")
+    for remembered in ({"priority": 1}, {"auto_renew": True}, {"ttl": 1}):  # equal to what is wrong
+        client.lock("a", **remembered)
     for make in (LockConfig, partial(Lock, "a"), partial(client.lock, "a")):
         with pytest.raises(kind, match=told):
             make(**options)

@@ -1,6 +1,5 @@
 """Django: the default store from the settings, and `manage.py locked_migrate` by several processes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-u
 from dibs.contrib.django.store import place_and_options, url_of_cache, url_of_database
 from dibs.errors import NotConfigured
 from dibs.sync import connect
-from tests.runtime.scripts import run_script
+from tests.cli.processes import end
 from tests.servers.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,12 +94,6 @@ class Project:
             if process.poll() is None:
                 process.kill()
             process.communicate(timeout=60)
-
-
-def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    """Its exit code and the rest of its output, once it has ended."""
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
 
 
 def wait_for(process: "subprocess.Popen[str]", words: str) -> str:
@@ -212,20 +205,57 @@ def test_options_of_waiting_and_a_kill(new_project: NewProject) -> None:
     assert "Applying shop.0001_initial... OK" in end(second)[1]
 
 
+IN_A_SHELL = """
+import asyncio, logging
+import dibs.sync
+from django.db import connection, transaction
+from dibs.contrib.django import locked_atomic
+
+async def url():
+    async with dibs.Lock("b"):
+        return dibs.connect().url
+
+def run(statement):
+    with connection.cursor() as cursor:
+        return cursor.execute(statement).fetchall()
+
+lock = dibs.sync.Lock("a")
+print(dibs.sync.connect().url == asyncio.run(url()), dibs.sync.connect().url)
+logging.getLogger("dibs").setLevel(logging.CRITICAL)
+run("create table t (x integer)")
+with locked_atomic(lock):
+    run("insert into t values (1)")
+    transaction.on_commit(lambda: print("commit, held:", lock.locked()))
+print(run("select * from t"), lock.locked())
+try:
+    with locked_atomic(lock) as lease:
+        run("insert into t values (2)")
+        lock.revoke(reason="a test", now=True)
+        lease.wait_lost(20)
+except dibs.sync.LeaseLost:
+    print("lost", run("select * from t"))
+try:
+    with transaction.atomic(), locked_atomic(lock):
+        pass
+except RuntimeError as error:
+    print("durable" in str(error), lock.locked())
+"""
+
+
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_settings_name_the_store_of_bare_primitives(new_project: NewProject) -> None:
+def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) -> None:
+    """And a transaction within a lock is committed before its release, or not at all."""
     project = new_project(DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
-    program = """
-import asyncio, json, dibs.sync
-async def name():
-    async with dibs.Lock("b"): return dibs.connect().url
-with dibs.sync.Lock("a"):
-    print(json.dumps([dibs.sync.connect().url, asyncio.run(name())]))
-"""
-    code, out, err = end(project.start("shell", "-v0", "-c", program))
+    code, out, err = end(project.start("shell", "-v0", "-c", IN_A_SHELL))
     assert code == 0, err
-    assert json.loads(out) == [f"sqlite:///{project.folder}/app.sqlite3.leases"] * 2
+    assert out.splitlines() == [
+        f"True sqlite:///{project.folder}/app.sqlite3.leases",
+        "commit, held: True",
+        "[(1,)] False",
+        "lost [(1,)]",
+        "True False",
+    ]
     settings = project.folder / "settings.py"
     settings.write_text(f"{settings.read_text()}DIBS = {{'DATABASE': 'other'}}\n")
     code, _, err = end(project.start("check"))
@@ -251,7 +281,6 @@ POSTGRES = "django.db.backends.postgresql"
     [
         ({"NAME": "shop", "HOST": "::1", "PORT": 5433}, "postgresql://[::1]:5433/shop"),
         ({"NAME": "s", "USER": "me", "PASSWORD": "p@/ ?"}, "postgresql://me:p%40%2F%20%3F@/s"),
-        ({"NAME": "s", "HOST": "/run/pg", "PORT": "1"}, "postgresql:///s?host=%2Frun%2Fpg&port=1"),
         ({"NAME": "s", "OPTIONS": {"sslmode": "require", "pool": True}}, "…/s?sslmode=require"),
         ({"NAME": "", "OPTIONS": {"service": "shop"}}, "postgresql:///?service=shop"),
     ],
@@ -290,57 +319,3 @@ def test_a_cache_in_redis() -> None:
     assert url_of_cache(login | {"LOCATION": "rediss://cache"}, "default") == (
         "rediss://u%40:p%2F@cache?db=7&ssl_check_hostname=False"
     )
-
-
-@pytest.mark.multiprocess
-def test_a_transaction_within_a_lock(tmp_path: Path) -> None:
-    lines = run_script(
-        """
-import logging, sys
-from pathlib import Path
-import django
-from django.conf import settings
-
-folder = Path(sys.argv[1])
-file = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "app.sqlite3")}
-settings.configure(
-    DATABASES={"default": file}, DIBS={"DATABASE": "default"}, USE_TZ=True,
-    INSTALLED_APPS=["dibs.contrib.django"],
-)
-django.setup()
-logging.getLogger("dibs").setLevel(logging.CRITICAL)
-from django.db import connection, transaction
-from dibs.contrib.django import locked_atomic
-from dibs.sync import LeaseLost, Lock
-
-def count():
-    with connection.cursor() as cursor:
-        return cursor.execute("select count(*) from t").fetchone()[0]
-
-def insert():
-    with connection.cursor() as cursor:
-        cursor.execute("insert into t values (1)")
-
-with connection.cursor() as cursor:
-    cursor.execute("create table t (x integer)")
-lock = Lock("order:42")
-with locked_atomic(lock) as lease:
-    insert()
-    transaction.on_commit(lambda: print("commit, held:", lock.locked()))
-print(count(), lock.locked())
-try:
-    with locked_atomic(lock) as lease:
-        insert()
-        lock.revoke(reason="a test", now=True)
-        lease.wait_lost(20)
-except LeaseLost:
-    print("lost", count())
-try:
-    with transaction.atomic(), locked_atomic(lock):
-        pass
-except RuntimeError as error:
-    print("durable" in str(error), lock.locked())
-""",
-        tmp_path,
-    )
-    assert lines == ["commit, held: True", "1 False", "lost 1", "True False"]

@@ -1,9 +1,7 @@
 """Spans of acquires and holds, in asyncio and threads, by OpenTelemetry's own SDK."""
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
@@ -142,25 +140,6 @@ def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -
     w.client.lock("b").acquire().release()
     forgotten, _ = traces.some(HOLD, 2)
     assert about(forgotten)["dibs.end"] == "forgotten"
-
-
-def test_without_tracing_nothing_of_it_is_called() -> None:
-    w = World("sync")
-    called: list[str] = []
-
-    def seen(frame: Any, event: str, _: object) -> None:
-        if event == "call":
-            called.append(frame.f_code.co_filename)
-
-    sys.setprofile(seen)
-    try:
-        with w.client.lock("a") as lease:
-            lease.renew()
-    finally:
-        sys.setprofile(None)
-    assert [file for file in called if "locks/lease" in file]
-    traced = ("opentelemetry", "contrib/otel", "core/marks")
-    assert not [file for file in called if any(each in file for each in traced)]
 
 
 def test_it_can_be_ended(traces: Traces) -> None:

@@ -210,9 +210,8 @@ def test_what_has_no_name_needs_one() -> None:
         Tasks().every(60, name="x" * 500)(job)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
+def test_what_can_t_be_is_refused_where_it_is_written() -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"every": 5}, TypeError, "no option every: there are name, min_hold"),
         ({"min_hold": 60}, UnsafeTiming, "each run would keep the next from starting"),
         ({"min_hold": 50, "jitter": 10}, UnsafeTiming, "ticks are 50 s apart"),
@@ -224,19 +223,17 @@ def test_what_has_no_name_needs_one() -> None:
         ({"cancel": 1}, TypeError, "True or False"),
         ({"everywhere": True, "max_hold": 5}, ValueError, "max_hold would mean nothing"),
         ({"leader": dibs.sync.LeaderElection("main")}, TypeError, "dibs.LeaderElection"),
-    ],
-)
-def test_what_can_t_be_is_refused_where_it_is_written(
-    options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        Tasks().every("60s", **options)
+    ]
+    for options, error, match in wrong:
+        with pytest.raises(error, match=match):
+            Tasks().every("60s", **options)
 
 
 def test_what_tasks_and_routers_cannot_be_given() -> None:
     router: Any = TaskRouter()
+    blocking: Any = dibs.sync.connect("memory://")
     wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
-        (lambda: Tasks(client=dibs.sync.connect("memory://")), TypeError, r"what dibs\.connect\("),  # type: ignore[arg-type]
+        (lambda: Tasks(client=blocking), TypeError, r"what dibs\.connect\("),
         (lambda: Tasks(client="re ports"), ValueError, "name"),
         (lambda: Tasks(on_error=5), TypeError, "on_error is 5"),  # type: ignore[arg-type]
         (lambda: Tasks().every(job), TypeError, r'write @tasks.every\("60s"\)'),  # type: ignore[arg-type]

@@ -3,13 +3,11 @@
 
 import dibs
 import dibs.sync
-from dibs import AllOf, Client, Lock, RWLock, Semaphore, TaskLock, connect, current_lease
+from dibs import AllOf, Client, Lock, RWLock, TaskLock, connect
 
 
-async def the_wrong_with(client: Client, lease: dibs.Lease) -> None:
+async def the_wrong_with(client: Client) -> None:
     with Lock("a"):  # type: ignore[attr-defined]
-        pass
-    with lease:  # type: ignore[attr-defined]
         pass
     async with dibs.sync.Semaphore("a", 2).acquire():  # type: ignore[attr-defined]
         pass
@@ -24,9 +22,7 @@ async def the_wrong_with(client: Client, lease: dibs.Lease) -> None:
 
 async def what_is_not_there(client: Client) -> None:
     Lock("a").release()  # type: ignore[attr-defined]
-    await RWLock("a").acquire()  # type: ignore[attr-defined]
     await (await Lock("a").acquire()).upgrade()  # type: ignore[attr-defined]
-    print(current_lease().tokens)  # type: ignore[attr-defined]
 
 
 async def misspelt(client: Client) -> None:
@@ -39,22 +35,15 @@ async def misspelt(client: Client) -> None:
     await client.status("a", "mutex")  # type: ignore[arg-type]
 
 
-async def arguments_of_others(client: Client) -> None:
+def arguments_of_others(client: Client) -> None:
     TaskLock("a", 1, 2, wait=3)  # type: ignore[call-arg]
     AllOf(client.lock("a"), timeout=3)  # type: ignore[call-arg]
     client.lock("a", client=client)  # type: ignore[call-arg]
-    await client.revoke("a")  # type: ignore[call-arg]
-    Semaphore("a")  # type: ignore[call-arg]
 
 
 def of_the_wrong_type(client: Client, blocking: dibs.sync.Client) -> None:
     Lock(42)  # type: ignore[arg-type]
-    Semaphore("a", 2, ttl=[])  # type: ignore[arg-type]
-    Lock("a").acquire(5)  # type: ignore[arg-type]
     Lock.wraps("a", on_busy="wait")  # type: ignore[call-overload]
-    connect("memory://", connect_timeout=None)  # type: ignore[arg-type]
-    dibs.set_default(3)  # type: ignore[arg-type]
-    dibs.override("memory://")  # type: ignore[arg-type]
     AllOf(blocking.lock("a"))  # type: ignore[arg-type]
     AllOf(client.rwlock("a"))  # type: ignore[arg-type]
     AllOf((client.lock("a"), 2))  # type: ignore[arg-type]
