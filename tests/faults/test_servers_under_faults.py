@@ -174,9 +174,7 @@ def running(store: str, folder: Path) -> Iterator[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize(("store", "fault"), [*((store, "all") for store in OF_SERVERS), *EACH])
-def test_leases_are_kept_through_faults(
-    store: str, fault: str, tmp_path: Path
-) -> None:
+def test_leases_are_kept_through_faults(store: str, fault: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         server, url = stack.enter_context(running(store, tmp_path))
         faults: dict[str, Fault] = {

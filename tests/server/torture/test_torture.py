@@ -11,8 +11,9 @@ import pytest
 
 from dibs.testing import TorturePlan
 from tests.server.torture.bugs import BUGS
-from tests.server.torture.site import running
-from tests.server.torture.trial import KINDS, tortured
+from tests.server.torture.site import StoreName, running
+from tests.server.torture.trial import KINDS, ServiceTorture, tortured
+from tests.server.torture.truth import followed
 from tests.server.world import lock
 from tests.servers.ports import HOST
 from tests.servers.waiting import wait_until
@@ -51,6 +52,24 @@ def test_a_planted_bug_is_found(tmp_path: Path, name: str) -> None:
     with tortured(tmp_path, "redis", plan, bug=name) as torture:
         verdict = torture.run()
     assert BUGS[name].rule in {each.rule for each in verdict.violations}, str(verdict)
+
+
+@pytest.mark.usefixtures("_hasty")
+@pytest.mark.long
+@pytest.mark.serial
+@pytest.mark.multiprocess
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+def test_events_tell_the_truth_while_servers_are_killed(tmp_path: Path, store: StoreName) -> None:
+    plan = TorturePlan(seconds=60, processes=4, tasks=3, ttl=2, seed=5, primitives=KINDS)
+    with running(tmp_path, store, plan.seed, "") as site, followed(site) as readers:
+        verdict = ServiceTorture(site, plan, raw=1).run()
+    assert verdict.violations == [], str(verdict)
+    for reader in readers:
+        assert reader.trouble == ""
+        assert reader.judge.lies == []
+        assert reader.judge.counts["begun"] > 1, "it was followed through a kill"
+        assert reader.judge.counts["judged"] > 100
 
 
 HOLDER, WAITER = "holder-0123456789-0123456789", "waiter-0123456789-0123456789"
