@@ -69,7 +69,7 @@ def test_events_tell_the_truth_while_servers_are_killed(tmp_path: Path, store: S
         assert reader.trouble == ""
         assert reader.judge.lies == []
         assert reader.judge.counts["begun"] > 1, "it was followed through a kill"
-        assert reader.judge.counts["judged"] > 100
+        assert reader.judge.counts["judged"] > 50
 
 
 HOLDER, WAITER = "holder-0123456789-0123456789", "waiter-0123456789-0123456789"
