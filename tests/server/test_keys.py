@@ -64,7 +64,7 @@ def altered(text: str) -> str:
     return text[:-1] + ("A" if text[-1] != "A" else "Q")
 
 
-# -- keys -------------------------------------------------------------------------------------------
+# -- keys and tokens --------------------------------------------------------------------------------
 
 
 async def test_a_key_has_128_random_bits_of_which_only_a_digest_is_kept(
@@ -109,9 +109,6 @@ async def test_a_key_expires_or_is_revoked_and_is_forgotten_long_after(
     await ring.create("newest", {Scope.READ}, [])
     assert [key.principal.name for key in ring.list()] == ["new", "newest"]
     assert len(await records.all("key")) == 2
-
-
-# -- several servers --------------------------------------------------------------------------------
 
 
 async def test_after_an_outage_everything_is_read_again(
@@ -175,9 +172,6 @@ async def test_a_record_that_cannot_be_read_is_no_key_and_harms_no_other(
         with pytest.raises(UnknownKey):
             await ring.revoke("broken")
         assert "can't be read" in caplog.text
-
-
-# -- tokens and links -------------------------------------------------------------------------------
 
 
 async def test_a_token_stands_for_its_key_for_a_minute(
