@@ -1,8 +1,7 @@
 """Servers that several files of tests use."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
-from tests.server.world import Served, World
+from tests.cli.processes import Cli
+from tests.server.world import World
 
 
 @pytest.fixture
@@ -27,17 +27,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts servers in processes, which end with the test."""
-    with ExitStack() as stack:
-
-        def start(*options: str, **environ: str) -> Served:
-            served = Served(tmp_path, *options, **environ)
-            stack.enter_context(served.process)
-            stack.callback(served.process.kill)
-            return served
-
-        yield start
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """Runs `dibs` in processes, which end with the test."""
+    runs = Cli(tmp_path)
+    yield runs
+    runs.kill_all()
 
 
 @pytest.fixture

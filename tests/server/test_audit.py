@@ -84,7 +84,10 @@ async def test_what_cannot_be_recorded_is_counted_or_not_done(
     await ring.cache.close()
 
 
-async def test_old_lines_go_in_their_order(records: Records, clock: ManualClock) -> None:
+async def test_old_lines_go_in_their_order(
+    records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "TRIMMED", 2)
     audit = Audit(records, clock, keep=1000.0)
     for _ in range(3):
         await audit.write(ROOT, "key created")

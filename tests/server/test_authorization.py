@@ -7,9 +7,8 @@ dashboard may what its key may, by the page's own requests only.
 """
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -121,16 +120,6 @@ def _headers_of_nobody(world: World) -> dict[str, str | None]:
     }
 
 
-@contextmanager
-def with_headers(client: httpx2.Client, headers: dict[str, str]) -> Generator[None]:
-    client.headers.update(headers)
-    try:
-        yield
-    finally:
-        for name in headers:
-            del client.headers[name]
-
-
 def shown(route: Operation) -> str:
     return f"{route.method} {route.path}"
 
@@ -139,14 +128,19 @@ every_route = pytest.mark.parametrize("route", TABLE, ids=shown)
 
 
 def ask(
-    client: httpx2.Client, route: Operation, name: bytes = NAME, method: str = "", **more: str
+    client: httpx2.Client,
+    route: Operation,
+    name: bytes = NAME,
+    method: str = "",
+    headers: dict[str, str] | None = None,
+    **more: str,
 ) -> tuple[int, str]:
     """The status of an answer about a resource or its directory, and its text, if it has an end."""
     path = route.path.replace("{name}", b64(name)).replace("{dir}", b64(INSIDE[:-1]))
     path = path.replace("{word}", "nothing").replace("{rest}", "nothing")
     fields = msgspec.structs.fields(route.query) if route.query else ()
     params = {field.encode_name: "x" * 22 for field in fields if field.required} | more
-    request = client.build_request(method or route.method, path, params=params)
+    request = client.build_request(method or route.method, path, params=params, headers=headers)
     answer = client.send(request, stream=True)
     try:
         is_endless = "event-stream" in answer.headers.get("content-type", "")
@@ -182,8 +176,6 @@ def matrix() -> Iterator[Matrix]:
     with World.over() as world:
         yield Matrix(world)
 
-
-# -- the table --------------------------------------------------------------------------------------
 
 PUBLIC = {
     "GET /",
@@ -296,8 +288,8 @@ def test_without_a_good_key_no_route_answers(matrix: Matrix, route: Operation) -
         if header is None and route.method == "GET":
             methods.append("HEAD")
         for method in methods:
-            with with_headers(client, {} if header is None else {"authorization": header}):
-                status, text = ask(client, route, method=method)
+            headers = {} if header is None else {"authorization": header}
+            status, text = ask(client, route, method=method, headers=headers)
             where = f"{method} {route.path} with {what}"
             if route.needs.kind == "public":
                 check_let_in(status, text, where)
@@ -318,8 +310,6 @@ def test_a_refusal_says_how_to_come_in(matrix: Matrix) -> None:
         assert answer.headers["www-authenticate"].startswith("Bearer")
     assert "invalid_token" in bad.headers["www-authenticate"]
 
-
-# -- each command of a batch ------------------------------------------------------------------------
 
 COMMANDS: dict[type, tuple[Scope, dict[str, Any]]] = {
     Acquire: (Scope.ACQUIRE, {"id": "x" * 22, "owner": "me", "ttl": 10.0}),
@@ -488,11 +478,10 @@ def test_a_session_may_what_its_key_may(
         by_key, refusal = ask(visitor.who.client, route)
         if route.needs.kind == "session":
             key = visitor.who.client.headers["authorization"]
-            with with_headers(visitor.client, visitor.page | {"authorization": key}):
-                assert by_key == ask(visitor.client, route)[0] == 401, where
+            both = visitor.page | {"authorization": key}
+            assert by_key == ask(visitor.client, route, headers=both)[0] == 401, where
             continue
-        with with_headers(visitor.client, visitor.page):
-            status, text = ask(visitor.client, route)
+        status, text = ask(visitor.client, route, headers=visitor.page)
         if shown(route) in NEEDS_A_KEY:
             assert (by_key, status) == (200, 403), where
             continue
@@ -513,8 +502,8 @@ def test_a_session_is_nothing_to_another_page(
     admin, other = visitors[-2], visitors[0]
     assert (admin.who.scope, admin.who.directories) == (Scope.ADMIN, ())
     over = cookie_for(matrix.world, admin.who.key.split("_")[1], time.time() - 1)
-    with with_headers(matrix.stranger, admin.page | {"cookie": f"dibs_session={over}"}):
-        assert ask(matrix.stranger, route)[0] == 401
+    headers = admin.page | {"cookie": f"dibs_session={over}"}
+    assert ask(matrix.stranger, route, headers=headers)[0] == 401
     if route.needs.kind == "session":
         return  # signing out: see `ui`
     foreign = {"sec-fetch-site": "cross-site"}
@@ -534,8 +523,7 @@ def test_a_session_is_nothing_to_another_page(
             origin | {"dibs-csrf": ""},
         ]
     for headers in forged:
-        with with_headers(admin.client, headers):
-            status, text = ask(admin.client, route)
+        status, text = ask(admin.client, route, headers=headers)
         assert status == 403, f"{shown(route)} with {headers}: {status} {text}"
         assert msgspec.json.decode(text)["type"] == "/problems/csrf", text
     assert ask(admin.who.client, SEEN)[0] == 200, "it is held as before"

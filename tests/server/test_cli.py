@@ -31,13 +31,6 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    runs = Cli(tmp_path)
-    yield runs
-    runs.kill_all()
-
-
-@pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A server over the store of `cli`."""
     with World.over(tmp_path) as world:
@@ -175,9 +168,6 @@ def test_a_line_is_safe_to_look_at() -> None:
     assert "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert r"lock \xff\x07" in text
     assert text.endswith(r"a\x1b[2J, b\nc")
-
-
-# -- a stream, for as long as it takes --------------------------------------------------------------
 
 
 @pytest.mark.serial  # it takes a port that was given back, twice

@@ -316,9 +316,6 @@ def test_a_client_that_does_not_read_is_cut_off(pushes: int) -> None:
         assert world.client().get("/v1/limits").status_code == 200
 
 
-# -- notifications ----------------------------------------------------------------------------------
-
-
 def notified(news: Iterator[Event]) -> Notification:
     _, name, data = next(news)
     assert name == "notification"

@@ -64,7 +64,7 @@ def altered(text: str) -> str:
     return text[:-1] + ("A" if text[-1] != "A" else "Q")
 
 
-# -- keys -------------------------------------------------------------------------------------------
+# -- keys and tokens --------------------------------------------------------------------------------
 
 
 async def test_a_key_has_128_random_bits_of_which_only_a_digest_is_kept(
@@ -111,7 +111,26 @@ async def test_a_key_expires_or_is_revoked_and_is_forgotten_long_after(
     assert len(await records.all("key")) == 2
 
 
-# -- several servers --------------------------------------------------------------------------------
+async def test_unknown_keys_make_no_server_read_the_records_all_the_time(
+    rings: list[KeyService], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ring in rings:
+        await ring.cache.close()  # they look when they have to
+    asked, plain = list[None](), records.revision
+
+    async def counted() -> int:
+        asked.append(None)
+        return await plain()
+
+    async def bring_one() -> None:
+        with pytest.raises(Unauthenticated, match="unknown API key"):
+            await rings[0].admit(bearer("dibs_000000000000_0123456789012345678901"))
+
+    monkeypatch.setattr(records, "revision", counted)
+    await asyncio.gather(*(bring_one() for _ in range(200)))
+    assert len(asked) == 1
+    await bring_one()
+    assert len(asked) == 2
 
 
 async def test_after_an_outage_everything_is_read_again(
@@ -175,9 +194,6 @@ async def test_a_record_that_cannot_be_read_is_no_key_and_harms_no_other(
         with pytest.raises(UnknownKey):
             await ring.revoke("broken")
         assert "can't be read" in caplog.text
-
-
-# -- tokens and links -------------------------------------------------------------------------------
 
 
 async def test_a_token_stands_for_its_key_for_a_minute(

@@ -22,6 +22,7 @@ from dibs.server import audit, quotas
 from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placement import restrictions
+from dibs.server.quotas import FairQueue
 from tests.server.inside import audit_of, has_looked, quotas_of, runtime_of
 from tests.server.world import (
     ID,
@@ -89,9 +90,11 @@ def test_a_body_is_bounded_in_size_and_in_time(world: World, hasty: World) -> No
 def test_the_server_hangs_up_on_what_is_no_http_and_on_the_idle(hasty: World) -> None:
     start, end = b"GET /v1/locks HTTP/1.1\r\nHost: x\r\n", b"Connection: close\r\n\r\n"
     for sent in (
-        *(b"GARBAGE\r\n\r\n", start.replace(b"GET", b"FOO") + end),
-        *(start + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",),
-        *(start + b"Content-Length: many\r\n\r\n", start + b"Bad Header: x\r\n\r\n"),
+        b"GARBAGE\r\n\r\n",
+        start.replace(b"GET", b"FOO") + end,
+        start + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        start + b"Content-Length: many\r\n\r\n",
+        start + b"Bad Header: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ):
         with hasty.connected() as line:
@@ -298,6 +301,18 @@ def total(world: World, key: str, sort: str) -> int:
     """What a key has under way and waiting."""
     share = getattr(quotas_of(world), sort)._shares.get(key.split("_")[1])
     return 0 if share is None else int(share.total)
+
+
+async def test_work_of_a_key_starts_in_its_order_unless_it_is_given_up() -> None:
+    queue = FairQueue("bytes", 16)
+    await queue.begin("a", 2)
+    large = asyncio.create_task(queue.begin("a", 3))
+    small = asyncio.create_task(queue.begin("a", 2))
+    await asyncio.sleep(0)
+    assert not small.done()
+    large.cancel()
+    await small
+    assert queue.busy == 4
 
 
 def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(

@@ -147,7 +147,7 @@ def test_an_answer_that_comes_late_promises_no_more_than_there_is(
     assert renewal.result(LONG).status_code in (503, 410)  # 410: it was over before
 
 
-# -- who holds it -----------------------------------------------------------------------------------
+# -- who holds it, and who waits --------------------------------------------------------------------
 
 
 def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: str) -> None:
@@ -160,12 +160,8 @@ def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: s
     (holder,) = answer.json()["holders"]
     assert (holder["owner"], holder["note"]) == ("web-3", "nightly")
     assert held["id"] not in answer.text
-    outsider = world.client("acquire", prefixes=[b"mine/"])
-    theirs, nobodys = (outsider.get(lock(each)) for each in (name, "mine/nothing"))
-    assert (theirs.status_code, theirs.content) == (404, nobodys.content)
-    answer = acquire(outsider, name)
-    assert "scope acquire for the directory tests/" in answer.json()["detail"]
-    assert (answer.status_code, "web-3" in answer.text) == (403, False)
+    outsider = acquire(world.client("acquire", prefixes=[b"mine/"]), name)
+    assert "scope acquire for the directory tests/" in outsider.json()["detail"]
 
 
 def test_one_lock_and_lists_in_the_known_shapes(
@@ -224,9 +220,6 @@ def test_pages(world: World, client: httpx2.Client) -> None:
     assert sorted(every) == sorted([*locks, ("semaphore", b"pages/00")])
 
 
-# -- waiting ----------------------------------------------------------------------------------------
-
-
 def test_a_waiter_is_granted_or_leaves_the_line(
     client: httpx2.Client, name: str, pool: ThreadPoolExecutor
 ) -> None:
@@ -246,15 +239,10 @@ def test_a_waiter_is_granted_or_leaves_the_line(
     wait_until(lambda: not waiting(client, name), "nobody in line")
 
 
-# -- force ------------------------------------------------------------------------------------------
-
-
 def test_a_forced_release(world: World, name: str) -> None:
     force, holder = world.client("force"), world.client("acquire")
     held = acquired(holder, name)
     query: dict[str, Any] = {"force": True, "reason": "null"}  # a text may say so
-    assert holder.delete(lock(name), params=query).status_code == 403
-    assert force.delete(lock(name), params={"id": held["id"]}).status_code == 403
     assert force.delete(lock(name), params={"force": True}).status_code == 400
     soft = force.delete(lock(name), params=query).json()
     assert (soft["count"], soft["ends_in"]) == (1, pytest.approx(30, abs=5))

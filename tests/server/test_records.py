@@ -24,7 +24,6 @@ from tests.servers.redis_cluster import RedisCluster
 from tests.servers.waiting import wait_until
 
 PLACES = ("memory", "sqlite", "redis", "postgres")
-REAL = PLACES[1:]
 
 
 @pytest.fixture(params=PLACES)
@@ -57,24 +56,18 @@ def spoil(url: str, text: str) -> None:
 
 
 @pytest.fixture
-async def opened(place: str) -> AsyncIterator[Callable[[], Records]]:
-    """Makes the records of one more server of the service; all are closed at the end."""
-    made: list[Records] = []
-
-    def make() -> Records:
-        made.append(records_for(place))
-        return made[-1]
-
-    yield make
-    for records in made:
-        await records.close()
+async def servers(place: str) -> AsyncIterator[list[Records]]:
+    """The records of five servers of one service, which start at once."""
+    servers = [records_for(place) for _ in range(5)]
+    await asyncio.gather(*(server.open() for server in servers))
+    yield servers
+    for server in servers:
+        await server.close()
 
 
 @pytest.fixture
-async def records(opened: Callable[[], Records]) -> Records:
-    records = opened()
-    await records.open()
-    return records
+def records(servers: list[Records]) -> Records:
+    return servers[0]
 
 
 async def test_a_document_changes_from_the_version_that_is_known(records: Records) -> None:
@@ -129,12 +122,9 @@ async def test_the_revision_rises_with_each_change_and_with_nothing_else(records
     assert await records.revision() == seen[-1]
 
 
-async def test_no_change_is_lost_or_seen_before_it_can_be_read(
-    opened: Callable[[], Records],
-) -> None:
+async def test_no_change_is_lost_or_seen_before_it_can_be_read(servers: list[Records]) -> None:
     """A revision that was seen is never of a change that can't be read yet."""
-    servers, reader = [opened() for _ in range(4)], opened()
-    await reader.open()
+    *writers, reader = servers
 
     async def count(server: Records, times: int) -> None:
         while times:
@@ -146,7 +136,7 @@ async def test_no_change_is_lost_or_seen_before_it_can_be_read(
             except Conflict:
                 pass
 
-    counting = asyncio.gather(*(count(server, 10) for server in servers))
+    counting = asyncio.gather(*(count(writer, 10) for writer in writers))
     while not counting.done():
         revision = await reader.revision()
         found = await reader.get("counter", "a")
@@ -158,11 +148,10 @@ async def test_no_change_is_lost_or_seen_before_it_can_be_read(
 
 
 async def test_the_log_is_read_by_pages_newest_first_and_forgotten_from_its_end(
-    opened: Callable[[], Records],
+    servers: list[Records],
 ) -> None:
-    servers = [opened() for _ in range(4)]
     lines = [b"%d" % each for each in range(40)]
-    tries = (servers[each % 4].append(line) for each, line in enumerate(lines))
+    tries = (servers[each % 5].append(line) for each, line in enumerate(lines))
     written = dict(zip(await asyncio.gather(*tries), lines, strict=True))
     numbers, before, read = sorted(written), None, list[LogEntry]()
     while page := await servers[0].log(before, 7):
@@ -193,35 +182,18 @@ async def test_a_call_that_is_cancelled_disturbs_no_other(records: Records) -> N
     assert await records.get("key", "a") == kept
 
 
-@pytest.mark.parametrize("place", REAL, indirect=True)
-async def test_servers_that_start_at_once_make_one_place_that_outlives_them(
-    opened: Callable[[], Records],
-) -> None:
-    servers = [opened() for _ in range(6)]
-    await asyncio.gather(*(server.open() for server in servers))
-    await servers[0].put("key", "a", b"kept", 0)
-    await servers[0].append(b"line")
-    assert [await server.revision() for server in servers] == [1] * 6
-    for server in servers:
-        await server.close()
-    later = opened()
-    assert await later.get("key", "a") == Record("key", "a", b"kept", 1)
-    assert [entry.value for entry in await later.log(None, 10)] == [b"line"]
-
-
-@pytest.mark.parametrize("place", REAL, indirect=True)
-async def test_what_no_release_of_ours_wrote_is_refused(
-    place: str, records: Records, opened: Callable[[], Records]
-) -> None:
+@pytest.mark.parametrize("place", PLACES[1:], indirect=True)
+async def test_what_no_release_of_ours_wrote_is_refused(place: str, records: Records) -> None:
     await records.put("key", "a", b"", 0)
     for text, kind, why in (
         ("99", IncompatibleVersion, "99"),
         ("x", Corrupt, "no API key is accepted"),
     ):
         spoil(place, text)
-        for read in (records.revision, opened().open):
-            with pytest.raises(kind, match=why):
-                await read()
+        async with at(place) as later:
+            for read in (records.revision, later.open):
+                with pytest.raises(kind, match=why):
+                    await read()
 
 
 # -- servers that restart, hang, or give only some rights -------------------------------------------

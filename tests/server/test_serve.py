@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ from dibs.cli import main
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.front import context_for
-from tests.server.world import LONG, TRUST, Served, World, acquire, acquired, lock, problem, waiting
+from tests.cli.processes import Cli, end, line
+from tests.server.world import LONG, TRUST, World, acquire, acquired, lock, problem, waiting
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -32,17 +32,14 @@ def store(tmp_path: Path) -> tuple[str, str]:
     return ("--leases", f"sqlite:///{tmp_path / 'leases.db'}")
 
 
-def test_from_nothing_to_a_lock_and_back(
-    start: Callable[..., Served], store: tuple[str, str]
-) -> None:
-    served = start(DIBS_URL=store[1])
+def test_from_nothing_to_a_lock_and_back(cli: Cli) -> None:
+    serve = ("serve", "--listen", "127.0.0.1:0")
+    served = cli.start(*serve)
     first = re.fullmatch(
-        r"Created an administrator API key.*shown only once: (dibs_\w+_[\w-]{22})", served.line()
+        r"Created an administrator API key.*shown only once: (dibs_\w+_[\w-]{22})", line(served)
     )
-    where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", served.line())
-    link = re.fullmatch(
-        r"Dashboard, for one sign-in .*: (http\S+)/#ticket=([\w.-]+)", served.line()
-    )
+    where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", line(served))
+    link = re.fullmatch(r"Dashboard, for one sign-in .*: (http\S+)/#ticket=([\w.-]+)", line(served))
     assert first
     assert where
     assert link
@@ -50,13 +47,15 @@ def test_from_nothing_to_a_lock_and_back(
     headers = {"Authorization": f"Bearer {first[1]}"}
     with httpx2.Client(base_url=where[1], headers=headers, verify=TRUST) as client:
         held = acquired(client, "x")
-    assert served.end() == (0, "", "")
-    again = start(*store, "--json")
-    told = json.loads(again.line())
+    served.terminate()
+    assert end(served) == (0, "", "")
+    again = cli.start(*serve, "--json")
+    told = json.loads(line(again))
     assert set(told) == {"event", "url"}, "the first key is shown once, and so is the link"
     with httpx2.Client(base_url=told["url"], headers=headers, verify=TRUST) as client:
         assert client.get(lock("x")).json()["id"] == fingerprint(held["id"])
-    assert again.end(signal.SIGINT)[0] == 0
+    again.send_signal(signal.SIGINT)
+    assert end(again)[0] == 0
 
 
 REFUSED = [
@@ -129,9 +128,6 @@ def test_a_first_key_that_could_not_be_shown_is_revoked(
         assert world.admin_key
 
 
-# -- TLS and proxies --------------------------------------------------------------------------------
-
-
 def test_tls_files_that_are_wrong(tmp_path: Path) -> None:
     a, b = (self_signed(tmp_path / f"{name}.pem") for name in "ab")
     junk = tmp_path / "junk"
@@ -153,9 +149,6 @@ def test_the_address_of_a_holder_behind_a_proxy() -> None:
             client = world.client()
             client.post(lock("x"), headers={"X-Forwarded-For": "203.0.113.7"})
             assert client.get(lock("x")).json()["info"]["ip"] == seen
-
-
-# -- the end ----------------------------------------------------------------------------------------
 
 
 def test_the_end_is_graceful(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from dibs.errors import NotConfigured
 from dibs.server.config import VARIABLE, ServerConfig, read_config
 from dibs.server.limits import FIXED, Limits
 from dibs.server.placement.rules import PlacementSettings
-from tests.cli.processes import Main
+from tests.cli.processes import Cli, Main, end, line
 from tests.pages import DOCS, blocks
-from tests.server.world import Served
 from tests.servers.certificates import self_signed
 
 PAGE = "serve.md"
@@ -196,7 +195,7 @@ def test_the_first_start_on_the_page(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    start: Callable[..., Served],
+    cli: Cli,
 ) -> None:
     """As it stands there, but for the port."""
     self_signed(tmp_path / "tls.crt")
@@ -205,7 +204,7 @@ def test_the_first_start_on_the_page(
     for name, value in store.items():
         monkeypatch.setenv(name, value)
     demonstration, example = blocks(PAGE, "console")
-    commands = [shlex.split(line[2:]) for line in example.splitlines() if line.startswith("$ ")]
+    commands = [shlex.split(each[2:]) for each in example.splitlines() if each.startswith("$ ")]
     create, listing, (program, verb, *served) = commands
     dibs = Main(capsys)
     made, listed = dibs(*create[1:]), dibs(*listing[1:])
@@ -213,9 +212,10 @@ def test_the_first_start_on_the_page(
     assert made.out.split("_")[1] in listed.out
     assert (program, verb) == ("dibs", "serve")
     served[served.index("0.0.0.0:5327")] = "0.0.0.0:0"
-    server = start(*served, **store)
-    assert re.fullmatch(r"Listening on https://0\.0\.0\.0:\d+", server.line())
-    assert server.end()[0] == 0
+    server = cli.start("serve", *served, env=cli.environment | store, cwd=tmp_path)
+    assert re.fullmatch(r"Listening on https://0\.0\.0\.0:\d+", line(server))
+    server.terminate()
+    assert end(server)[0] == 0
     command, first = demonstration.splitlines()
     workers = demo.make_context("demo", []).params["workers"]
     count = len([*processes(workers)])

@@ -1,12 +1,8 @@
 """A server of the tests' own, in a thread with real sockets, and what tests ask of it."""
 
 import asyncio
-import os
-import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -232,30 +228,3 @@ class World:
             self._loop.call_soon_threadsafe(self.server.stop)
             self._thread.join(LONG)
             assert not self._thread.is_alive()
-
-
-class Served:
-    """A server in a process."""
-
-    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dibs", "serve", *options],
-            env=clean | {"DIBS_SERVER_LISTEN": "127.0.0.1:0"} | environ,
-            cwd=folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
-
-    def end(self, how: int = signal.SIGTERM) -> tuple[int, str, str]:
-        self.process.send_signal(how)
-        return self.ended()
-
-    def ended(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=LONG)
-        return self.process.returncode, out, err
