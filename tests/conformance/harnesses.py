@@ -41,7 +41,10 @@ class WholeSuite(BackendConformance, ReaderClients, TaskClients, CircleClients):
     """Every case, also of primitives. These touch no store, so a store of another project needs none."""
 
     every = 1
-    """One of so many vectors is replayed, for stores to which each is dear; all with `WHOLE`."""
+    """One of so many vectors is replayed, for stores to which each is dear; all with `WHOLE`.
+
+    `tests/stores/test_ledgers.py` asks the ledgers in Lua, in SQL and over rows without a connection.
+    """
 
     contention = 40
     """Rounds of each thread in the cases of `Contending`; fewer likewise."""
@@ -64,6 +67,8 @@ class Memory(WholeSuite):
 
 
 class Sqlite(WholeSuite):
+    every = 4
+
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         return store_for(f"sqlite:///{tmp_path}/leases.db", clock=clock)
 
@@ -92,18 +97,19 @@ class Postgresql(Shared):
 
 
 class Redis(Shared):
+    every = 4
     server = "redis_server"
 
 
-class Rediss(Shared):
+class Rediss(Redis):
     server = "encrypted_redis"
 
 
-class Valkey(Shared):
+class Valkey(Redis):
     server = "redis_server"
 
 
-class Valkeys(Shared):
+class Valkeys(Redis):
     server = "encrypted_redis"
 
 
@@ -136,7 +142,7 @@ class Nats(Shared):
 
 class S3(Shared):
     every = 8
-    contention = SLOW_ROUNDS
+    contention = 4
     server = "moto_server"
 
     @pytest.fixture(autouse=True)
