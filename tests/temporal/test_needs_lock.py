@@ -145,7 +145,7 @@ async def working(
 ) -> AsyncGenerator[World]:
     """A worker for the steps, with our interceptor unless others are given."""
     client = await Client.connect(address)
-    queue = queue or unique("queue")
+    queue, threads = queue or unique("queue"), ThreadPoolExecutor(8)
     given = [LockInterceptor()] if interceptors is None else list(interceptors)
     worker = Worker(
         client,
@@ -153,7 +153,7 @@ async def working(
         workflows=[RunsSteps],
         activities=list(activities),
         interceptors=given,
-        activity_executor=executor or ThreadPoolExecutor(8),
+        activity_executor=executor or threads,
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=50,
         **{"graceful_shutdown_timeout": timedelta(seconds=0), **options},
@@ -165,6 +165,7 @@ async def working(
         # an attempt that ends as the worker does may keep it from ending (temporalio/sdk-rust#1537)
         await asyncio.wait((running, asyncio.create_task(worker.shutdown())), timeout=SHUTDOWN)
         running.cancel()
+        threads.shutdown(wait=False)
         for each in given:
             if isinstance(each, LockInterceptor):
                 await each.close()
