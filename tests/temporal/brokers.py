@@ -1,6 +1,5 @@
 """Brokers for tests: workers that serve them, workflows that speak to one, and short ways to call them."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -40,12 +39,14 @@ ABOUT_TO_END = (
 """The run had to do its last task again, and its updates have to be sent again."""
 
 
-class Caller:
-    """A workflow that sends calls to a broker by signals, and collects its answers."""
+@workflow.defn
+class Waiter:
+    """Asks for a lease, and gives it back at once, or after signal `leave`. Returns its token."""
 
     def __init__(self) -> None:
         self.answers: dict[int, Reply] = {}
         self.notifications: list[Notification] = []
+        self.leaving = False
 
     @workflow.signal(name=ids.NEWS)
     def news(self, news: News) -> None:
@@ -59,15 +60,6 @@ class Caller:
         broker = workflow.get_external_workflow_handle(ids.broker_id(command.key))
         call = BrokerCall([encode(command)], number, info.workflow_id, info.run_id, fast)
         await broker.signal(ids.APPLY, call)
-
-
-@workflow.defn
-class Waiter(Caller):
-    """Asks for a lease, and gives it back at once, or after signal `leave`. Returns its token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.leaving = False
 
     @workflow.signal
     def leave(self) -> None:
@@ -93,24 +85,6 @@ class Waiter(Caller):
         await self.send(Release(key.encode(), entry_id), 2)
         await workflow.wait_condition(lambda: 2 in self.answers)
         return tokens()[0]
-
-
-@workflow.defn
-class Crowd(Caller):
-    """Asks for so many leases at once. Returns their positions in the queue, in the order of the calls."""
-
-    @workflow.run
-    async def run(self, key: str, many: int) -> list[int]:
-        await asyncio.gather(
-            *(
-                self.send(
-                    Acquire(key.encode(), f"c{n}", "crowd", 60.0, queue=True, waiter_ttl=3e8), n
-                )
-                for n in range(many)
-            )
-        )
-        await workflow.wait_condition(lambda: len(self.answers) == many)
-        return [getattr(self.answers[number], "position", -1) for number in range(many)]
 
 
 class Brokered:

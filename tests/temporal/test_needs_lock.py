@@ -145,7 +145,7 @@ async def working(
 ) -> AsyncGenerator[World]:
     """A worker for the steps, with our interceptor unless others are given."""
     client = await Client.connect(address)
-    queue = queue or unique("queue")
+    queue, threads = queue or unique("queue"), ThreadPoolExecutor(8)
     given = [LockInterceptor()] if interceptors is None else list(interceptors)
     worker = Worker(
         client,
@@ -153,7 +153,7 @@ async def working(
         workflows=[RunsSteps],
         activities=list(activities),
         interceptors=given,
-        activity_executor=executor or ThreadPoolExecutor(8),
+        activity_executor=executor or threads,
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=50,
         **{"graceful_shutdown_timeout": timedelta(seconds=0), **options},
@@ -165,6 +165,7 @@ async def working(
         # an attempt that ends as the worker does may keep it from ending (temporalio/sdk-rust#1537)
         await asyncio.wait((running, asyncio.create_task(worker.shutdown())), timeout=SHUTDOWN)
         running.cancel()
+        threads.shutdown(wait=False)
         for each in given:
             if isinstance(each, LockInterceptor):
                 await each.close()
@@ -562,34 +563,11 @@ async def test_heartbeat_details_of_an_earlier_attempt_outlive_a_wait(
     assert details == [[], ["half", 50]]
 
 
-async def test_waiting_activities_send_heartbeats(
-    temporal_server: TemporalServer, store: dibs.Client
-) -> None:
-    @locked(store, wait_in_slot=None)
-    async def work() -> int:
-        return activity.info().attempt
-
-    timeout = 1.5
-    often = timedelta(seconds=0.2)
-    async with working(
-        temporal_server.address, work, max_heartbeat_throttle_interval=often
-    ) as world:
-        async with store.semaphore("x", 1).acquire():
-            handle = await world.start(Step("work", heartbeat=timeout))
-            await poll(
-                lambda: pending(handle),
-                lambda found: any(
-                    each.last_heartbeat_time.ToMicroseconds()
-                    > each.last_started_time.ToMicroseconds() + timeout * 1e6
-                    for each in found
-                ),
-            )
-        assert await handle.result() == [1]
-
-
 async def test_a_waiter_that_is_cancelled_or_terminated_leaves_no_place_behind(
     temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
+    """They send heartbeats, by which they learn of it."""
+
     @locked(store, wait_in_slot=None)
     async def in_loop() -> None: ...
 

@@ -27,8 +27,6 @@ from dibs.temporal.fair.lease import REPLACED, BrokeredLease, pause
 from dibs.temporal.options import AcquireOptions
 from dibs.temporal.permit import FORMAT, may_run_on
 from dibs.temporal.slots.acquire import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
-from dibs.temporal.slots.run_state import MAX_EARLY_NEWS, RunState
-from dibs.temporal.slots.workflow import ARMED, PermitNews
 
 pytestmark = pytest.mark.once
 
@@ -127,19 +125,6 @@ class NextRun(workflow.ContinueAsNewError):
 def test_a_quarantine_begins_only_after_a_body_that_may_have_left_work_behind() -> None:
     errors = (None, TimeoutError(), ExceptionGroup("", [ValueError()]), Misused("x"), NextRun())
     assert [may_run_on(error) for error in errors] == [False, True, True, False, False]
-
-
-def test_news_of_unknown_permits_are_kept_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A permit can report before its start is known here. Others report late, when they are over."""
-    monkeypatch.setattr("temporalio.workflow.set_signal_handler", lambda *about: None)
-    state = RunState()
-    heard: list[PermitNews] = []
-    news = [PermitNews(f"run {number}", ARMED) for number in range(MAX_EARLY_NEWS + 5)]
-    for each in news:
-        state._receive(each)
-    state.listen("run 1", heard.append)  # among the oldest of too many
-    state.listen(news[-1].permit, heard.append)
-    assert heard == [news[-1]]
 
 
 KEY = b"lock:x"

@@ -19,13 +19,11 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs import Lock
-from dibs.errors import DibsError
 from dibs.model import Granted
 from dibs.sides import refuse_in_workflow
 from dibs.temporal import (
     DibsBroker,
     DibsPlugin,
-    LockInterceptor,
     PermitSlotWorkflow,
     TemporalWorker,
 )
@@ -49,14 +47,6 @@ def types_of(worker: Worker) -> list[type]:
     return list(worker.config(active_config=True)["workflows"])
 
 
-def ours_in(worker: Worker) -> list[Any]:
-    """All interceptors of ours that it has, its client's included."""
-    config = worker.config(active_config=True)
-    inherited = config["client"].config(active_config=True)["interceptors"]
-    both: list[Any] = [*config["interceptors"], *inherited]
-    return [each for each in both if isinstance(each, LockInterceptor)]
-
-
 async def started(client: Client, flow: type, queue: str, *args: Any) -> Any:
     """The handle of a workflow that fails a test if it gets stuck."""
     return await client.start_workflow(
@@ -69,21 +59,6 @@ async def started(client: Client, flow: type, queue: str, *args: Any) -> Any:
 
 
 # -- what the plugin sets up -----------------------------------------------------------------------
-
-
-async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
-    """It gets our interceptor, errors and sandbox, and serves its permits, but no brokers."""
-    plugin = DibsPlugin(application="shop", backend="memory://shop")
-    client = await with_plugin(temporal_server, plugin)
-    worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
-    assert types_of(worker) == [Holds, PermitSlotWorkflow]
-    [interceptor] = ours_in(worker)
-    assert interceptor.application == "shop"
-    config = worker.config(active_config=True)
-    assert DibsError in config["workflow_failure_exception_types"]
-    runner = config["workflow_runner"]
-    assert isinstance(runner, SandboxedWorkflowRunner)
-    assert "dibs" in runner.restrictions.passthrough_modules
 
 
 async def test_a_worker_of_the_permit_queue(
@@ -110,9 +85,6 @@ async def test_twice_is_once(temporal_server: TemporalServer) -> None:
     with pytest.warns(UserWarning, match="The same plugin type"):
         worker = Worker(client, task_queue=queue, plugins=[DibsPlugin(task_queue=queue)])
     assert types_of(worker) == [*WORKFLOWS]
-    assert len(ours_in(worker)) == 1
-    types = worker.config(active_config=True)["workflow_failure_exception_types"]
-    assert list(types).count(DibsError) == 1
     async with worker:
         await until(lambda: worker.is_running)
 

@@ -130,15 +130,19 @@ async def replay(
     await replayer.replay_workflow(history)
 
 
-async def reset_to(
-    client: Client, handle: WorkflowHandle[Any, Any], event: int, result: type
-) -> WorkflowHandle[Any, Any]:
-    """Reset a workflow's first run to an event; returns the run that goes on from there."""
+async def reset_to[T](
+    client: Client,
+    handle: WorkflowHandle[Any, Any],
+    event: int,
+    result: type[T] | None = None,
+    *,
+    run_id: str | None = None,
+) -> WorkflowHandle[Any, T]:
+    """Reset a workflow's run, its first by default, to an event; returns the run that goes on from there."""
+    run_id = run_id or handle.first_execution_run_id or ""
     request = ResetWorkflowExecutionRequest(
         namespace="default",
-        workflow_execution=WorkflowExecution(
-            workflow_id=handle.id, run_id=handle.first_execution_run_id or ""
-        ),
+        workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=run_id),
         workflow_task_finish_event_id=event,
         reason="a test",
         request_id=unique(),

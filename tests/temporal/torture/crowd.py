@@ -17,7 +17,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.temporal.torture.holders import HOLDER, SHAPES, Order
-from tests.temporal.torture.plan import HOLDERS, PERMITS, POOLS, Plan
+from tests.temporal.torture.plan import POOLS, QUEUE, Plan
 
 BRIEF = (0.02, 0.2)
 """How long most work takes, in seconds."""
@@ -114,7 +114,7 @@ class Crowd:
             auto_renew=shape != "overruns" and draw.random() < 0.7,
             units=draw.randint(1, capacity) if fair and draw.random() < 0.3 else 1,
             priority=draw.choice((0, 0, 0, 5)) if fair else 0,
-            queue=f"{self._prefix}{PERMITS}",
+            queue=f"{self._prefix}{QUEUE}",
             works=works[:2] if shape == "overruns" else works,
         )
 
@@ -131,7 +131,7 @@ class Crowd:
                     HOLDER,
                     order,
                     id=workflow,
-                    task_queue=f"{self._prefix}{HOLDERS}",
+                    task_queue=f"{self._prefix}{QUEUE}",
                     task_timeout=TASK,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 )

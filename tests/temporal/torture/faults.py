@@ -8,9 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
@@ -19,6 +17,7 @@ from tests.temporal.torture.crew import ModuleCrew
 from tests.temporal.torture.crowd import Crowd, found, steady
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.records import Watch
+from tests.temporal.workers import reset_to
 
 WEIGHTS = {
     "worker killed": 20,
@@ -130,19 +129,10 @@ class Faults:
             for event in (history.events if history else ())
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
         ]
-        if history is None or not completed:
+        if victim is None or history is None or not completed:
             return False
-        request = ResetWorkflowExecutionRequest(
-            namespace=self._client.namespace,
-            workflow_execution=WorkflowExecution(
-                workflow_id=history.workflow_id, run_id=history.run_id
-            ),
-            workflow_task_finish_event_id=completed[0],
-            reason="torture",
-            request_id=f"{self._draw.getrandbits(64):x}",
-        )
-        service = self._client.workflow_service
+        reset, run = partial(reset_to, self._client, victim, completed[0]), history.run_id
         with contextlib.suppress(RPCError):  # it has just ended, say
-            await steady(lambda: service.reset_workflow_execution(request))
+            await steady(lambda: reset(run_id=run))
             return True
         return False

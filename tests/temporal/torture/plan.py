@@ -10,8 +10,8 @@ MODES: tuple[Mode, ...] = ("slot", "fair")
 
 POOLS = {"one": 1, "two": 2, "four": 4}
 """What is contended for, and the slots of each."""
-HOLDERS, PERMITS = "holders", "permits"
-"""Names of task queues, without a trial's prefix: of holders and their work, of permits and brokers."""
+QUEUE = "queue"
+"""The task queue of all workers, after the prefix of a trial."""
 SLACK = 15.0
 """Seconds that a loaded machine takes on top of what is promised."""
 GRACE = 30.0

@@ -23,7 +23,7 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.torture.crew import PLAIN, WORKER, ModuleCrew
 from tests.temporal.torture.crowd import Crowd, found, steady
 from tests.temporal.torture.faults import Faults
-from tests.temporal.torture.plan import PERMITS, Plan
+from tests.temporal.torture.plan import QUEUE, Plan
 from tests.temporal.torture.records import LOST, Watch, boot_time
 from tests.temporal.torture.verdict import Judge, Verdict
 
@@ -66,7 +66,7 @@ class _Trial:
     def __init__(self, client: Client, server: TemporalServer, plan: Plan, folder: Path) -> None:
         self._prefix = prefix = f"t{uuid.uuid4().hex[:8]}-"
         self._client, self._plan = client, plan
-        url = f"{server.url}?task_queue={prefix}{PERMITS}"
+        url = f"{server.url}?task_queue={prefix}{QUEUE}"
         self._workers = ModuleCrew(
             plan.workers, [WORKER, plan.bug], server.address, prefix, plan, folder
         )
@@ -126,7 +126,7 @@ class _Trial:
         with suppress(RPCError, WorkflowFailureError):  # a server that is struck may say anything
             walking = await steady(
                 lambda: self._client.start_workflow(
-                    ids.PERMIT, given, id=name, task_queue=f"{self._prefix}{PERMITS}"
+                    ids.PERMIT, given, id=name, task_queue=f"{self._prefix}{QUEUE}"
                 )
             )
             await steady(walking.result)

@@ -96,9 +96,7 @@ class Judgement:
     stale: int = 0
     """Writes under an old token that the unfenced files took."""
     ordered: int = 0
-    """Grants of workflows whose place in the queue is known."""
-    plain_ordered: int = 0
-    """Likewise, of plain programs."""
+    """Grants of workflows and programs whose place in the queue is known."""
     violations: list[Violation] = field(default_factory=list[Violation])
 
 
@@ -129,11 +127,12 @@ class Judge:
             found.violations += _tokens_of_slots(key, grants)
             by_broker = [grant for grant in grants if lease_name(grant.lease).by_broker]
             found.violations += check_tokens(key, by_broker)
-            turns = list(self._turns_of_holders(by_broker))
-            plain = list(self._turns_of_programs(by_broker, rest))
+            turns = [
+                *self._turns_of_holders(by_broker),
+                *self._turns_of_programs(by_broker, rest),
+            ]
             found.ordered += len(turns)
-            found.plain_ordered += len(plain)
-            found.violations += self._out_of_turn(key, by_broker, turns + plain)
+            found.violations += self._out_of_turn(key, by_broker, turns)
         return found
 
     def _turns_of_holders(self, grants: Iterable[Event]) -> Iterator[Turn]:
@@ -244,7 +243,7 @@ class Verdict:
         if struck < self.plan.faults:
             yield f"only {struck} of {self.plan.faults} faults struck"
         if self.plan.mode != "slot" and self.cycles >= 100 and not self.judgement.ordered:
-            yield "the order of arrival of no holder's grant is known: it was not checked"
+            yield "the order of arrival of no grant is known: it was not checked"
         if self.plan.faults >= 50 and not self.judgement.stale:
             yield "no stale write reached an unfenced file: the faults did not bite"
 
@@ -261,7 +260,7 @@ class Verdict:
             f"holders: {_listed(self.ends.statuses)}; their turns: {_listed(self.ends.turns)}",
             f"faults: {_listed(self.faults)}; losses of programs: {_listed(self.plain_lost)}",
             f"{judged.writes:,} fenced writes; {judged.stale} stale ones without a fence",
-            f"in order: {judged.ordered:,} grants of holders, {judged.plain_ordered:,} of programs",
+            f"the order of arrival of {judged.ordered:,} grants is known",
             *(f"  ! {each}" for each in [*untried, *broken[:SHOWN]]),
         ]
         if len(broken) > SHOWN:

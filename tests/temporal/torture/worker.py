@@ -25,7 +25,7 @@ from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.resources import ProtectedFiles
 from tests.temporal.torture.bugs import plant
 from tests.temporal.torture.holders import USE, Use
-from tests.temporal.torture.plan import HOLDERS, IDLE, PERMITS
+from tests.temporal.torture.plan import IDLE, QUEUE
 from tests.temporal.torture.records import Claim, Diary, boot_time
 
 CACHED = (0, 4, 100)
@@ -76,31 +76,30 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hold_to(orders.parent)
     plant(sys.argv[1])
-    asyncio.run(_serve_until_told(orders))
-    os._exit(0)  # Temporal's threads crash an interpreter that ends while they come for its lock
-
-
-async def _serve_until_told(orders: Orders) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    told = asyncio.create_task(stop.wait())
-    served = asyncio.create_task(_serve(orders))
-    await asyncio.wait([told, served], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    if not served.done():
-        served.cancel()
-    try:
-        await served
-    except asyncio.CancelledError:
-        pass
+    asyncio.run(_serve(orders))  # until it is killed, be it because the driver has ended
 
 
 async def _serve(orders: Orders) -> None:
-    client = await _connected(orders.url)
+    from dibs.temporal import DibsBroker, PermitSlotWorkflow
+    from dibs.temporal.worker.served import owner_closed
+    from tests.temporal.torture.holders import Holder
+
+    DibsBroker.EVENTS, DibsBroker.IDLE = BROKER_EVENTS, IDLE
+    own = {"dibs", "tests"}  # bugs are planted outside of the sandbox, and imports take long
     with Diary(orders.history) as diary:
-        async with asyncio.TaskGroup() as serving:
-            for worker in _workers(client, orders, Users(Path(orders.folder), diary)):
-                serving.create_task(worker.run())
+        worker = Worker(
+            await _connected(orders.url),
+            task_queue=f"{orders.prefix}{QUEUE}",
+            workflows=[Holder, PermitSlotWorkflow, DibsBroker],
+            activities=[Users(Path(orders.folder), diary).use, owner_closed],
+            workflow_runner=SandboxedWorkflowRunner(
+                restrictions=SandboxRestrictions.default.with_passthrough_modules(*own)
+            ),
+            max_cached_workflows=CACHED[orders.number % len(CACHED)],
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+            graceful_shutdown_timeout=timedelta(seconds=2),
+        )
+        await worker.run()
 
 
 async def _connected(address: str) -> Client:
@@ -113,39 +112,6 @@ async def _connected(address: str) -> Client:
             await asyncio.sleep(0.2)
         else:
             return client
-
-
-def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
-    from dibs.temporal import DibsBroker, PermitSlotWorkflow
-    from dibs.temporal.worker.served import owner_closed
-    from tests.temporal.torture.holders import Holder
-
-    DibsBroker.EVENTS, DibsBroker.IDLE = BROKER_EVENTS, IDLE
-    own = {"dibs", "tests"}  # bugs are planted outside of the sandbox, and imports take long
-    common = {
-        "workflow_runner": SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*own)
-        ),
-        "max_cached_workflows": CACHED[orders.number % len(CACHED)],
-        "sticky_queue_schedule_to_start_timeout": timedelta(seconds=1),
-        "graceful_shutdown_timeout": timedelta(seconds=2),
-    }
-    return [
-        Worker(
-            client,
-            task_queue=f"{orders.prefix}{HOLDERS}",
-            workflows=[Holder],
-            activities=[users.use],
-            **common,  # type: ignore[arg-type]
-        ),
-        Worker(
-            client,
-            task_queue=f"{orders.prefix}{PERMITS}",
-            workflows=[PermitSlotWorkflow, DibsBroker],
-            activities=[owner_closed],
-            **common,  # type: ignore[arg-type]
-        ),
-    ]
 
 
 if __name__ == "__main__":
