@@ -6,7 +6,7 @@ import pytest
 
 from dibs.core import ledger, transition
 from dibs.core.book import Entry, MemoryBook
-from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, STEPS
+from dibs.core.timing import BATCH_STEPS, LEAST_STEPS
 from dibs.model import (
     Acquire,
     Command,
@@ -25,6 +25,8 @@ from dibs.model import (
 
 KEY = b"semaphore:k"
 CROWD = 1000
+STEPS = 64
+"""How many entries a command expires or serves, in Lua and SQL, too."""
 SHOWN = 100
 """How many holders and waiters a status lists."""
 
@@ -159,6 +161,12 @@ def test_an_invalid_command_fails_and_changes_nothing(command: Command) -> None:
     assert isinstance(reply, Failed)
     assert reply.reason == "invalid"
     assert book.idle
+
+
+def test_the_first_resize_of_a_lease_has_the_number_1() -> None:
+    book = book_of(1, units=2, capacity=2)
+    assert isinstance(ask(book, Resize(KEY, "w0", units=1, seq=1))[0], Granted)
+    assert book.used == 1
 
 
 def test_no_reply_shows_the_id_of_another_lease() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry
 from dibs.core.names import fingerprint
 from dibs.core.timing import END_OF_TIME
 from dibs.model import (
@@ -127,6 +127,8 @@ class Asked:
                 assert {each.token for each in reply.holders} <= {
                     each.token for each in book.holds()
                 }
+            case Refused("too_large"):
+                assert not isinstance(entry, QueueEntry)
             case Status():
                 tokens = [each.token for each in reply.holders]
                 assert tokens == sorted(each.token for each in book.holds())[: len(tokens)]
