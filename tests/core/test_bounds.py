@@ -163,12 +163,6 @@ def test_an_invalid_command_fails_and_changes_nothing(command: Command) -> None:
     assert book.idle
 
 
-def test_the_first_resize_of_a_lease_has_the_number_1() -> None:
-    book = book_of(1, units=2, capacity=2)
-    assert isinstance(ask(book, Resize(KEY, "w0", units=1, seq=1))[0], Granted)
-    assert book.used == 1
-
-
 def test_no_reply_shows_the_id_of_another_lease() -> None:
     book = book_of(2)
     for command in (Inspect(KEY), Acquire(KEY, "try", "o", 30.0)):

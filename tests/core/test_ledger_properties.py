@@ -123,7 +123,9 @@ class Asked:
                 assert ahead == [each.id for each in book.queue()].index(entry.id)  # type: ignore[union-attr]
                 assert recheck >= 0
             case Refused("held" | "queue_full" | "closed"):
+                others = [hold.expires for hold in book.holds() if hold is not entry]
                 assert reply.recheck_in >= 0
+                assert reply.recheck_in or min(others, default=0) <= 0
                 assert {each.token for each in reply.holders} <= {
                     each.token for each in book.holds()
                 }
