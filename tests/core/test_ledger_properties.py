@@ -79,6 +79,8 @@ class Asked:
         ]:
             floor = getattr(command, "floor", 0)
             assert reply.token > max(floor, self.stamp - 1 if self.stamp <= END_OF_TIME else 0)
+        if isinstance(command, Resize) and isinstance(reply, Refused):
+            assert (reply.reason == "too_large") == (command.units > book.capacity)
         self.most = max(self.most, getattr(command, "capacity", 0))
         self.check_book()
         self.check_reply(reply, book.get(own or ""))
