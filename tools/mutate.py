@@ -69,10 +69,10 @@ def places(tree: ast.AST) -> Iterator[tuple[Any, Callable[[ast.AST], None]]]:
             text = ast.unparse(child)
             if name in SKIPPED_FIELDS or "__slots__ =" in text[:12] or "(Protocol)" in text[:30]:
                 continue
-            at_place: tuple[Any, ...] = (setattr, tree, name)
+            put: Any = partial(setattr, tree, name)
             if isinstance(value, list):
-                at_place = (value.__setitem__, at)
-            yield child, partial(*at_place)
+                put = partial(value.__setitem__, at)
+            yield child, put
             yield from places(child)
 
 
@@ -97,6 +97,8 @@ def variants(node: Any) -> Iterator[Any]:
         case ast.If(test) | ast.IfExp(test) | ast.While(test):
             yield changed(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Assign([ast.Attribute()]):
+            yield ast.Pass()
+        case ast.Continue():
             yield ast.Pass()
 
 

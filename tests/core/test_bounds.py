@@ -6,7 +6,7 @@ import pytest
 
 from dibs.core import ledger, transition
 from dibs.core.book import Entry, MemoryBook
-from dibs.core.timing import BATCH_STEPS, LEAST_STEPS, STEPS
+from dibs.core.timing import BATCH_STEPS, LEAST_STEPS
 from dibs.model import (
     Acquire,
     Command,
@@ -25,6 +25,8 @@ from dibs.model import (
 
 KEY = b"semaphore:k"
 CROWD = 1000
+STEPS = 64
+"""How many entries a command expires or serves, in Lua and SQL, too."""
 SHOWN = 100
 """How many holders and waiters a status lists."""
 

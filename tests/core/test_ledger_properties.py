@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry
 from dibs.core.names import fingerprint
 from dibs.core.timing import END_OF_TIME
 from dibs.model import (
@@ -79,6 +79,8 @@ class Asked:
         ]:
             floor = getattr(command, "floor", 0)
             assert reply.token > max(floor, self.stamp - 1 if self.stamp <= END_OF_TIME else 0)
+        if isinstance(command, Resize) and isinstance(reply, Refused):
+            assert (reply.reason == "too_large") == (command.units > book.capacity)
         self.most = max(self.most, getattr(command, "capacity", 0))
         self.check_book()
         self.check_reply(reply, book.get(own or ""))
@@ -123,10 +125,14 @@ class Asked:
                 assert ahead == [each.id for each in book.queue()].index(entry.id)  # type: ignore[union-attr]
                 assert recheck >= 0
             case Refused("held" | "queue_full" | "closed"):
+                others = [hold.expires for hold in book.holds() if hold is not entry]
                 assert reply.recheck_in >= 0
+                assert reply.recheck_in or min(others, default=0) <= 0
                 assert {each.token for each in reply.holders} <= {
                     each.token for each in book.holds()
                 }
+            case Refused("too_large"):
+                assert not isinstance(entry, QueueEntry)
             case Status():
                 tokens = [each.token for each in reply.holders]
                 assert tokens == sorted(each.token for each in book.holds())[: len(tokens)]
