@@ -103,7 +103,6 @@ class Job:
         self.tokens: list[int] = []
         self.may_end = asyncio.Event()
         self.may_end.set()
-        self.error: BaseException | None = None
 
     def on[T: Tasks | TaskRouter](self, tasks: T, where: str = "", **options: Any) -> T:
         async def job() -> None:
@@ -111,8 +110,6 @@ class Job:
             if not options.get("everywhere"):
                 self.tokens.append(current_lease().token)
             await self.may_end.wait()
-            if self.error is not None:
-                raise self.error
 
         tasks.every(options.pop("every", "60s"), name="job", **options)(job)
         return tasks
