@@ -104,7 +104,7 @@ def test_the_pause_before_another_try_follows_the_time_held(
     request = SimpleNamespace(called_directly=False, is_eager=False, retries=0)
     current = SimpleNamespace(request=request, retry=retry)
     monkeypatch.setattr("dibs.contrib.celery.current_task", current)
-    task = locked("a", client=world.another())(lambda: None)
+    task: Any = locked("a", client=world.another())(lambda: None)
     with world.client.lock("a"):
         world.clock.advance(held_for)
         for _ in range(10):
