@@ -94,7 +94,7 @@ check-mypy:
 check-pyright:
 	$(PYTHON) -m pyright
 check-complete: # of the symbols that users can see, 99 % at least have a type that every checker infers alike
-	@$(PYTHON) -m pyright --verifytypes dibs --ignoreexternal | \
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PYTHON) -m pyright --verifytypes dibs --ignoreexternal | \
 		awk '/completeness score/ { print; good = $$4 + 0 >= 99 } END { exit !good }'
 check-layers:
 	$(PYTHON) -m pytest -q tests/architecture

@@ -10,7 +10,7 @@ from dibs import BackendUnavailable, MissingCapability, NotConfigured
 from dibs.model import Acquire, Command
 from dibs.tasks import Tasks
 from tests.runtime.stores import TappedStore
-from tests.tasks.conftest import Cluster, Job, counts, status, turn
+from tests.tasks.conftest import Cluster, Job, counts, status
 
 
 def away(_: Sequence[Command]) -> None:
@@ -82,18 +82,22 @@ async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster
     job.on(tasks)
     async with tasks:
         await place.advance(59)
-        lost = []
 
-        def lose(batch: Sequence[Command]) -> None:
+        def lose_answers(batch: Sequence[Command]) -> None:
             if any(isinstance(command, Acquire) for command in batch):
-                lost.append(batch)
                 away(batch)
 
-        store.after = lose
+        def keep_from_giving_up(batch: Sequence[Command]) -> None:
+            if not all(isinstance(command, Acquire) for command in batch):
+                away(batch)
+
+        store.after, store.before = lose_answers, keep_from_giving_up
         await advance(place, 3)
-        assert lost
         store.after = lambda _: None
-        await advance(place, 50)
+        await advance(place, 3)
+        assert "is being given up" in str(status(tasks).trouble)
+        store.before = lambda _: None
+        await advance(place, 48)
     assert len(job.ran) == 1
     assert counts(tasks)[:3] == (1, 0, 0)
 
@@ -160,38 +164,27 @@ class Ticks(Job):
 @pytest.mark.parametrize(
     ("missed", "grace", "ran"),
     [
-        ("skip", "1h", [360]),
-        ("latest", "1h", [300, 360]),
+        ("skip", "150s", [360]),
         ("latest", "10s", [360]),  # the newest is too old already
+        ("latest", "150s", [300, 360]),
         ("all", "150s", [180, 240, 300, 360]),
     ],
 )
-async def test_on_start(place: Cluster, missed: Any, grace: str, ran: list[float]) -> None:
-    job = Ticks(place)
-    place.clock.advance(315)
-    tasks = job.on(place.tasks(), missed=missed, grace=grace)
-    async with tasks:
-        await place.advance(60)
-    assert job.seconds == ran
-
-
-@pytest.mark.parametrize(
-    ("missed", "ran", "missing"),
-    [("skip", [360], 4), ("latest", [300, 360], 3), ("all", [180, 240, 300, 360], 1)],
-)
-async def test_on_waking_from_a_pause(
-    place: Cluster, missed: Any, ran: list[float], missing: int
+async def test_ticks_that_a_process_missed_before_its_start_or_in_a_pause(
+    place: Cluster, missed: Any, grace: str, ran: list[float]
 ) -> None:
-    job = Ticks(place)
-    tasks = job.on(place.tasks(), missed=missed, grace="150s")
-    async with tasks:
+    paused, new = Ticks(place), Ticks(place)
+    other = Cluster()
+    other.clock = place.clock
+    async with paused.on(place.tasks(), missed=missed, grace=grace) as tasks:
         await place.advance(60)
-        job.ran.clear()
+        paused.ran.clear()
         place.clock.advance(255)  # and nothing runs meanwhile
-        await turn()
-        await place.advance(60)
-        assert job.seconds == ran
-        assert counts(tasks)[3] == missing
+        async with new.on(other.tasks(), missed=missed, grace=grace):
+            await place.advance(45)
+        assert paused.seconds == new.seconds == ran
+        assert counts(tasks)[3] == 5 - len(ran)
+    await other.clients[0].close()
 
 
 async def test_over_a_restart_what_was_run_is_not_run_again(place: Cluster) -> None:
