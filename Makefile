@@ -76,7 +76,7 @@ test-main: env-servers
 	$(call RUN_TESTS,.venv,)
 
 # What depends on the version of Python: the public surface and the runtime. All else is tested on one.
-OTHER_TESTS := $(addprefix tests/,api config conformance contrib core fencing locks runtime tasks testing typing)
+OTHER_TESTS := $(addprefix tests/,api config conformance contrib core fencing locks runtime tasks testing)
 
 test-3.%: .venv-3.%/made env-servers
 	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")

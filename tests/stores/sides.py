@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
@@ -245,25 +245,3 @@ def forked(action: Callable[[], object]) -> int:
 def in_child(action: Callable[[], object], ends: int = 0) -> None:
     """Do something in a forked child, and see how that ends."""
     assert os.waitstatus_to_exitcode(os.waitpid(forked(action), 0)[1]) == ends
-
-
-type Landed = Sequence[Reply] | DibsError
-
-
-class Runway:
-    """Where batches land."""
-
-    def __init__(self) -> None:
-        self.landed: list[Landed] = []
-        self._news = asyncio.Event()
-
-    def land(self, outcome: Landed) -> None:
-        self.landed.append(outcome)
-        self._news.set()
-
-    async def wait(self, count: int) -> list[Landed]:
-        async with asyncio.timeout(10):
-            while len(self.landed) < count:
-                self._news.clear()
-                await self._news.wait()
-        return self.landed
