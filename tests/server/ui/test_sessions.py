@@ -201,6 +201,7 @@ def test_what_is_open_ends_on_signing_out(world: World, enter: Enter, path: str)
         waiter.start()
         wait_until(lambda: said or waiting(admin, "secret"), "it listens, or waits in line")
         assert profile.sign_out_elsewhere().status_code == 204
+        wait_until(lambda: not waiting(admin, "secret"), "its place in line is given up")
         released(admin, "secret", held)
         released(admin, "secret", admin.post(lock("secret"), params={"ttl": 60}).json())
         waiter.join(30)
