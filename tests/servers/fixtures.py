@@ -38,7 +38,10 @@ from tests.servers.temporal import TemporalServer
 NO_POWER_CUT = {"fsync": "off", "full_page_writes": "off"}
 
 # A timer of Temporal's comes up to a second late otherwise, and these tests wait for many.
-PUNCTUAL = {"history.timerProcessorMaxTimeShift": '"20ms"'}
+PUNCTUAL = {
+    "history.timerProcessorMaxTimeShift": '"20ms"',
+    "history.defaultWorkflowTaskTimeout": '"4s"',  # workers without a cache lose a task now and then
+}
 
 
 def shared(make: Callable[..., Any], **options: Any) -> Any:
