@@ -205,10 +205,11 @@ class KeyService:
 
     async def first(self, name: str) -> tuple[Principal, str] | None:
         """Create an administrator's key, unless there is a key or another server creates one just now."""
+        mark = await self._records.get(*_FIRST)
+        await self.cache.refresh()  # whoever wrote the mark may have made its key since
         if self.living():
             return None
         principal = Principal(new_key_id(), name, with_implied({Scope.ADMIN}), reduced(()))
-        mark = await self._records.get(*_FIRST)
         try:
             version = mark.version if mark else 0
             await self._records.put(*_FIRST, principal.key_id.encode(), version)
