@@ -39,6 +39,8 @@ class PlannedCells(MemoryCells):
     conflicts = 0
     """So many swaps come too late."""
     is_cut = False
+    cut_off = b""
+    """The key that cannot be loaded."""
     loses_answers = False
     """The next swap's answer is lost, and all that follows is cut."""
     answered = 0
@@ -48,6 +50,8 @@ class PlannedCells(MemoryCells):
 
     async def load(self, key: bytes) -> Cell:
         await self._travel()
+        if key == self.cut_off:
+            raise BackendUnavailable("this one is cut off")
         return await super().load(key)
 
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
@@ -128,6 +132,10 @@ async def test_a_key_that_cannot_be_read_fails_for_all_who_use_it_and_alone(
     assert isinstance(renewed, Renewed)
     assert isinstance(failed, Failed)
     assert failed.reason == "corrupt"
+    other = Process(server, clock)
+    other.cells.cut_off = b"lock:a"
+    both = await other.ledger.apply([Renew(KEY, "x", 9), Renew(b"lock:a", "a", 30.0)])
+    assert [each.reason for each in both if isinstance(each, Failed)] == ["corrupt", "away"]
     process.cells.delay = 0.01  # so that they share a swap
     calls = [asyncio.create_task(process.say(Renew(KEY, f"{n}", 30.0))) for n in range(5)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)

@@ -14,11 +14,19 @@ A failure of one command is that command's reply, `Failed`.
 
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dibs.clock import Clock
-from dibs.errors import BackendUnavailable, DibsError, NotConfigured
-from dibs.model import Capabilities, Command, Finding, Notification, Page, Reply
+from dibs.errors import (
+    BackendUnavailable,
+    Corrupt,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    InvalidRequest,
+    NotConfigured,
+)
+from dibs.model import Capabilities, Command, Failed, Finding, Notification, Page, Reply
 
 MAX_BATCH = 512
 """Commands in one batch, at most."""
@@ -186,6 +194,32 @@ def as_dibs(error: Exception) -> DibsError:
     failure = BackendUnavailable(f"the store failed: {error!r}")
     failure.__cause__ = error
     return failure
+
+
+def error_of_batch(errors: Sequence[DibsError]) -> DibsError | None:
+    """The error of a whole batch whose keys all failed, with these; None if each command gets a reply.
+
+    A passing error can be raised for all, as all are sent again. Others only if all keys have the same.
+    """
+    passing = all(isinstance(each, BackendUnavailable) for each in errors)
+    return errors[0] if passing or len(set(map(repr, errors))) == 1 else None
+
+
+def failed_reply(error: DibsError) -> Failed:
+    """The reply to a command whose key has an error of its own."""
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return Failed(reason, str(error))
+    return Failed("away", str(error))
+
+
+_REASONS: tuple[tuple[type[DibsError], Literal["forbidden", "invalid", "corrupt"]], ...] = (
+    (Forbidden, "forbidden"),
+    (InvalidRequest, "invalid"),
+    (Corrupt, "corrupt"),
+    (IncompatibleVersion, "corrupt"),
+    (NotConfigured, "corrupt"),
+)
 
 
 def step[T](coroutine: Coroutine[Any, Any, T]) -> T:

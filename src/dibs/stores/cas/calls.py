@@ -2,19 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import cast
 
-from dibs.errors import (
-    Corrupt,
-    DibsError,
-    Forbidden,
-    IncompatibleVersion,
-    InvalidRequest,
-    NotConfigured,
-)
-from dibs.model import Command, Failed, Release, Reply
+from dibs.errors import DibsError
+from dibs.model import Command, Release, Reply
 from dibs.stores.cas.clock import Sightings
-from dibs.stores.port import Done
+from dibs.stores.port import Done, error_of_batch, failed_reply
 
 
 class KeyCall:
@@ -53,24 +46,22 @@ class KeyBatch:
         self._replies: list[Reply | None] = [None] * size
         self._left = keys
         self._done = done
-        self._error: DibsError | None = None
+        self._errors: list[DibsError] = []
         self._has_replies = False
 
     def end(self, numbers: Sequence[int], outcome: Sequence[Reply] | DibsError) -> None:
         """The commands of these numbers have ended."""
         if isinstance(outcome, DibsError):
-            self._error = self._error or outcome
-            outcome = [_failed(outcome)] * len(numbers)
+            self._errors.append(outcome)
+            outcome = [failed_reply(outcome)] * len(numbers)
         else:
             self._has_replies = True
         for number, reply in zip(numbers, outcome, strict=True):
             self._replies[number] = reply
         self._left -= 1
         if not self._left:
-            if self._error is not None and not self._has_replies:
-                self._done(self._error)
-            else:
-                self._done(cast(list[Reply], self._replies))
+            error = None if self._has_replies else error_of_batch(self._errors)
+            self._done(error or cast(list[Reply], self._replies))
 
 
 class KeyCalls:
@@ -114,20 +105,3 @@ class KeyCalls:
         if self.task is not None and self.taken and all(each.done is None for each in self.taken):
             self.given_up = True
             self.task.cancel()
-
-
-def _failed(error: DibsError) -> Failed:
-    """The reply to a command of a batch whose key has an error of its own."""
-    for kind, reason in _REASONS:
-        if isinstance(error, kind):
-            return Failed(reason, str(error))
-    return Failed("away", str(error))
-
-
-_REASONS: tuple[tuple[type[DibsError], Literal["forbidden", "invalid", "corrupt"]], ...] = (
-    (Forbidden, "forbidden"),
-    (InvalidRequest, "invalid"),
-    (Corrupt, "corrupt"),
-    (IncompatibleVersion, "corrupt"),
-    (NotConfigured, "corrupt"),
-)

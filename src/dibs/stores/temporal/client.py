@@ -34,7 +34,7 @@ from dibs.errors import (
 from dibs.model import Acquire, Command, Failed, Release, Reply
 from dibs.process import FreshLock, on_fork
 from dibs.stores.loop_thread import keep_for_ever
-from dibs.stores.port import MAX_BATCH, time_limit
+from dibs.stores.port import MAX_BATCH, error_of_batch, failed_reply, time_limit
 from dibs.stores.temporal import errors, ids, wire
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget
 
@@ -210,7 +210,7 @@ class BrokerClient:
         """Seconds to pause for keys whose brokers had no room lately."""
 
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
-        """Return a reply for each command. Raises only what has befallen all of them."""
+        """Return a reply for each command. Raises what has befallen all: see `error_of_batch`."""
         parts: dict[bytes, list[int]] = {}
         for number, command in enumerate(commands):
             if not wire.is_too_long(command):
@@ -219,17 +219,18 @@ class BrokerClient:
             *(self._send(key, [commands[n] for n in part]) for key, part in parts.items()),
             return_exceptions=True,
         )
-        failures = [each for each in results if isinstance(each, BaseException)]
-        for failure in failures:
-            if len(failures) == len(results) or not isinstance(failure, DibsError):
-                raise failure
         replies: list[Reply] = [Failed("invalid", wire.TOO_LONG)] * len(commands)
+        failures: list[DibsError] = []
         for part, each in zip(parts.values(), results, strict=True):
-            if isinstance(each, BaseException):
-                failed = Failed("forbidden" if isinstance(each, Forbidden) else "away", str(each))
-                each = [failed] * len(part)
+            if isinstance(each, DibsError):
+                failures.append(each)
+                each = [failed_reply(each)] * len(part)
+            elif isinstance(each, BaseException):
+                raise each
             for number, reply in zip(part, each, strict=True):
                 replies[number] = reply
+        if failures and len(failures) == len(results) and (error := error_of_batch(failures)):
+            raise error
         return replies
 
     async def wait(self, key: bytes, inbox: str, after: int) -> wire.Waited:
