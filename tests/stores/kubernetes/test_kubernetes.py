@@ -140,6 +140,9 @@ def test_kubectl_shows_who_holds(cluster: Cluster) -> None:
         with client.semaphore("pool", 3) as one, client.semaphore("pool", 3, label="b"):
             holder = cluster.lease("dibs-semaphore.pool")["spec"]["holderIdentity"]
             assert re.fullmatch(rf"{one.owner}_[0-9a-f]{{8}} and 1 more", holder)
+        with client.leader_election("main", ttl=3, lock_delay=30):
+            spec = cluster.lease("main")["spec"]
+            assert spec["leaseDurationSeconds"] == 34, "client-go waits for the lock delay, too"
         with client.lock(b"a\xff"):
             key = cluster.lease(lease_name(b"lock:a\xff"))["metadata"]["annotations"]["dibs/key"]
             assert b64decode(key.removeprefix("base64:")) == b"lock:a\xff"

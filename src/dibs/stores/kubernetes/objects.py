@@ -301,7 +301,8 @@ def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
     """What others see. It changes with the signs of life of the first holder, and with nothing else.
 
     client-go compares times in whole seconds, so two renewals within a second look like one to it. Hence
-    the second more than the ttl: else it takes over while the holder still trusts its lease.
+    the second more than the ttl: else it takes over while the holder still trusts its lease. It also waits
+    for the lock delay.
     """
     holds = _holds(book)
     shown = _show(holds)
@@ -321,7 +322,7 @@ def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
     others = f" and {len(holds) - 1} more" if len(holds) > 1 else ""
     return old.spec | {
         "holderIdentity": _identity(first) + others,
-        "leaseDurationSeconds": math.ceil(first.ttl) + 1,
+        "leaseDurationSeconds": math.ceil(first.ttl + first.lock_delay) + 1,
         "leaseTransitions": transitions + (is_new and bool(old.spec)),
         "acquireTime": now if is_new else old.spec.get("acquireTime") or now,
         "renewTime": now,
