@@ -48,6 +48,7 @@ endef
 .venv/made: requirements/dev.txt pyproject.toml | $(UV)
 	$(call MAKE_ENV,.venv,3.12)
 
+.PRECIOUS: .venv-%/made
 .venv-%/made: requirements/dev.txt pyproject.toml | $(UV)
 	$(call MAKE_ENV,.venv-$*,$*)
 

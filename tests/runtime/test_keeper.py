@@ -272,9 +272,8 @@ def test_that_leases_cannot_be_renewed_is_logged_once_in_an_outage(
     lease.release()
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
-
-
+@pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("many", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_very_many_leases_are_renewed_in_time(many: int) -> None:

@@ -131,6 +131,7 @@ class FaultProxy:
             return
         self._do(self._accept_no_more)
         self._do(self._shut)
+        self._run(self._end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWER_WITHIN)
         self._loop.close()
@@ -193,6 +194,11 @@ class FaultProxy:
         self._state.clear_faults()
         for link in tuple(self._state.links):
             link.heal()
+
+    async def _end_tasks(self) -> None:
+        """Wait for connections to the store that were being made: they are cancelled, and close their sockets."""
+        making = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*making, return_exceptions=True)
 
     def _shut(self) -> None:
         self._refuse()

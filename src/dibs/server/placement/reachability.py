@@ -94,7 +94,8 @@ class Reachability:
             self._away[place] = str(error) or f"nothing came for {2 * SILENT_FOR:g} s"
             log.warning("the placement %s does not answer: %s", place, self._away[place])
             for limit in self._sent[place]:
-                limit.reschedule(asyncio.get_running_loop().time())
+                if not limit.expired():
+                    limit.reschedule(asyncio.get_running_loop().time())
             await self._wait_for_answer(place, store)
             log.warning("the placement %s answers again", place)
         self.answered(place)
