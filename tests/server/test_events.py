@@ -18,7 +18,7 @@ from dibs.server import activity
 from dibs.server.api import events as event_routes
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
-from tests.server.inside import event_log, events_of, runtime_of
+from tests.server.inside import event_log, events_of, followers_of, runtime_of
 from tests.server.world import (
     ID,
     World,
@@ -189,6 +189,42 @@ def test_a_stream_that_cannot_resume_begins_with_all_there_is(world: World) -> N
             next(news)
             _, name, snapshot = next(news)
             assert (name, [item["key"] for item in snapshot["items"]]) == ("reset", keys), last
+
+
+def test_a_stream_with_renewals_resumes_only_if_none_are_missing(world: World) -> None:
+    """Renewals are not logged while no stream wants them."""
+    client = world.client()
+    held = acquired_by(client, "a", "me")
+
+    def renew() -> None:
+        client.patch(lock("a"), params={"id": held["id"], "ttl": 60}).raise_for_status()
+
+    def left() -> None:
+        wait_until(lambda: world.do(lambda: not followers_of(world)), "the end of the stream")
+
+    with following(client, renewals=True) as news:
+        next(news)
+        renew()
+        last, _, _ = next(news)
+    left()
+    for _ in range(2):  # the second time, renewals were missed earlier, but none since
+        with following(client, last=last, renewals=True) as news:
+            number, name, _ = next(news)
+            assert (number, name) == (last, "hello")
+            renew()
+            last, name, _ = next(news)
+            assert name == ""
+        left()
+        renew()
+        with following(client, last=last) as news:
+            assert next(news)[0] == last, "it does not want renewals"
+        left()
+        with following(client, last=last, renewals=True) as news:
+            assert [next(news)[1] for _ in range(2)] == ["hello", "reset"]
+            renew()
+            last, name, _ = next(news)
+            assert name == ""
+        left()
 
 
 def test_a_client_that_is_behind_is_cut_off(world: World) -> None:

@@ -59,6 +59,8 @@ class Activity:
         """How many follow each key; None: all keys."""
         self._renewals = 0
         """How many of them want renewals of all keys."""
+        self._last_without = -1
+        """The number of the last event before the latest renewal that was not logged; -1: none yet."""
         self._waking = False
         self._hurry = asyncio.Event()
 
@@ -69,11 +71,16 @@ class Activity:
     def _happened(self, event: LockEvent) -> None:
         """Log an event. There are many renewals, so they are only logged if a client wants them."""
         if event.what == "renewed" and not (self._renewals or event.key in self._followed):
+            self._last_without = self.log.last
             return
         self.log.add(event)
         if self._followers and not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_later(NEWS_DELAY, self._wake)
+
+    def has_after(self, number: int, *, renewals: bool) -> bool:
+        """Whether the log has all events after this number, and all renewals since if they are wanted."""
+        return self.log.has_after(number) and not (renewals and number <= self._last_without)
 
     def _wake(self) -> None:
         self._waking = False

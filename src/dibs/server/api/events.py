@@ -102,7 +102,7 @@ class EventRoutes:
 
         hello = {"server": self._server_id, "beat": self._limits.stream_beat}
         last_id = caller.header(b"last-event-id")
-        feed = _Events(self._activity, who, is_wanted, hello, last_id, query.recent, snapshot)
+        feed = _Events(self._activity, who, is_wanted, hello, last_id, query, snapshot)
         with self._activity.following(feed.news, renewals=query.renewals):
             yield feed
 
@@ -159,7 +159,7 @@ class _Events:
         is_wanted: Callable[[LockEvent], bool],
         hello: dict[str, object],
         last_id: str,
-        recent: int,
+        query: EventsQuery,
         snapshot: Callable[[], Awaitable[dict[str, object]]],
     ) -> None:
         self.news = asyncio.Event()
@@ -168,16 +168,18 @@ class _Events:
         self._is_wanted = is_wanted
         self._hello = hello
         self._last_id = last_id
+        self._query = query
         self._snapshot = snapshot
+        self._activity = activity
         self._log = activity.log
-        self._at = max(self._log.last - recent, self._log.dropped)
+        self._at = max(self._log.last - query.recent, self._log.dropped)
         """The number of the last event that it has read."""
 
     async def begin(self) -> bytes:
         """Return `hello`, and the keys in use to a caller who has missed events."""
         server, _, number = self._last_id.rpartition("-")
         resumes = server == self._hello["server"] and _is_number(number)
-        resumes = resumes and self._log.has_after(int(number))
+        resumes = resumes and self._activity.has_after(int(number), renewals=self._query.renewals)
         if resumes:
             self._at = int(number)
         if self._at < self._log.last:
