@@ -16,6 +16,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Notification, Page, Release, Revoke
 from dibs.server import activity
 from dibs.server.api import events as event_routes
+from dibs.server.auth import credentials
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
 from tests.server.inside import event_log, events_of, followers_of, runtime_of
@@ -315,6 +316,28 @@ def test_streams_end_with_their_key_and_with_the_server(world: World) -> None:
         assert [rest(news) for news in ends] == [[("bye", "key ended")]] * 3
         world.do(world.server.stop)
         assert [rest(news) for news in stays] == [[("bye", "draining")]] * 3
+
+
+def test_streams_end_with_the_token_that_opened_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its key stay."""
+    monkeypatch.setattr(credentials, "TOKEN_LIFETIME", 1)
+    monkeypatch.setattr(credentials, "TOKEN_LEEWAY", 2)
+    client = world.client()
+    with ExitStack() as stack:
+        stays = stack.enter_context(following(client))
+        next(stays)
+        token = client.post("/v1/token").text
+        ends = [
+            stack.enter_context(following(world.client(key=token), path))
+            for path in ("/v1/events", "/v1/stream", WATCH)
+        ]
+        for news in ends:
+            assert rest(news)[-1] == ("bye", "token expired")
+        assert problem(world.client(key=token).get("/v1/about")) == (401, "unauthenticated")
+        acquired_by(client, "x", "me")
+        assert happened(stays, 1) == ["granted me"]
 
 
 def test_so_many_streams_for_a_key(world: World) -> None:

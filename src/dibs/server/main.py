@@ -164,7 +164,7 @@ class Server:
         self.shutdown: Shutdown
         self.shutdown = shutdown = Shutdown()
         self.endings: Endings
-        self.endings = endings = Endings(shutdown, keys.cache, sessions)
+        self.endings = endings = Endings(shutdown, keys, sessions)
         self.health: Health = Health(shutdown, keys.cache, leases)
 
         lines = stack.enter_context(logging_to(STDERR, config.log_format))

@@ -1,4 +1,4 @@
-"""Ends of answers that take long: the server stops, a key or session ends, the caller hangs up."""
+"""Ends of answers that take long: the server stops, a key, session or token ends, the caller hangs up."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -9,7 +9,7 @@ from typing import Literal
 
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.routing import Caller
-from dibs.server.auth.key_cache import KeyCache
+from dibs.server.auth.keys import KeyService
 from dibs.server.auth.sessions import Sessions
 from dibs.server.background import Callback, Watchers
 
@@ -47,8 +47,8 @@ def shutting_down() -> ApiProblem:
     )
 
 
-type End = Literal["draining", "key", "session", "gone"]
-"""The server is about to stop, the caller's key or session has ended, or the caller has hung up."""
+type End = Literal["draining", "key", "session", "token", "gone"]
+"""The server is about to stop, the caller's key, session or token has ended, or the caller has hung up."""
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class Endings:
     """Watches for the ends of answers that take long."""
 
     shutdown: Shutdown
-    _keys: KeyCache
+    _keys: KeyService
     _sessions: Sessions
 
     @contextmanager
@@ -75,7 +75,21 @@ class Endings:
             leave.callback(gone.cancel)
             leave.callback(gone.remove_done_callback, is_gone)  # leaving the block is no end
             leave.callback(self.shutdown.watch(partial(tell, "draining")))
-            leave.callback(self._keys.watch(caller.principal.key_id, partial(tell, "key")))
+            leave.callback(self._keys.cache.watch(caller.principal.key_id, partial(tell, "key")))
             if caller.session is not None:
                 leave.callback(self._sessions.watch(caller.session, partial(tell, "session")))
             yield
+
+    @contextmanager
+    def watching_token(self, caller: Caller, tell: Callable[[End], None]) -> Generator[None]:
+        """Call `tell` when the caller's short-lived token is accepted no more, before the block is left."""
+        ends = self._keys.token_ends_at(caller.header(b"authorization"))
+        if ends is None:
+            yield
+            return
+        left = ends - self._keys.now()
+        timer = asyncio.get_running_loop().call_later(left, tell, "token")
+        try:
+            yield
+        finally:
+            timer.cancel()

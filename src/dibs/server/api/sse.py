@@ -1,4 +1,4 @@
-"""Answers of server-sent events, which go on until the caller, its key or session, or the server ends."""
+"""Answers of server-sent events, until the caller, its key, session or token, or the server ends."""
 
 import asyncio
 from contextlib import AbstractContextManager, suppress
@@ -26,6 +26,7 @@ _BYE: dict[End, bytes] = {
     "draining": b"draining",
     "key": b"key ended",
     "session": b"session ended",
+    "token": b"token expired",
     "gone": b"",
 }
 """The data of the last event; empty for none."""
@@ -95,7 +96,7 @@ class EventStreams:
             reasons.append(_BYE[why])
             feed.news.set()
 
-        with self._endings.watching(caller, end):
+        with self._endings.watching(caller, end), self._endings.watching_token(caller, end):
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             try:
                 await self._send_all(feed, send, reasons)

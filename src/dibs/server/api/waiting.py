@@ -157,6 +157,8 @@ def _error_for(why: End) -> Exception:
             return unauthenticated("the API key was revoked or expired while the request waited")
         case "session":
             return unauthenticated("the session ended while the request waited")
+        case "token":
+            return unauthenticated("the token expired while the request waited")
         case "gone":
             return ClientDisconnect()
 

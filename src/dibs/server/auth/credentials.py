@@ -218,6 +218,20 @@ class Tokens:
 
     def key_of(self, token: str) -> tuple[str, bool] | None:
         """The key that a token is bound to, and whether it is still valid; None if no server signed it."""
+        found = self._read(token)
+        if found is None:
+            return None
+        key_id, expires = found
+        left = expires - self._now()
+        return key_id, -TOKEN_LEEWAY < left <= TOKEN_LIFETIME + TOKEN_LEEWAY
+
+    def end_of(self, token: str) -> float | None:
+        """Until when a token is accepted, in seconds since 1970; None if no server signed it."""
+        found = self._read(token)
+        return None if found is None else found[1] + TOKEN_LEEWAY
+
+    def _read(self, token: str) -> tuple[str, int] | None:
+        """The key and the expiry in a token; None if no server signed it."""
         digest = sha256(token.encode()).digest()
         found = self._verified.get(digest) or self._signatures.read(token, tuple[str, int])
         if found is None:
@@ -225,9 +239,7 @@ class Tokens:
         if len(self._verified) >= REMEMBERED:
             self._verified.clear()
         self._verified[digest] = found
-        key_id, expires = found
-        left = expires - self._now()
-        return key_id, -TOKEN_LEEWAY < left <= TOKEN_LIFETIME + TOKEN_LEEWAY
+        return found
 
     def _now(self) -> float:
         return self._clock.stamp() / 1e6

@@ -90,10 +90,7 @@ class KeyService:
         """
         if not header:
             raise Unauthenticated("missing")
-        scheme, _, credential = header.partition(" ")
-        if scheme.lower() != "bearer" or not credential.isascii():
-            raise Unauthenticated("malformed")
-        credential = credential.strip()
+        credential = _credential_in(header)
         if credential.startswith(PREFIX):
             return self.owner_of(credential)
         return self._owner_of_token(credential)
@@ -157,6 +154,16 @@ class KeyService:
     def token(self, principal: Principal) -> str:
         """A token that is valid for a minute, and no longer than its key."""
         return self._tokens.issue(principal.key_id)
+
+    def token_ends_at(self, header: str) -> float | None:
+        """Until when the token in a header is accepted, in seconds since 1970; None for a key.
+
+        Without a header, as of a session, it is None too. Raises `Unauthenticated` for a malformed one.
+        """
+        if not header:
+            return None
+        credential = _credential_in(header)
+        return None if credential.startswith(PREFIX) else self._tokens.end_of(credential)
 
     # -- the keys -----------------------------------------------------------------------------------
 
@@ -253,6 +260,14 @@ class KeyService:
         if key is None:
             raise UnknownKey(key_id)
         return key
+
+
+def _credential_in(header: str) -> str:
+    """The key or token in an `Authorization` header. Raises `Unauthenticated`."""
+    scheme, _, credential = header.partition(" ")
+    if scheme.lower() != "bearer" or not credential.isascii():
+        raise Unauthenticated("malformed")
+    return credential.strip()
 
 
 # ---- by administrators ----------------------------------------------------------------------------
