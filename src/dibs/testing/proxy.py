@@ -196,7 +196,7 @@ class FaultProxy:
             link.heal()
 
     async def _end_tasks(self) -> None:
-        """Wait for connections to the store that were being made: they are cancelled, and close their sockets."""
+        """Wait for connections that were being made: they are cancelled, and close their sockets."""
         making = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*making, return_exceptions=True)
 
