@@ -94,7 +94,7 @@ def test_the_summary_counts_what_expires_and_what_was_lost(page: Page, held: Hel
     go(page, "now?prefix=summed/")
     expect(page.get_by_text("No match")).to_be_visible()
     held.take("lock:summed/kept", "is alive")
-    held.take("lock:summed/dies", "was killed", ttl=5)
+    held.take("lock:summed/dies", "was killed", ttl=10)  # it is about to expire for a fifth of that
     for name, text in (
         ("held", "2 held"),
         ("expiring", "0 expiring"),
