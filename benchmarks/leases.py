@@ -16,6 +16,7 @@ from benchmarks.crews import Crews
 from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
+from dibs.core.timing import renew_after
 
 SECTION = "leases held by one process"
 STORES = {"memory": "", "sqlite": "", "redis": "redis", "postgres": "postgres"}
@@ -24,7 +25,7 @@ BY_SERVER = 10_000
 """So many are held in a store that is a server."""
 TTL = 30.0
 SETTING = "all acquired, then each renewed once"
-QUIET = TTL / 3 * 0.9
+QUIET = 0.9 * renew_after(TTL)
 """So long after it was acquired nothing renews a lease, in seconds."""
 TASKS = 64
 SAMPLED = 200

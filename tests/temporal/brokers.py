@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -34,7 +33,6 @@ QUICK = SandboxedWorkflowRunner(
 )
 """The sandbox, without the half second in which it imports everything anew for each workflow."""
 
-QUERY_WITHIN = timedelta(seconds=10)
 ABOUT_TO_END = (
     RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE,
 )  # fmt: skip
@@ -143,17 +141,9 @@ class Brokered:
                 return found
 
     async def status(self) -> Status:
-        """The server loses a query now and then, so its time is limited, and it is asked again."""
-        while True:
-            try:
-                answer = await self.handle.query(ids.STATUS, rpc_timeout=QUERY_WITHIN)
-            except RPCError as error:
-                if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-                    raise
-            else:
-                found = decode_reply(answer, self.key)
-                assert isinstance(found, Status)
-                return found
+        found = decode_reply(await self.handle.query(ids.STATUS), self.key)
+        assert isinstance(found, Status)
+        return found
 
     async def until_waiting(self, many: int) -> None:
         every = 0.02 if many < 50 else 0.5

@@ -14,8 +14,9 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion
-from dibs.model import Command, Failed, Finding, Notification, Page, Reply
+from dibs.errors import BackendUnavailable, DibsError, IncompatibleVersion
+from dibs.model import Command, Finding, Notification, Page, Reply
+from dibs.stores.port import failed_reply
 from dibs.stores.redis import health, scanning
 from dibs.stores.redis.connection import (
     Dial,
@@ -349,7 +350,9 @@ class Router:
         """
         replies: dict[int, Reply] = {}
         for part in parts:
-            found: list[Reply] = [_failed(part.error)] * len(part.commands) if part.error else []
+            found: list[Reply] = (
+                [failed_reply(part.error)] * len(part.commands) if part.error else []
+            )
             found = found or self.read(part.answer, part.commands)
             replies.update(zip(part.numbers, found, strict=True))
         errors = [part.error for part in parts if part.error is not None]
@@ -447,10 +450,6 @@ class Router:
     def _forget(self) -> Iterable[Link]:
         links, self._links = self._links, {}
         return links.values()
-
-
-def _failed(error: DibsError) -> Failed:
-    return Failed("forbidden" if isinstance(error, Forbidden) else "away", str(error))
 
 
 # ---- slots ----------------------------------------------------------------------------------------
