@@ -398,38 +398,6 @@ def test_renewals_and_releases_go_past_reads_and_acquires(
         assert [each["is"] for each in batch(holder, revoke)] == ["revoked"]
 
 
-def test_renewals_and_releases_go_past_the_rest_of_their_batch(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
-    """The replies are in the order of the commands, also if the rest gets no turn."""
-    with World.over(limits=Limits(acquires_at_once=1)) as world:
-        holder, other = world.client(), world.client("acquire")
-        kept, given = acquired(holder, "kept"), acquired(holder, "given")
-        gate = Gate(world, monkeypatch)
-        under_way = pool.submit(acquire, other, "x")
-        wait_until(lambda: bool(gate.order), "it is under way")
-        wish = {"op": "acquire", "key": "lock:y", "id": ID, "owner": "y", "ttl": 60}
-        renew = {"op": "renew", "key": "lock:kept", "id": kept["id"], "ttl": 60}
-        release = {"op": "release", "key": "lock:given", "id": given["id"]}
-        look = {"op": "inspect", "key": "lock:y"}
-        mixed = pool.submit(batch, holder, release, wish, renew, look)
-        wait_until(lambda: holder.get(lock("given")).status_code == 404, "it is released")
-        assert not mixed.done()
-        gate.open(1)
-        assert under_way.result(LONG).status_code == 200
-        sorts = ["released", "granted", "renewed", "status"]
-        assert [each["is"] for each in mixed.result(LONG)] == sorts
-        monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
-        under_way = pool.submit(acquire, other, "z")
-        wait_until(lambda: len(gate.order) == 2, "the next one is under way")
-        late = batch(holder, wish | {"key": "lock:v"}, renew)
-        assert [each["is"] for each in late] == ["failed", "renewed"]
-        gate.open(1)
-        assert under_way.result(LONG).status_code == 200
-        wait_until(lambda: not quotas_of(world).acquiring._shares, "nothing is left")
-        assert not quotas_of(world).renewing._shares
-
-
 def test_slow_bodies_of_others_delay_no_renewal() -> None:
     with World.over(limits=Limits(body_bytes_per_key=1 << 20)) as world, ExitStack() as stack:
         for _ in range(8):

@@ -1,6 +1,5 @@
 """`/v1/batch`: many commands in one request, each with a reply of its own."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -97,51 +96,6 @@ class BatchRoutes:
         A command that is not allowed, or fails, costs the others nothing.
         """
         commands = await self._commands(caller)
-        trace = self._leases.trace if len(commands) == 1 else ""  # else it has several traces
-        results: list[CallResult] = []
-        parts = _parts(commands)
-        if len(parts) == 1:
-            replies = await self._in_turn(caller, commands, trace, results)
-        else:
-            replies = await self._in_turns(caller, commands, parts, results)
-        if results:
-            _check_any(results)
-        wanted = MSGPACK if MSGPACK in caller.headers.get(b"accept", b"") else JSON
-        body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
-        return bytes_response(body, wanted.decode())
-
-    async def _in_turns(
-        self,
-        caller: Caller,
-        commands: Sequence[Command | Failed],
-        parts: Sequence[Sequence[int]],
-        results: list[CallResult],
-    ) -> Sequence[Reply]:
-        """Apply each part of a batch in its own turn. A part that gets no turn fails alone."""
-        answers = await asyncio.gather(
-            *(self._in_turn(caller, [commands[n] for n in part], "", results) for part in parts),
-            return_exceptions=True,  # then each part has ended before this does
-        )
-        errors = [each for each in answers if isinstance(each, BaseException)]
-        for error in errors:
-            if len(errors) == len(parts) or not isinstance(error, ApiProblem):
-                raise error
-        replies: dict[int, Reply] = {}
-        for part, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, ApiProblem):
-                replies.update(dict.fromkeys(part, Failed("busy", answer.detail)))
-            elif not isinstance(answer, BaseException):
-                replies.update(zip(part, answer, strict=True))
-        return [replies[number] for number in range(len(commands))]
-
-    async def _in_turn(
-        self,
-        caller: Caller,
-        commands: Sequence[Command | Failed],
-        trace: str,
-        results: list[CallResult],
-    ) -> Sequence[Reply]:
-        """Apply commands when it is their turn. Adds what the store answers to `results`."""
         key_id, kinds = caller.principal.key_id, set(map(type, commands))
         queue, busy, cost = self._queue(kinds), "", max(len(commands), 1)
         try:
@@ -152,9 +106,12 @@ class BatchRoutes:
             queue, busy = self._quotas.renewing, problem.detail
             await queue.begin(key_id, cost)
         try:
-            return await self._apply(caller, commands, busy, trace, results)
+            replies = await self._apply(caller, commands, busy)
         finally:
             queue.end(key_id, cost)
+        wanted = MSGPACK if MSGPACK in caller.headers.get(b"accept", b"") else JSON
+        body = _encoders[wanted](BatchAnswer(tuple(map(to_wire, replies))))
+        return bytes_response(body, wanted.decode())
 
     def _queue(self, kinds: set[type]) -> FairQueue:
         """The queue where a batch of these commands waits for its turn."""
@@ -181,14 +138,10 @@ class BatchRoutes:
         return list(map(_command, commands))
 
     async def _apply(
-        self,
-        caller: Caller,
-        commands: Sequence[Command | Failed],
-        busy: str,
-        trace: str,
-        results: list[CallResult],
+        self, caller: Caller, commands: Sequence[Command | Failed], busy: str
     ) -> Sequence[Reply]:
         """Apply all commands. `busy`: why commands in `_NOT_URGENT` are refused; empty if they are not."""
+        trace = self._leases.trace if len(commands) == 1 else ""  # else it has several traces
         usage = self._quotas.of(caller.principal.key_id)
         before = usage.reserved
         checked: list[Command | Reply] = []
@@ -204,7 +157,7 @@ class BatchRoutes:
                 checked.append(self._checked(caller, command, trace))
         reserved = usage.reserved - before
         try:
-            return await self._apply_checked(caller.principal, commands, checked, results)
+            return await self._apply_checked(caller.principal, commands, checked)
         finally:
             usage.reserved -= reserved
 
@@ -213,7 +166,6 @@ class BatchRoutes:
         who: Principal,
         commands: Sequence[Command | Failed],
         checked: list[Command | Reply],
-        results: list[CallResult],
     ) -> Sequence[Reply]:
         self._audit_refusals(who, commands, checked)
         revokes = ((n, each) for n, each in enumerate(checked) if isinstance(each, Revoke))
@@ -223,13 +175,13 @@ class BatchRoutes:
             else:
                 checked[number] = await self._audited(who, revoke, checked)
         sent = [each for each in checked if isinstance(each, COMMANDS)]
-        found: Sequence[CallResult] = ()
+        results: Sequence[CallResult] = ()
         if sent:
-            found = await self._ask(who, sent)
-            results += found
+            results = await self._ask(who, sent)
             if self._leases.tracing is not None:
                 await self._leases.tracing.look_ahead()
-        replies = map(self._reply, sent, found)
+            _check_any(results)
+        replies = map(self._reply, sent, results)
         return [next(replies) if isinstance(each, COMMANDS) else each for each in checked]
 
     # -- before the store ---------------------------------------------------------------------------
@@ -322,22 +274,6 @@ class BatchRoutes:
         if type(reply) in _ENDS and isinstance(command, Acquire | Renew | Release | Resize):
             self._streams.forget(fingerprint(command.id))
         return reply
-
-
-def _parts(commands: Sequence[Command | Failed]) -> Sequence[Sequence[int]]:
-    """Numbers of the commands that wait for one turn: renewals and releases wait for no other command.
-
-    The commands of one key stay together, in their order.
-    """
-    slow = {each.key for each in commands if isinstance(each, Acquire | Resize | Inspect | Revoke)}
-    urgent = [
-        number
-        for number, each in enumerate(commands)
-        if isinstance(each, Renew | Release) and each.key not in slow
-    ]
-    if not (slow and urgent):
-        return (range(len(commands)),)
-    return urgent, sorted({*range(len(commands))}.difference(urgent))
 
 
 def _command(struct: object) -> Command | Failed:
