@@ -398,6 +398,25 @@ def test_renewals_and_releases_go_past_reads_and_acquires(
         assert [each["is"] for each in batch(holder, revoke)] == ["revoked"]
 
 
+def test_renewals_and_releases_do_not_wait_for_the_rest_of_their_batch(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    monkeypatch.setattr(quotas, "TURN_TIMEOUT", 2 * LONG)
+    with World.over(limits=Limits(acquires_at_once=1)) as world:
+        holder, other = world.client(), world.client("acquire")
+        kept, given = acquired(holder, "kept"), acquired(holder, "given")
+        gate = Gate(world, monkeypatch)
+        under_way = pool.submit(acquire, other, "x")
+        wait_until(lambda: bool(gate.order), "it is under way")
+        wish = {"op": "acquire", "key": "lock:y", "id": ID, "owner": "y", "ttl": 60}
+        renew = {"op": "renew", "key": "lock:kept", "id": kept["id"], "ttl": 60}
+        release = {"op": "release", "key": "lock:given", "id": given["id"]}
+        found = [each["is"] for each in batch(holder, release, wish, renew)]
+        assert found == ["released", "failed", "renewed"]
+        gate.open(1)
+        assert under_way.result(LONG).status_code == 200
+
+
 def test_slow_bodies_of_others_delay_no_renewal() -> None:
     with World.over(limits=Limits(body_bytes_per_key=1 << 20)) as world, ExitStack() as stack:
         for _ in range(8):

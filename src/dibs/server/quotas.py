@@ -30,6 +30,9 @@ MAX_TOMBSTONE = 120.0
 TURN_TIMEOUT = 5.0
 """Seconds that work may wait for its turn."""
 
+MIXED_TURN_TIMEOUT = 0.5
+"""Seconds that a batch may wait for its turn if renewals or releases are in it."""
+
 
 type LeaseKey = tuple[bytes, str]
 """A key and a lease id: one id may hold many keys, and each counts."""
@@ -297,10 +300,10 @@ class FairQueue:
         """An async context for work of that cost. Raises `ApiProblem`: 429, 503."""
         return Turn(self, key_id, max(cost, 1))
 
-    async def begin(self, key_id: str, cost: int) -> None:
-        """Wait until it is this work's turn. Raises `ApiProblem`: 429, 503."""
+    async def begin(self, key_id: str, cost: int, within: float | None = None) -> None:
+        """Wait until it is this work's turn, for `within` seconds. Raises `ApiProblem`: 429, 503."""
         if not self.starts(key_id, cost):
-            await self.wait(key_id, cost)
+            await self.wait(key_id, cost, within)
 
     def starts(self, key_id: str, cost: int) -> bool:
         """Begin work, if it need not `wait` for its turn. Raises `ApiProblem`, 429."""
@@ -330,15 +333,15 @@ class FairQueue:
         share.busy -= part
         self._forget(key_id, share, cost)
 
-    async def wait(self, key_id: str, cost: int) -> None:
+    async def wait(self, key_id: str, cost: int, within: float | None = None) -> None:
         """Wait for the turn of work that did not start. Raises `ApiProblem`, 503, if that takes too long."""
-        share = self._shares[key_id]
+        share, longest = self._shares[key_id], TURN_TIMEOUT if within is None else within
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         share.waiting.append((min(cost, self._each_most), turn))
         self._line_up(key_id, share)
         self._start_more()
         try:
-            async with asyncio.timeout(TURN_TIMEOUT):
+            async with asyncio.timeout(longest):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # its turn came at that moment
@@ -348,7 +351,7 @@ class FairQueue:
             if isinstance(error, TimeoutError):
                 raise ApiProblem(
                     "overloaded",
-                    f"the server is overloaded: {self._what} wait for more than {TURN_TIMEOUT:g} s",
+                    f"the server is overloaded: {self._what} wait for more than {longest:g} s",
                     retry_after=1,
                 ) from None
             raise

@@ -39,7 +39,7 @@ from dibs.server.audit import Audit
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.placement.router import Moving
-from dibs.server.quotas import FairQueue, Quotas
+from dibs.server.quotas import MIXED_TURN_TIMEOUT, FairQueue, Quotas
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import Batch, BatchAnswer, to_model, to_wire
 from dibs.stores.port import MAX_BATCH
@@ -99,7 +99,7 @@ class BatchRoutes:
         key_id, kinds = caller.principal.key_id, set(map(type, commands))
         queue, busy, cost = self._queue(kinds), "", max(len(commands), 1)
         try:
-            await queue.begin(key_id, cost)
+            await queue.begin(key_id, cost, None if kinds <= _NOT_URGENT else MIXED_TURN_TIMEOUT)
         except ApiProblem as problem:
             if kinds <= _NOT_URGENT:
                 raise
