@@ -1,12 +1,13 @@
 """Each fault of the proxy does what it says, between plain sockets whose both ends the test holds."""
 
+import gc
 import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -264,3 +265,26 @@ def test_closing_ends_everything_and_may_be_repeated(rig: Rig) -> None:
     with pytest.raises(ConnectionRefusedError):
         rig.client()
     assert "dibs-fault-proxy" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_no_connection_is_leaked_when_it_refuses_or_ends() -> None:
+    """Also none that is just being accepted, or made to the server: Python would warn of each."""
+    over = threading.Event()
+
+    def knock(proxy: FaultProxy) -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection((proxy.host, proxy.port), PATIENCE):
+                pass
+
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        with FaultProxy(*listener.getsockname()) as proxy:
+            for _ in range(4):
+                pool.submit(knock, proxy)
+            for _ in range(40):
+                proxy.refuse()
+                proxy.heal()
+        over.set()
+    gc.collect()
