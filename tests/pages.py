@@ -11,7 +11,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 def blocks(page: str, language: str = "python") -> list[str]:
     """The blocks of code of a page in `docs/`, from the top."""
     text = (DOCS / page).read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}(?: title=.*)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write each block of a page that has a title (```` ```python title="shop.py" ````) to that file."""
+    text = (DOCS / page).read_text("utf-8")
+    files = re.findall(r'^```\w+ title="(.+?)"\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
+    assert files, f"{page} has no block with a title"
+    for name, content in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, "utf-8")
 
 
 def run(code: str, folder: Path, **settings: str) -> str:
