@@ -56,7 +56,7 @@ async def test_ensure_counts_to_the_deadline_not_to_the_ttl(w: World) -> None:
     assert not lease.lost
     w.clock.advance(0.91)
     assert (lease.lost, lease.reason, lease.remaining) == (True, "expired", 0)
-    with pytest.raises(LeaseLost, match=r"\(auto_renew is off\); another holder can get it soon"):
+    with pytest.raises(LeaseLost, match=r"\(auto_renew is off\); another holder can get it once"):
         lease.ensure()
     w.clock.advance(2)
     await w.hold(w.client.lock("a"), wait=0)

@@ -72,7 +72,7 @@ _WHY = {
 }
 
 _SINCE = {
-    "expired": "; another holder can get it soon, when it expires in the store",
+    "expired": "; another holder can get it once it has expired in the store",
     "revoked": "; another holder can get it when it ends in the store",
     "max_hold": "; it is released when the block ends, or expires with its ttl",
     "closed": "; released",
