@@ -159,6 +159,7 @@ def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: s
     assert "is held by web-3 (nightly)" in answer.json()["detail"]
     (holder,) = answer.json()["holders"]
     assert (holder["owner"], holder["note"]) == ("web-3", "nightly")
+    assert "state" not in holder, "it is only sent if it is not `held`"
     assert held["id"] not in answer.text
     outsider = acquire(world.client("acquire", prefixes=[b"mine/"]), name)
     assert "scope acquire for the directory tests/" in outsider.json()["detail"]

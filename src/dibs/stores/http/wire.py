@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, replace
 from functools import reduce
 from operator import attrgetter, or_
+from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Meta, Struct, defstruct
@@ -216,7 +217,12 @@ for _cls, _made in _STRUCTS.items():
     _TO_WIRE[_cls] = _translator(
         _made,
         _names,
-        {"key": encoded, "holders": holders_to_wire, "waiters": _each(_TO_WIRE, model.Waiter)},
+        {
+            "key": encoded,
+            "state": intern,  # defaults are left out by identity, and a store's "held" is its own
+            "holders": holders_to_wire,
+            "waiters": _each(_TO_WIRE, model.Waiter),
+        },
     )
     _TO_MODEL[_made] = _translator(
         _cls,
