@@ -1,7 +1,7 @@
 """What a permit costs on Temporal, by each way of getting one: milliseconds, history events, actions.
 
 `python -m benchmarks.temporal_modes` starts a server for development and a Redis, lets all take turns,
-and prints the tables of `docs/temporal.md`; with `--save` it puts them there.
+and prints the tables of `benchmarks/README.md`; with `--save` it puts them there.
 """
 
 import argparse
@@ -334,7 +334,7 @@ def main() -> None:
 
 def save(text: str) -> None:
     """Put them into the page, in the stead of the run before."""
-    page = Path(__file__).parents[1] / "docs" / "temporal.md"
+    page = Path(__file__).with_name("README.md")
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")

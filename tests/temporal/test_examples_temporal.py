@@ -118,12 +118,10 @@ def served(
 @pytest.mark.parametrize(
     ("block", "more", "output"),
     [
-        (0, "", r"order 42 went through slot [0-3]$"),
-        (1, "", r"acme: 3 rows by slot 0, under token \d{16}$"),
-        (2, "", r"GPUs \(0, 1\) with token \d{16}$"),
-        (3, RUNS_RELAY, r"still slot 0, token \d{16}$"),
+        (0, RUNS_RELAY, r"still slot 0, token \d{16}$"),
+        (1, "", r"GPUs \(0, 1\) with token \d{16}$"),
     ],
-    ids=["gate", "activity", "plain Python", "relay"],
+    ids=["relay", "plain Python"],
 )
 def test_the_page_s_programs(
     block: int, more: str, output: str, served: dict[str, str], tmp_path: Path
@@ -137,5 +135,5 @@ def test_the_page_s_programs(
 
 def test_every_test_that_the_page_names_is_there() -> None:
     named = set(re.findall(r"`(test_\w+)`", (DOCS / PAGE).read_text("utf-8")))
-    assert len(named) > 15
+    assert len(named) > 10
     assert named - defined_tests() == set()
