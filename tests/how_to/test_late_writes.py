@@ -32,7 +32,7 @@ def test_a_paused_holder_is_too_late(
     env = {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db", "REDIS_URL": redis_url}
 
     def started(who: str) -> "Popen[str]":
-        command = [sys.executable, "-W", "error", program, who]
+        command = [sys.executable, "-W", "error", name, who]
         return Popen(
             command, cwd=tmp_path, env=env, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE
         )
