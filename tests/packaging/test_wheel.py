@@ -64,11 +64,11 @@ def test_wheel_is_typed_complete_and_alone(wheel: Path) -> None:
 def test_without_extras_a_lock_works_and_the_command_names_its_extra(
     wheel: Path, tmp_path: Path
 ) -> None:
-    bin = installed(wheel, tmp_path / "env", "")
+    scripts = installed(wheel, tmp_path / "env", "")
     code = "from dibs.sync import Lock\nwith Lock('order:42') as lease: print(lease.token > 0)"
     url = f"sqlite:///{tmp_path}/leases.db"
-    assert run(bin / "python", "-W", "error", "-c", code, DIBS_URL=url) == "True\n"
-    assert 'pip install "dibs[cli]"' in run(bin / "dibs", "list", expect=64)
+    assert run(scripts / "python", "-W", "error", "-c", code, DIBS_URL=url) == "True\n"
+    assert 'pip install "dibs[cli]"' in run(scripts / "dibs", "list", expect=64)
 
 
 OPEN = "import dibs.sync; dibs.sync.connect('{}').close()"
@@ -93,5 +93,5 @@ def test_an_extra_brings_what_its_part_needs(extra: str, wheel: Path, tmp_path: 
 
 
 def test_the_demo_needs_two_extras(wheel: Path, tmp_path: Path) -> None:
-    bin = installed(wheel, tmp_path / "env", "cli,server")
-    assert "grants and" in run(bin / "dibs", "demo", "--for", "3s", "--workers", "4")
+    scripts = installed(wheel, tmp_path / "env", "cli,server")
+    assert "grants and" in run(scripts / "dibs", "demo", "--for", "3s", "--workers", "4")
