@@ -85,7 +85,18 @@ def test_all_that_is_wanted_is_pinned_with_hashes(name: str) -> None:
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-FOLDERS = ("README.md", "CHANGELOG.md", "docs", "src", "deploy", "examples", "benchmarks", ".ci")
+FOLDERS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    ".github",
+    "docs",
+    "src",
+    "deploy",
+    "examples",
+    "benchmarks",
+    ".ci",
+)
 
 INSTALL = re.compile(r"""pip install ((?:--?[\w-]+ )*)(['"]?)([^\s'"`)]+)\2""")
 TARGET = re.compile(r"(?P<name>[\w./-]+?)(?:\[(?P<extras>[^\]]*)\])?")
