@@ -80,7 +80,6 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("tasklock.md", "we report, with token"),
         ("leader-election.md", "term 2 led by"),
         ("allof.md", "both are given up"),
-        ("from-redis-py.md", "mine, with token"),
     ],
 )
 def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:
