@@ -1,4 +1,4 @@
-"""The lines of Dibs on the pages in `docs/coming-from` run as they stand."""
+"""The Python on the pages in `docs/coming-from` and `docs/concepts` runs as it stands."""
 
 import os
 import re
@@ -7,26 +7,43 @@ from pathlib import Path
 
 import pytest
 
+from dibs.core.timing import margin, renew_after, trusted
 from tests.pages import DOCS, blocks, run
 
+MINE = r"mine, with token \d+\n"
 PRINTED = {
-    "redis-py": r"mine, with token \d+\n",
-    "python-redis-lock": r"mine, with token \d+\n",
-    "filelock": r"mine, with token \d+\n",
-    "cron-flock": "",
-    "shedlock": "only one host does this\n",
-    "redisson": r"mine, with token \d+\n",
-    "advisory-locks": r"mine, with token \d+\n",
-    "celery-once": r"only one worker syncs 7 with token \d+\nat most once in ten minutes: 7\n",
-    "grelmicro": r"mine, with token \d+\n",
+    "coming-from/redis-py.md": MINE,
+    "coming-from/python-redis-lock.md": MINE,
+    "coming-from/filelock.md": MINE,
+    "coming-from/shedlock.md": "only one host does this\n",
+    "coming-from/redisson.md": MINE,
+    "coming-from/advisory-locks.md": MINE,
+    "coming-from/celery-once.md": r"only one .* 7 with token \d+\nat most once in ten minutes: 7\n",
+    "coming-from/grelmicro.md": MINE,
+    "concepts/lease.md": r"lock:order:42 is held by .*\n.* with \d+ s left\npacked .*\npacked .*\n",
+    "concepts/fencing.md": "rows written: 1\nrows written too late: 0\n",
 }
-"""The pages, and what their Python prints."""
+"""The pages with Python, and what it prints."""
 
 
-@pytest.mark.parametrize("page", sorted(path.stem for path in DOCS.glob("coming-from/*.md")))
-def test_the_new_lines_work(page: str, tmp_path: Path) -> None:
-    printed = "".join(run(code, tmp_path) for code in blocks(f"coming-from/{page}.md"))
+@pytest.mark.parametrize("page", PRINTED)
+def test_the_programs_of_a_page(page: str, tmp_path: Path) -> None:
+    printed = "".join(run(code, tmp_path) for code in blocks(page))
     assert re.fullmatch(PRINTED[page], printed)
+
+
+def test_no_page_is_left_out() -> None:
+    pages = (path.relative_to(DOCS) for path in DOCS.glob("co[mn]*/*.md"))
+    assert {str(page) for page in pages if blocks(str(page))} == PRINTED.keys()
+
+
+@pytest.mark.parametrize(("column", "ttl"), [(3, 5.0), (4, 30.0), (5, 300.0)])
+def test_the_times_of_a_lease_are_those_of_the_code(column: int, ttl: float) -> None:
+    lines = (DOCS / "concepts/time.md").read_text("utf-8").splitlines()
+    rows = (line.split("|") for line in lines if line.startswith("| ") and line.count("|") == 6)
+    shown = {row[1].strip(): row[column].split() for row in rows if row[1].strip()}
+    times = [renew_after(ttl), margin(ttl), trusted(ttl), ttl]
+    assert [float(value) for value, _ in shown.values()] == pytest.approx(times, rel=0.03)
 
 
 def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
@@ -38,7 +55,12 @@ def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
     def printed(command: str) -> str:
         shell = ["sh", "-c", command]
         done = subprocess.run(
-            shell, cwd=tmp_path, env=os.environ | settings, capture_output=True, text=True, check=False
+            shell,
+            cwd=tmp_path,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert not done.stderr
         return done.stdout
