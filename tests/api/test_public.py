@@ -86,7 +86,6 @@ def test_on_windows_every_import_says_where_dibs_runs(module: str) -> None:
         ("tasklock.md", "we report, with token"),
         ("leader-election.md", "term 2 led by"),
         ("allof.md", "both are given up"),
-        ("from-redis-py.md", "mine, with token"),
     ],
 )
 def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:
