@@ -23,6 +23,7 @@ def test_no_gpu_has_two_jobs_at_a_time(tmp_path: Path) -> None:
     for line in log.read_text().splitlines():
         _, gpu, what, job = line.split()
         if what == "begins":
+            assert gpu in "0123"
             assert begun.setdefault(gpu, job) == job, line
         else:
             done.append(begun.pop(gpu))
