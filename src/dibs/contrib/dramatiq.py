@@ -51,7 +51,7 @@ def locked[F: Callable[..., Any]](
 
 
 def _enqueue_again(busy: AcquireTimeout, delay: float) -> NoReturn:
-    """Raise Dramatiq's `Retry`, which it does not log as an error; `busy` if no message is being processed."""
+    """Raise Dramatiq's `Retry`, which it does not log as an error; raise `busy` without a message."""
     message = CurrentMessage.get_current_message()
     if message is None:
         raise busy

@@ -1,6 +1,7 @@
 """What the `locked` decorators of job queues share: `Lock.wraps`, with a retry of the queue's own."""
 
 from collections.abc import Callable
+from functools import partial
 from random import uniform
 from typing import Any, Literal, NoReturn, get_args
 
@@ -37,9 +38,9 @@ def locking(
         retry(busy, _pause(busy) if after is None else after)
 
     options = {"wait": 0, **options, "on_busy": again if on_busy == "retry" else on_busy}
-    if capacity is None:
-        return Lock.wraps(template, **options)
-    return Semaphore.wraps(template, capacity, **options)
+    wraps = Lock.wraps if capacity is None else partial(Semaphore.wraps, capacity=capacity)
+    decorator: Callable[[Callable[..., Any]], Any] = wraps(template, **options)
+    return decorator
 
 
 def _pause(busy: AcquireTimeout) -> float:
