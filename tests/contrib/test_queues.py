@@ -44,6 +44,7 @@ def test_jobs_of_one_key_do_not_overlap(
         assert b"LeaseLost" not in worker.logged()
 
         subprocess.run([sys.executable, "send.py"], check=True)
+        wait_until(lambda: len(lines.findall(worker.logged())) >= 5, "one of them runs")
         with dibs.sync.connect(redis_url) as client:
             lock = client.lock("report:monday")
             wait_until(lambda: lock.revoke(reason="a test", now=True), "one of them holds it")
