@@ -61,7 +61,7 @@ def test_contention_uses_up_no_retries_and_a_lost_lease_fails(
         assert {type(found) for found in tries.found} == {dramatiq.Retry}
         wait_until(lambda: client.lock("a:7").revoke(reason="a test", now=True), "it runs")
         with pytest.raises(LeaseLost):
-            broker.join("default", timeout=20_000)
+            broker.join("default", timeout=20_000, fail_fast=True)
     finally:
         worker.stop()
         broker.close()

@@ -1,6 +1,5 @@
 """The programs of the pages about job queues, in real workers with a Redis between."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -14,9 +13,8 @@ from tests.pages import blocks, write_files
 from tests.servers.process import ServerProcess
 from tests.servers.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("library", ["arq", "dramatiq", "huey", "rq", "taskiq"])
@@ -32,10 +30,9 @@ def test_jobs_of_one_key_do_not_overlap(
     assert (export[:17], send) == ("$ export DIBS_URL", "$ python send.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIBS_URL", redis_url)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{tmp_path}")
     program, *options = shlex.split(re.sub(r"redis://\S*", redis_url, start[2:-2]))
-    command = [Path(sys.executable).with_name(program), *options]
-    worker = ServerProcess(command, log=tmp_path / "worker.log")
+    program = str(Path(sys.executable).with_name(program))
+    worker = ServerProcess([program, *options], log=tmp_path / "worker.log")
     lines = re.compile(rb"^(?:begin|end) monday$", re.MULTILINE)
     try:
         subprocess.run([sys.executable, "send.py"], check=True)

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from dibs import AcquireTimeout, Client, Duration
 from dibs.contrib import needs
 from dibs.contrib.jobs import OnBusy, locking
-from dibs.sync import AcquireTimeout, Client, Duration
 
 try:
     from arq.constants import retry_key_prefix
