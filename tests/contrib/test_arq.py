@@ -59,6 +59,8 @@ async def test_a_call_without_a_worker_is_not_run_again() -> None:
 
         raises = locked("a:{number}", client=client)(work)
         skips = locked("a:{number}", client=client, on_busy="skip", default="skipped")(work)
+        with pytest.raises(TypeError, match="no coroutine function"):
+            locked("a")(lambda ctx: None)
         assert await raises({}, 7) == "done"
         async with client.lock("a:7"):
             assert await skips({}, 7) == "skipped"

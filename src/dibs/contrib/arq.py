@@ -1,6 +1,7 @@
 """A lock around an arq job: named after its arguments, and renewed while it runs."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -35,7 +36,7 @@ def locked[F: Callable[..., Any]](
     `max_tries` is not used up. With `skip` the job succeeds with `default`. With `raise`, and in a direct
     call, it fails with `AcquireTimeout`. Expiry: the lease is renewed while the job runs. If it is lost,
     the job is cancelled and fails with `LeaseLost`. After a worker is killed, the lock is free when the ttl
-    is over. Raises `ValueError` at decoration for a field that is no parameter.
+    is over. At decoration a field that is no parameter raises `ValueError`, and a plain function `TypeError`.
     """
     hold = locking(
         template,
@@ -49,6 +50,8 @@ def locked[F: Callable[..., Any]](
     )
 
     def decorate(function: F) -> F:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is no coroutine function, which is all that arq runs")
         held = hold(function)
 
         @functools.wraps(function)
