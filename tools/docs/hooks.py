@@ -13,6 +13,7 @@ import cli
 import http_api
 import metrics
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -69,6 +70,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to files outside of `docs/` lead to their pages."""
     uri = page.file.src_uri
+    if page.parent is None:  # a tab of its own: nothing to list beside it
+        page.meta["hide"] = ["navigation"]
 
     def to_page(link: re.Match[str]) -> str:
         path = target(uri, link[1])
@@ -78,6 +81,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return link[1]
 
     return outside_code(lambda text: without_pending(LINK.sub(to_page, text), page), markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that loads something from another host."""
+    if found := re.search(
+        r"""<(?:script|img|link|iframe)[^>]* (?:src|href)=["']?(?:https?:)?//[^>]*""", output
+    ):
+        raise PluginError(f"{page.file.src_uri} is not offline: {found[0]}")
+    return output
 
 
 def outside_code(change: Callable[[str], str], markdown: str) -> str:

@@ -121,7 +121,10 @@ def row(name: str, schema: Node, *, required: bool, place: str = "") -> str:
     if required and place != "path":
         about.insert(0, "**Required.**")
     elif schema.get("default") not in (None, "", [], {}):
-        about.append(f"Default: `{json.dumps(schema['default'])}`.")
+        value = schema["default"]
+        about.append(
+            f"Default: `{f'{value:g}' if isinstance(value, float) else json.dumps(value)}`."
+        )
     text = " ".join(each if each.endswith((".", "**")) else f"{each}." for each in about if each)
     return f"| `{name}` | {type_of(schema)} | {text} |"
 

@@ -1,6 +1,6 @@
 """Signatures as users read them, in the Python reference.
 
-* `Coroutine[Any, Any, T]` is `async` and `T`.
+* `Coroutine[Any, Any, T]` and `Acquisition[T]` are `async` and `T`.
 * Options that are not given show their default, instead of `UNSET`.
 * Parameters that exist for type checkers and for messages only (`*more: Never`, `**others`) are left out.
 """
@@ -25,6 +25,9 @@ MADE_BY_DIBS = {
     ),
 }
 """Classes that users get and never construct. Exceptions are among them."""
+VARIABLES = {"LeaseT": "Lease", "TermT": "Term"}
+"""Type variables, and what stands for any of their types."""
+
 CONFIGS = {
     "PrimitiveBase": LockConfig(),
     "LockBase": LockConfig(),
@@ -51,14 +54,23 @@ class Signatures(griffe.Extension):
                 value = getattr(config, each.name)
                 each.default = repr(int(value) if isinstance(value, float) else value)
             each.annotation = plain(each.annotation)
-        if str(func.returns).startswith("Coroutine["):
-            func.returns = func.returns.slice.elements[-1]  # type: ignore[union-attr]
+        if found := re.match(r"Coroutine\[Any, Any, (.+)\]|Acquisition\[(.+)\]", str(func.returns)):
+            inner = func.returns.slice  # type: ignore[union-attr]
+            func.returns = inner.elements[-1] if found[1] else inner
             func.labels.add("async")
         func.returns = plain(func.returns)
 
+    def on_attribute(self, *, attr: griffe.Attribute, **about: Any) -> None:
+        """Make the type of one attribute readable."""
+        attr.annotation = plain(attr.annotation)
+
 
 def plain(annotation: Any) -> Any:
-    """The annotation without `Unset`, and `Unpack[LockOptions[Lease]]` as `LockOptions`."""
+    """The annotation without `Unset` and type variables; `Unpack[LockOptions[Lease]]` is `LockOptions`."""
+    if isinstance(annotation, griffe.Expr):
+        for each in annotation.iterate(flat=True):
+            if isinstance(each, griffe.ExprName):
+                each.name = VARIABLES.get(each.name, each.name)
     if isinstance(annotation, griffe.ExprBinOp) and str(annotation.right) == "Unset":
         return plain(annotation.left)
     if isinstance(annotation, griffe.ExprBinOp):
