@@ -24,7 +24,7 @@ INTEGRATION = """
 ::: dibs.contrib.{name}
     options:
       show_root_heading: false
-      heading_level: 2
+      heading_level: 3
 """
 
 
