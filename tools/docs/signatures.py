@@ -6,6 +6,7 @@
 """
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import griffe
@@ -13,27 +14,23 @@ import griffe
 from dibs import LeaderConfig, LockConfig, TaskLockConfig
 
 HIDDEN = {"more", "others"}
-MADE_BY_DIBS = {
-    *(
-        "LeaseBase",
-        "RWLeaseBase",
-        "TaskLeaseBase",
-        "TermBase",
-        "CampaignBase",
-        "LeasesBase",
-        "Client",
-    ),
-}
+MADE_BY_DIBS = (
+    *("LeaseBase", "RWLeaseBase", "TaskLeaseBase", "TermBase"),
+    *("CampaignBase", "LeasesBase", "Client"),
+)
 """Classes that users get and never construct. Exceptions are among them."""
-VARIABLES = {"LeaseT": "Lease", "TermT": "Term"}
+VARIABLES = {"LeaseT": "Lease", "TermT": "Term", "ReadT": "Reading", "WriteT": "Writing"}
 """Type variables, and what stands for any of their types."""
 
-CONFIGS = {
-    "PrimitiveBase": LockConfig(),
-    "LockBase": LockConfig(),
-    "TaskLockBase": TaskLockConfig(),
-    "ElectionBase": LeaderConfig(),
+DEFAULTS = {
+    primitive: {each.name: each.default for each in fields(config)}
+    for primitive, config in (
+        ("PrimitiveBase", LockConfig),
+        ("TaskLockBase", TaskLockConfig),
+        ("ElectionBase", LeaderConfig),
+    )
 }
+"""Defaults of the options of constructors, by the class that has the constructor."""
 
 
 class Signatures(griffe.Extension):
@@ -48,10 +45,10 @@ class Signatures(griffe.Extension):
         """Make the signature of one function readable."""
         for name in HIDDEN & {each.name for each in func.parameters}:
             del func.parameters[name]
-        config = CONFIGS.get(func.parent.name) if func.parent and func.name == "__init__" else None
+        defaults = DEFAULTS.get(func.parent.name if func.parent else "", {})
         for each in func.parameters:
-            if str(each.default) == "UNSET" and hasattr(config, each.name):
-                value = getattr(config, each.name)
+            if str(each.default) == "UNSET" and func.name == "__init__" and each.name in defaults:
+                value = defaults[each.name]
                 each.default = repr(int(value) if isinstance(value, float) else value)
             each.annotation = plain(each.annotation)
         if found := re.match(r"Coroutine\[Any, Any, (.+)\]|Acquisition\[(.+)\]", str(func.returns)):
@@ -76,5 +73,5 @@ def plain(annotation: Any) -> Any:
     if isinstance(annotation, griffe.ExprBinOp):
         annotation.left = plain(annotation.left)
     if unpacked := re.match(r"Unpack\[(\w+)", str(annotation)):
-        return unpacked[1]
+        return unpacked[1].removeprefix("Client")  # it adds `client`
     return annotation
