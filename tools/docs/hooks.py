@@ -52,8 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in `docs/`."""
     for uri, page in GENERATED.items():
         files.append(File.generated(config, uri, content=page()))
-    seen = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"}
-    todo = [each for each in sorted(seen) if (ROOT / each).exists()]
+    todo = [each.name for each in sorted(ROOT.glob("*.md"))]
     for file in files.documentation_pages():
         todo += linked(file.src_uri, file.content_string)
     while todo:
@@ -72,6 +71,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if page.parent is None:  # a tab of its own: nothing to list beside it
         page.meta["hide"] = ["navigation"]
+    if uri == "project/README.md":  # its links are checked, and the home page says the same
+        page.meta["search"] = {"exclude": True}
 
     def to_page(link: re.Match[str]) -> str:
         path = target(uri, link[1])
