@@ -84,11 +84,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return outside_code(lambda text: without_pending(LINK.sub(to_page, text), page), markdown)
 
 
+ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe|source|link rel="?(?:stylesheet|icon|pre\w+)"?)\b[^>]*"""
+    r"""(?:src|srcset|href)=["']?(?:https?:)?//[^>]*"""
+)
+
+
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Refuse a page that loads something from another host."""
-    if found := re.search(
-        r"""<(?:script|img|link|iframe)[^>]* (?:src|href)=["']?(?:https?:)?//[^>]*""", output
-    ):
+    if found := ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} is not offline: {found[0]}")
     return output
 
