@@ -204,7 +204,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
         return (default_session() if client is None else client.session).loop_runtime()
 
     async def status(self) -> Status:
-        """Return the holders and waiters. `mine` tells which leases belong to this client."""
+        """Return the holders and waiters. `mine` lists the leases of this client."""
         return await self._status()
 
     def locked(self) -> Coroutine[Any, Any, bool]:

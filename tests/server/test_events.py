@@ -1,8 +1,10 @@
 """`/v1/events`, `/v1/watch/…` and `/v1/stream`: what happens to locks, as clients receive it."""
 
 import json
+import re
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Notification, Page, Release, Revoke
 from dibs.server import activity
 from dibs.server.api import events as event_routes
+from dibs.server.app import TABLE
 from dibs.server.auth import credentials
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
@@ -63,7 +66,20 @@ def following(
     with client.stream("GET", path, params=params, headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
-        yield events(answer.iter_lines())
+        yield map(as_described, events(answer.iter_lines()), repeat(path))
+
+
+def as_described(event: Event, path: str) -> Event:
+    """The event, if its data is what the OpenAPI document says."""
+    (described,) = (
+        r.events for r in TABLE if re.fullmatch(r.path.replace("{name}", "[^/]+"), path)
+    )
+    _, name, data = event
+    kind = described[name or "message"]
+    msgspec.convert(data, kind)
+    if kind is not str:
+        assert set(data) - {"is"} <= set(kind.__struct_fields__)
+    return event
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:
