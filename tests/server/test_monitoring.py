@@ -51,7 +51,7 @@ class Prometheus(Server):
         )
 
     def _answers(self) -> bool:
-        with suppress(httpx2.ConnectError):
+        with suppress(httpx2.ConnectError, ValueError):  # or it still reads its files
             return bool(self.values('up{job="dibs"} == 1'))
         return False
 
