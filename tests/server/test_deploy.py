@@ -106,7 +106,7 @@ def test_the_image_has_what_it_copies() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_health_check(tmp_path: Path, tls: bool) -> None:
-    settings = {"allow_plain_http": True}
+    settings: dict[str, Any] = {"allow_plain_http": True}
     if tls:
         certificate = self_signed(tmp_path / "server.pem")
         settings = {"tls_cert": str(certificate), "tls_key": str(key_of(certificate))}

@@ -150,7 +150,7 @@ def test_a_request_that_waits_enters_the_queue_and_leaves_it(world: World) -> No
     acquired_by(client, "x", "holder")
     with following(client) as news:
         next(news)
-        params = {"wait": 0.05, "client-id": "waiter"}
+        params: dict[str, Any] = {"wait": 0.05, "client-id": "waiter"}
         assert client.post(lock("x"), params=params).status_code == 409
         found = [next(news)[2] for _ in range(2)]
     assert [(each["what"], each["owner"], each["found"]) for each in found] == [

@@ -41,7 +41,7 @@ class Prometheus(Server):
         shutil.copy(DEPLOY / RULES, folder)
         self.config = folder / "prometheus.yml"
         text = self.config.read_text("utf-8")
-        self.config.write_text(text.replace("127.0.0.1:5327", target).replace("15s", "200ms"))
+        self.config.write_text(text.replace("127.0.0.1:5327", target).replace("15s", "500ms"))
 
     def _launch(self) -> ServerProcess:
         options = (f"--config.file={self.config}", f"--storage.tsdb.path={self.folder / 'tsdb'}")
@@ -76,12 +76,15 @@ def use(world: World, redis: RedisServer) -> None:
     held = acquired(client, "a", ttl=1)
     renewal = partial(client.patch, lock("a"), params={"id": held["id"], "ttl": 1})
     assert renewal().status_code == 200
-    acquired(client, "a", ttl=60, wait=30)
+    second = acquired(client, "a", ttl=60, wait=30)
     assert renewal().status_code == 410
     acquired(client, "b")
     assert acquire(client, "c").status_code == 429
     redis.kill()
-    assert renewal().status_code == 503
+    for answer in (renewal(), acquire(client, "a", id=second["id"], wait=0.1)):
+        assert answer.status_code == 503
+    unanswered = re.findall(r'command="(\w+)".*reply="unavailable"', client.get("/metrics").text)
+    assert {*unanswered} == {"acquire", "renew"}
 
 
 def test_every_query_finds_what_a_server_exports(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_every_query_finds_what_a_server_exports(tmp_path: Path) -> None:
             (group,) = prometheus.ask("rules")["groups"]
             text = "".join(rule["query"] for rule in group["rules"])
             for selector in {*SELECTOR.findall(text)}:
-                assert prometheus.values(selector), selector
+                wait_until(partial(prometheus.values, selector), f"{selector} has values")
             wait_until(lambda: prometheus.rules() == {"ok"}, "the rules are evaluated")
 
 

@@ -131,7 +131,7 @@ class LeaseService:
             answer = await self.runtime.call(command)
         except BackendUnavailable:
             late.add_of(command)
-            self._unanswered(command)
+            self.unanswered(command)
             raise
         if answer.resent:
             late.add_of(command)
@@ -156,7 +156,7 @@ class LeaseService:
             if type(each) is TimedReply:
                 self.observe(who, command, each.reply)
             elif isinstance(each, BackendUnavailable):
-                self._unanswered(command)
+                self.unanswered(command)
         return found
 
     def remaining(self, ttl: float, since: float) -> float:
@@ -176,7 +176,8 @@ class LeaseService:
         """Release in the background an id that no caller knows."""
         self.runtime.keeper.abandon(key, lease_id, self.late_copies.tombstone_of(lease_id))
 
-    def _unanswered(self, command: Command) -> None:
+    def unanswered(self, command: Command) -> None:
+        """Call the observers of commands that the store did not answer."""
         for observer in self.error_observers:
             observer(command)
 

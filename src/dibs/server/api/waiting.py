@@ -96,6 +96,8 @@ class WaitingAcquires:
         try:
             grant = task.result()
         except DibsError:
+            if attempt.trouble is not None:
+                leases.unanswered(command)
             reply = attempt.last_reply  # no wait can change these two
             if isinstance(reply, Refused) and reply.reason == "too_large":
                 raise not_acquired(reply, command.key) from None
