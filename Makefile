@@ -83,13 +83,13 @@ test-3.%: .venv-3.%/made env-servers
 	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")
 
 .PHONY: check
-check: env ## lint, formatting, the generated side, types, architecture
+check: env ## lint, formatting, the generated side, types, architecture, prose
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) tools/unasync.py --check
-	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers
+	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose
 
-.PHONY: check-mypy check-pyright check-complete check-layers
+.PHONY: check-mypy check-pyright check-complete check-layers check-prose
 check-mypy:
 	$(PYTHON) -m mypy
 check-pyright:
@@ -99,6 +99,8 @@ check-complete: # of the symbols that users can see, 99 % at least have a type t
 		awk '/completeness score/ { print; good = $$4 + 0 >= 99 } END { exit !good }'
 check-layers:
 	$(PYTHON) -m pytest -q tests/architecture
+check-prose: # short sentences, and words to avoid
+	$(PYTHON) tools/prose.py
 
 .PHONY: fix
 fix: env ## generate dibs.sync, and let ruff repair and format what it can

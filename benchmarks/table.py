@@ -65,7 +65,7 @@ def command() -> str:
 
 
 def save(text: str) -> None:
-    """Put it into the README of this folder, in the stead of the run before."""
+    """Replace the table in the README of this folder."""
     readme = Path(__file__).with_name("README.md")
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -3,7 +3,14 @@
 `dibs.sync` has the same names, blocking.
 """
 
+import os
 from typing import TYPE_CHECKING
+
+if os.name == "nt":
+    raise ImportError(
+        "Dibs runs on Linux and macOS, not on Windows: use WSL or a container there, "
+        "or call the HTTP API of a Dibs server"
+    )
 
 if TYPE_CHECKING:  # the same names as in `dibs.lazy`, for type checkers
     from dibs._api import AllOf as AllOf
@@ -60,4 +67,4 @@ else:
 
     __all__, __getattr__, __dir__ = public_names(__name__, "dibs._api")
     pass_through("dibs.sync")
-    del public_names, pass_through
+    del os, public_names, pass_through

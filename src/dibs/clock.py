@@ -95,7 +95,7 @@ def _boot_session() -> str:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotConfigured(
-            "this system tells no boot id, so a file can't be shared safely between processes: "
+            "this system has no boot id, so processes cannot share a file safely: "
             "use memory:// or a server"
         ) from error
     return done.stdout.strip()

@@ -43,7 +43,7 @@ def from_modules(package: str, names: Mapping[str, tuple[str, ...]]) -> Exports:
 
     def get(name: str) -> Any:
         if name == "__version__":
-            return imported("importlib.metadata").version("dibs")
+            return imported("dibs.version").VERSION
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(imported(home[name]), name)

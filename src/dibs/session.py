@@ -160,10 +160,8 @@ def implicit_url() -> str:
 
 
 def _home() -> Path:
-    try:
-        import pwd
-    except ImportError:
-        return Path.home()
+    import pwd
+
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:

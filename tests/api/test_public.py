@@ -72,6 +72,12 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     assert run_script(LOADED) == []
 
 
+@pytest.mark.parametrize("module", ["dibs", "dibs.sync", "dibs.testing.plugin"])
+def test_on_windows_every_import_says_where_dibs_runs(module: str) -> None:
+    code = f"import os\nos.name = 'nt'\ntry: import {module}\nexcept ImportError as error: print(error)"
+    assert run_script(code)[0].startswith("Dibs runs on Linux and macOS, not on Windows: use WSL")
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("page", "told"),
@@ -80,7 +86,6 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("tasklock.md", "we report, with token"),
         ("leader-election.md", "term 2 led by"),
         ("allof.md", "both are given up"),
-        ("from-redis-py.md", "mine, with token"),
     ],
 )
 def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:

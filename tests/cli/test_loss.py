@@ -121,7 +121,7 @@ def test_a_command_has_a_grace_period_and_the_loss_is_shown_as_json(
 
 
 def test_a_command_outlasts_many_ttls(cli: Cli) -> None:
-    done = cli("run", "x", "--ttl", "0.3s", "--", "sh", "-c", "sleep 1.2; echo done")
+    done = cli("run", "x", "--ttl", "1s", "--", "sh", "-c", "sleep 2.5; echo done")
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import sys
 from base64 import b64decode
@@ -262,6 +263,8 @@ def test_units_and_names_of_any_bytes(verb: Main) -> None:
     held = acquired(verb, *several, "3")
     assert (held["kind"], len(held["slots"])) == ("semaphore", 3)
     assert verb("acquire", *several, "2").code == NOT_ACQUIRED
+    acquired(verb, *several, "1")
+    assert re.findall(r"slots? \S+\b", verb("show", "gpu").out) == ["slots 0,1,2", "slot 3"]
     by_id = ("gpu", "--lock-id", held["lock_id"])
     assert verb("renew", *by_id, "--ttl", "60", "--json").objects[0]["kind"] == "semaphore"
     assert verb("release", *by_id, "--kind", "lock").code == LOST

@@ -211,9 +211,9 @@ def test_redis_with_an_old_snapshot_keeps_exclusion_by_its_hold_off(tmp_path: Pa
 def test_redis_without_persistence_forgets_leases_and_tokens_still_rise(tmp_path: Path) -> None:
     """The fault that the hold-off and the log are for: others are granted what is still held."""
     with RedisServer(tmp_path) as server, connect(server.url) as client:
-        held = client.lock("a", ttl="30s").acquire()
+        held = client.lock("a", ttl="2m").acquire()
         crash(server)
-        with connect(server.url) as others, others.lock("a", ttl="30s").acquire(wait=10) as second:
+        with connect(server.url) as others, others.lock("a", ttl="2m").acquire(wait=30) as second:
             assert held.remaining > 0, "its holder believes in it until its next renewal"
             assert second.token > held.token
         held.release()

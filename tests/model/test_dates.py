@@ -20,7 +20,8 @@ SMALLER = {
     dates.LONE_TRIES: 7,
     dates.WATCHER: 5,
     dates.RIVALS: 5,
-    dates.BURIED: 5,
+    dates.BURIED: 4,
+    dates.AGAIN: 5,
 }
 """The horizon in CI of worlds that are larger in `make torture`."""
 

@@ -23,6 +23,8 @@ LARGE = {
     RESIZES.name,
     WIPE.name,
     "slots of a semaphore",
+    "two adversaries",
+    "three in a queue, each of whom may die",
     "a place that speaks by Acquire",
     "a place that speaks by Renew",
     "a hold that shrinks and grows in a store without a clock",

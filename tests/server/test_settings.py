@@ -86,7 +86,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("DRAIN_DELAY=-3", "drain_delay is '-3': it can't be negative"),
         ("LIMITS__MIN_TTL=x", "limits.min_ttl is 'x': write it as"),
         ("LIMITS__WAITERS=many", "give a whole number"),
-        ("LIMITS__MAX_BATCH=9", "max_batch is told to clients, and can't be changed"),
+        ("LIMITS__MAX_BATCH=9", "max_batch is part of the protocol, so it cannot be changed"),
         ("LOG_FORMAT=xml", "give one of json, text"),
     ):
         assert why in refusal(variable=variable)

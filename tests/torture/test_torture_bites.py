@@ -82,23 +82,18 @@ def test_every_primitive_keeps_its_word_under_kills_and_pauses(
     assert len(verdict.hit_by) > len(PRIMITIVES) / 2, str(verdict)
 
 
-@pytest.mark.parametrize("seconds", [13, pytest.param(40, marks=pytest.mark.long)])
-def test_all_are_served_in_the_calm_after_the_storm(
-    tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if seconds < 40:
-        monkeypatch.setattr("dibs.testing.torture.plan.SLACK", 3.0)  # so there is less of a calm
-    verdict = verdict_on(f"sqlite:///{tmp_path / 'leases.db'}", seconds)
+@pytest.mark.long
+def test_all_are_served_in_the_calm_after_the_storm(tmp_path: Path) -> None:
+    verdict = verdict_on(f"sqlite:///{tmp_path / 'leases.db'}", 40)
     assert verdict.violations == []
     assert verdict.trouble == ""
     assert verdict.calm > 4
     assert verdict.cycles > 100
     assert not verdict.left or "places of killed processes" in verdict.left
-    if seconds >= 40:
-        assert verdict.stale > 0, f"the faults did not bite: {verdict.hit}"
-        assert verdict.hit["kill"] > 3
-        assert verdict.struck - verdict.hit["kill"] > 3
-        assert verdict.outcome == "clean"
+    assert verdict.stale > 0, f"the faults did not bite: {verdict.hit}"
+    assert verdict.hit["kill"] > 3
+    assert verdict.struck - verdict.hit["kill"] > 3
+    assert verdict.outcome == "clean"
 
 
 @pytest.mark.long
@@ -116,7 +111,7 @@ def test_many_tasks_in_each_process_until_so_many_cycles_are_done(tmp_path: Path
 
 # ---- a store with a bug -----------------------------------------------------------------------------
 
-SMALL = ("two-at-once", "slots-repeat")
+SMALL = ("slots-repeat",)
 SHOWS = {
     "two-at-once": ("lock", "overlap", "more held it at once than may"),
     "slots-repeat": ("semaphore", "slot", "two held the same slot at once"),

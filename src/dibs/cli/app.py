@@ -18,6 +18,7 @@ from dibs.cli.output import Messages, Unwritten, WatchedStdout, discard_stdout, 
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
 from dibs.settings import STORE_KEYS, STORES, closest, is_link
+from dibs.version import VERSION
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -146,20 +147,14 @@ def _option_meant(given: str, command: click.Command | None) -> str:
     return f" Use {meant} {found[0].metavar or ''}".rstrip() + "." if found else ""
 
 
-def _release() -> str:
-    from importlib.metadata import version as version_of
-
-    return version_of("dibs")
-
-
 @click.command(epilog=examples("dibs version --json"))
 @as_json
 def version(as_json: bool) -> int:
     """Print the version."""
     if as_json:
-        emit({"version": _release()})
+        emit({"version": VERSION})
     else:
-        print(f"dibs {_release()}")
+        print(f"dibs {VERSION}")
     return 0
 
 

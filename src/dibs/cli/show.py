@@ -63,7 +63,7 @@ def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
     name = written(status.key, is_decoded)
     capacity = f", capacity {status.capacity}" if 1 < status.capacity < MANY else ""
     lines = [f"{kind_of(status.key)} {name}{capacity}: {'held' if status.holders else 'free'}"]
-    lines += [_holder_line(holder) for holder in status.holders]
+    lines += [_holder_line(holder, status.capacity) for holder in status.holders]
     unlisted = status.holding - len(status.holders)
     lines += [f"  and {unlisted:,} more holding"] if unlisted > 0 else []
     lines += [_waiter_line(place, waiter) for place, waiter in enumerate(status.waiters, start=1)]
@@ -71,8 +71,11 @@ def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
     return [*lines, f"  and {unnamed:,} more waiting"] if unnamed > 0 else lines
 
 
-def _holder_line(holder: Holder) -> str:
-    what = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
+def _holder_line(holder: Holder, capacity: int) -> str:
+    what = ""
+    if holder.slots and (capacity > 1 or holder.slots != (0,)):
+        plural = "s" if len(holder.slots) > 1 else ""
+        what = f", slot{plural} {','.join(map(str, holder.slots))}"
     if holder.units >= MANY:
         what = ", writing"
     return f"  {holding(holder)}, token {holder.token}{what}, expires in {span(holder.expires_in)}"

@@ -80,9 +80,9 @@ class _SqlFence:
             raise DibsError(_OUTSIDE, key=stamp.key)
         if inside is None and not self._assume_transaction:
             raise TypeError(
-                f"a {type(connection).__qualname__} doesn't tell whether it is in a transaction, and "
-                "without one the guard would guard nothing: where you see to it that check and write are "
-                "in one, make the fence with assume_transaction=True"
+                f"a {type(connection).__qualname__} does not say whether it is in a transaction, and "
+                "without one the fence protects nothing: if check and write are in one transaction, create "
+                "the fence with assume_transaction=True"
             )
 
 
@@ -164,8 +164,8 @@ def _style_of(connection: Any) -> str:
         if style in _MARKS:
             return str(style)
     raise TypeError(
-        f"a {type(connection).__qualname__} doesn't tell how its driver marks parameters: make the fence "
-        'with paramstyle="qmark" (?) or paramstyle="format" (%s)'
+        f"a {type(connection).__qualname__} does not say how its driver marks parameters: create the "
+        'fence with paramstyle="qmark" (?) or paramstyle="format" (%s)'
     )
 
 

@@ -91,8 +91,8 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 def _refuse_reentrant(wanted: object) -> None:
     if wanted is True:
         raise TypeError(
-            "reentrant= is for what one task or thread can hold alone: a semaphore with a capacity above "
-            "1 gives whoever acquires it again another slot"
+            "reentrant= needs a lock that one task or thread holds alone: a semaphore with a capacity above "
+            "1 grants another slot to a holder that acquires again"
         )
 
 

@@ -15,7 +15,7 @@ def one_try(wait: Duration | Unset | None) -> float:
     if isinstance(wait, Unset) or optional_seconds(wait, "wait") == 0:
         return 0
     raise ValueError(
-        f"wait= is {wait!r}, and within= is one try, since whoever waits in a transaction keeps it "
+        f"wait= is {wait!r}, and within= is one try, because a wait would keep the transaction "
         "open: leave wait= out, and try again in another transaction"
     )
 

@@ -210,7 +210,7 @@ def _check(config: ServerConfig) -> None:
             raise NotConfigured(f"limits: {name} must be more than 0 seconds")
     for name in FIXED:
         if getattr(limits, name) != getattr(Limits(), name):
-            raise NotConfigured(f"limits: {name} is told to clients, and can't be changed")
+            raise NotConfigured(f"limits: {name} is part of the protocol, so it cannot be changed")
 
 
 def _from_file(path: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from msgspec import Struct
@@ -25,9 +24,7 @@ from dibs.server.limits import Limits
 from dibs.server.shutdown import Shutdown
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import About, Promises
-
-RELEASE = version("dibs")
-"""The version that runs, also when another has been installed meanwhile."""
+from dibs.version import VERSION
 
 METRICS_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of Prometheus' text format."""
@@ -161,7 +158,7 @@ class ServiceRoutes:
         return json_response(
             About(
                 self._server_id,
-                RELEASE,
+                VERSION,
                 promises,
                 who.key_id,
                 who.name,

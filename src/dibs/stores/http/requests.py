@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from dibs.stores.http.url import ApiKey, HttpSettings
 from dibs.stores.http.wire import to_model, to_wire
 from dibs.stores.web.endpoint import is_here
 from dibs.stores.web.reading import Response
+from dibs.version import VERSION
 
 BINARY = "application/msgpack"
 JSON = "application/json"
@@ -35,7 +35,7 @@ read_ttls: Callable[[bytes], wire.Ttls] = msgspec.json.Decoder(wire.Ttls).decode
 @cache
 def _agent() -> str:
     """The `User-Agent`. Looked up once, as an upgrade may replace its files while this process runs."""
-    return f"dibs/{version('dibs')}"
+    return f"dibs/{VERSION}"
 
 
 class Requests:

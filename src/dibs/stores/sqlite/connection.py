@@ -55,7 +55,7 @@ class Connection:
             return
         if self.file.path in _torn:
             raise BackendUnavailable(
-                f"this process was forked amid a transaction on {self.file.path}, and SQLite can't be "
+                f"this process was forked during a transaction on {self.file.path}, so SQLite cannot be "
                 "used safely on it here: start it by spawn, or exec a program after the fork"
             )
         self.file.prepare()

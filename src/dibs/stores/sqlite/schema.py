@@ -14,6 +14,7 @@ from typing import Any
 from dibs.core.book import Hold, QueueEntry, Tombstone
 from dibs.core.timing import COUNTED_POSITIONS, DRIFT
 from dibs.errors import BackendUnavailable, Corrupt, IncompatibleVersion
+from dibs.version import VERSION
 
 type Execute = Callable[..., sqlite3.Cursor]
 type Row = tuple[Any, ...]
@@ -114,7 +115,7 @@ def check_meta(row: Sequence[Any] | None, path: str) -> tuple[str, int]:
         raise Corrupt(f"{path} has no readable format number: nothing is granted from it")
     if row[0] != FORMAT:
         raise IncompatibleVersion(
-            f"{path} has format {row[0]}, and this release (dibs {_release()}) reads format "
+            f"{path} has format {row[0]}, and this release (dibs {VERSION}) reads format "
             f"{FORMAT}: nothing is granted; run the same release everywhere on this file"
         )
     return row[1], row[2]
@@ -140,12 +141,3 @@ def two_boots(path: str) -> BackendUnavailable:
         "uses it at the same time, so exclusion can't be kept. Give each machine its own file or use "
         "a server, then restart"
     )
-
-
-def _release() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("dibs")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -94,6 +94,8 @@ class TortureWorker:
         except BaseException:
             self.stopping = True
             raise
+        finally:
+            contender.interruptible = False  # a signal from here on must not hide what went wrong
 
 
 def run_blocking(worker: TortureWorker) -> None:

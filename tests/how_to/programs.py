@@ -1,0 +1,66 @@
+"""The files of a how-to page, written to a folder and run there, as a reader does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+from typing import Self
+
+from tests.pages import write_files
+
+LONG = 60.0
+"""Seconds within which a program of a page ends, on a busy machine too."""
+
+
+class Programs:
+    """The files of a page, and the processes that were started there; `with` ends them."""
+
+    def __init__(self, page: str, folder: Path, **environment: str) -> None:
+        write_files(page, folder)
+        self.folder = folder
+        self.url = environment.setdefault("DIBS_URL", f"sqlite:///{folder}/leases.db")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
+        self.environment = clean | {"PATH": path} | environment
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate(timeout=LONG)
+
+    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *command: str, **environment: str) -> str:
+        """What it prints; it must succeed, and neither warn nor log."""
+        return printed(self.start(*command, **environment))
+
+
+def printed(process: "subprocess.Popen[str]") -> str:
+    """What a program prints to its end; it must succeed, and neither warn nor log."""
+    out, err = process.communicate(timeout=LONG)
+    assert (process.returncode, err) == (0, ""), out + err
+    return out
+
+
+def line_with(words: str, process: "subprocess.Popen[str]", stream: str = "stdout") -> str:
+    """Wait for the next line with these words."""
+    for line in getattr(process, stream):
+        if words in line:
+            return str(line)
+    raise AssertionError(f"it ended without {words!r}")
