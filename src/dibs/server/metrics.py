@@ -100,7 +100,7 @@ class Metrics:
         self._expired = cache(
             Counter(
                 "dibs_expired_leases",
-                "Leases that expired, in the whole store, as far as this server has seen them",
+                "Expired leases that this server granted or renewed last",
                 ("kind",),
                 registry=registry,
             ).labels
@@ -148,8 +148,11 @@ class Metrics:
         self._command(*words, place, self._directory(name)).inc()
 
     def event(self, event: LockEvent) -> None:
-        """Count how long a new holder has waited, or that a lease has expired."""
-        if event.what == "expired":
+        """Count how long a new holder has waited, or that a lease has expired.
+
+        Leases of other servers are not counted: they may have been renewed and released unseen.
+        """
+        if event.what == "expired" and event.is_own:
             self._expired(_kind_of(event)).inc()
         elif event.what == "granted" and event.waited is not None and not event.found:
             self._waits(_kind_of(event)).observe(event.waited)
