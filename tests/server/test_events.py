@@ -160,6 +160,21 @@ def test_events_of_a_lease(world: World) -> None:
         assert happened(few, 2) == ["granted me", "freed me"]
 
 
+def test_a_request_that_waits_enters_the_queue_and_leaves_it(world: World) -> None:
+    """The server knows that by itself, without a look at the store."""
+    client = world.client()
+    acquired_by(client, "x", "holder")
+    with following(client) as news:
+        next(news)
+        params: dict[str, Any] = {"wait": 0.05, "client-id": "waiter"}
+        assert client.post(lock("x"), params=params).status_code == 409
+        found = [next(news)[2] for _ in range(2)]
+    assert [(each["what"], each["owner"], each["found"]) for each in found] == [
+        ("queued", "waiter", False),
+        ("left", "waiter", False),
+    ]
+
+
 def test_only_what_matches_and_may_be_read_is_sent(world: World) -> None:
     admin, inside = world.client(), world.client("read", prefixes=[b"in/"])
     with (
