@@ -172,6 +172,7 @@ async def test_a_thousand_time_outs_leave_nothing(site: Site) -> None:
     dice = random.Random(42)
     names = [f"{uuid4()}" for _ in range(20)]
     held = [await site.others.lock(name).acquire() for name in names]
+    await site.mine.lock(f"{uuid4()}").locked()  # it has connected
 
     async def worker(name: str) -> None:
         with pytest.raises(AcquireTimeout):

@@ -196,7 +196,7 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(ADMIN)
     with connect(url("long")) as client:
         for _ in range(3):
-            client.lock("a").acquire(wait=0).release()
+            client.lock("a").acquire(wait=20).release()
         assert len(runs()) == 1, "once is enough"
         arguments, variable, info = json.loads(runs()[0])
         assert (arguments, variable) == (["long"], "by env")
@@ -204,12 +204,12 @@ def test_an_exec_plugin(kube_server: KubeServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
     with connect(url("long")) as client:
         with pytest.raises(Forbidden, match="exec plugin"):
-            client.lock("a").acquire(wait=0)
+            client.lock("a").acquire(wait=20)
         (tmp_path / "token").write_text(ADMIN)
-        client.lock("a").acquire(wait=0).release()  # it was run again after the 401
+        client.lock("a").acquire(wait=20).release()  # it was run again after the 401
     before = len(runs())
     with connect(url("short")) as client:
-        client.lock("a").acquire(wait=0).release()
+        client.lock("a").acquire(wait=20).release()
     assert len(runs()) - before >= 2, "what expires at once is made for each call"
 
 

@@ -148,7 +148,7 @@ def test_batches_in_opposite_orders_never_deadlock(subject: Database, postgres_u
         while time.monotonic() < end:
             with suppress(psycopg.errors.LockNotAvailable):  # a sweep that meets a lock is left
                 subject.execute("SELECT dibs.sweep(100, date_part('epoch', now()) + 61)")
-        assert sum(each.result() for each in started) > 300
+        assert sum(each.result() for each in started) > 50
     if subject.connection.info.server_version >= 150000:
         subject.execute("SELECT pg_stat_force_next_flush()")
     [(deadlocks,)] = subject.execute(
