@@ -83,11 +83,11 @@ test-3.%: .venv-3.%/made env-servers
 	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")
 
 .PHONY: check
-check: env ## lint, formatting, the generated side, types, architecture, prose
+check: env ## lint, formatting, the generated side, types, architecture, prose, documentation
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) tools/unasync.py --check
-	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose
+	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose docs
 
 .PHONY: check-mypy check-pyright check-complete check-layers check-prose
 check-mypy:
@@ -107,6 +107,15 @@ fix: env ## generate dibs.sync, and let ruff repair and format what it can
 	$(PYTHON) tools/unasync.py
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
+
+# A warning is an error: a link that leads nowhere, or a page that the navigation lacks.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs
+
+.PHONY: docs docs-serve
+docs: env ## build the documentation site, for any web server or none: build/site/index.html
+	$(MKDOCS) build --strict --quiet
+docs-serve: env ## serve the site here, and build it again after each change (ARGS="-a 127.0.0.1:8001")
+	$(MKDOCS) serve $(ARGS)
 
 .PHONY: bench
 bench: env-servers .venv/bench ## measure, beside the peers, in one table

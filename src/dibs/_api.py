@@ -28,6 +28,7 @@ from dibs.locks.requests import (
     NoOptions,
     SkippingDecorator,
     TaskOptions,
+    WhenBusy,
     refuse_options,
     shown_as,
 )
@@ -203,7 +204,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
         return (default_session() if client is None else client.session).loop_runtime()
 
     async def status(self) -> Status:
-        """Return the holders and waiters. `mine` tells which leases belong to this client."""
+        """Return the holders and waiters. `mine` lists the leases of this client."""
         return await self._status()
 
     def locked(self) -> Coroutine[Any, Any, bool]:
@@ -317,11 +318,21 @@ class Lock(Acquirable[Lease]):
         **options: Unpack[LockOptions[Lease]],
     ) -> SkippingDecorator[None]: ...
 
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        *,
+        on_busy: WhenBusy[D],
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[D]: ...
+
     @staticmethod
     def wraps(
         template: str,
         *,
-        on_busy: Literal["raise", "skip"] = "raise",
+        on_busy: Literal["raise", "skip"] | WhenBusy[object] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
         **options: Unpack[LockOptions[Lease]],
@@ -329,10 +340,12 @@ class Lock(Acquirable[Lease]):
         """Hold the lock that `template` names while the decorated function runs.
 
         `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its event loop; a plain
-        function blocks. With `on_busy="skip"` the call returns `default` if it cannot acquire within `wait`
-        (unset: one try); otherwise it raises `AcquireTimeout`. Inside, `current_lease()` returns the lease.
-        The other options are the constructor's. At decoration a field without a parameter raises
-        `ValueError`, and a generator function `TypeError`.
+        function blocks. If it cannot acquire within `wait`, the call raises `AcquireTimeout`. With
+        `on_busy="skip"` it returns `default`. With a function as `on_busy` it returns what that returns for
+        the `AcquireTimeout`, or raises what that raises, such as the retry of a job queue. Both try once,
+        unless `wait` is set. Inside, `current_lease()` returns the lease. The other options are the
+        constructor's. At decoration a field without a parameter raises `ValueError`, and a generator
+        function `TypeError`.
         """
         wrapping: Callable[[Callable[..., Any]], Any] = imported("dibs.decorator").wraps(
             "Lock", template, on_busy, default, client, options
@@ -387,12 +400,23 @@ class Semaphore(SemaphoreBase[Lease], Acquirable[Lease]):
         **options: Unpack[LockOptions[Lease]],
     ) -> SkippingDecorator[None]: ...
 
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        capacity: int,
+        *,
+        on_busy: WhenBusy[D],
+        client: "Client | str | None" = None,
+        **options: Unpack[LockOptions[Lease]],
+    ) -> SkippingDecorator[D]: ...
+
     @staticmethod
     def wraps(
         template: str,
         capacity: int,
         *,
-        on_busy: Literal["raise", "skip"] = "raise",
+        on_busy: Literal["raise", "skip"] | WhenBusy[object] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
         **options: Unpack[LockOptions[Lease]],
@@ -525,13 +549,25 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         **options: Unpack[TaskOptions[TaskLease]],
     ) -> SkippingDecorator[None]: ...
 
+    @overload
+    @staticmethod
+    def wraps[D](
+        template: str,
+        *,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        on_busy: WhenBusy[D],
+        client: "Client | str | None" = None,
+        **options: Unpack[TaskOptions[TaskLease]],
+    ) -> SkippingDecorator[D]: ...
+
     @staticmethod
     def wraps(
         template: str,
         *,
         min_hold: Duration | Unset = UNSET,
         max_hold: Duration | Unset = UNSET,
-        on_busy: Literal["raise", "skip"] = "raise",
+        on_busy: Literal["raise", "skip"] | WhenBusy[object] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
         **options: Unpack[TaskOptions[TaskLease]],

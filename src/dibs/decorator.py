@@ -18,7 +18,7 @@ from dibs.errors import AcquireTimeout, NotHeld
 from dibs.lazy import imported
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.requests import refuse_options
+from dibs.locks.requests import WhenBusy, refuse_options
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLockBase
 from dibs.settings import configured
@@ -141,7 +141,7 @@ def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
 def wraps(
     primitive: Literal["Lock", "Semaphore", "TaskLock"],
     template: str,
-    on_busy: str,
+    on_busy: str | WhenBusy[object],
     default: object,
     client: Any,
     options: Mapping[str, Any],
@@ -152,15 +152,16 @@ def wraps(
     `capacity` is that of a semaphore.
     """
     _check_template(template)
-    if on_busy not in ("raise", "skip"):
-        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+    if not callable(on_busy) and on_busy not in ("raise", "skip"):
+        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip', or pass a function")
+    when_busy = on_busy if callable(on_busy) else lambda busy: default
 
     base = _BASES[primitive]
     units = () if capacity is None else (capacity,)
     if capacity is not None and capacity > 1:
         # only an explicit reentrant=True is an error, as in the constructor
         options = {"reentrant": False, **options}
-    config, about = _config_for(base, template, options, one_try=on_busy == "skip")
+    config, about = _config_for(base, template, options, one_try=on_busy != "raise")
     if units:
         base.from_config("checked", *units, config)  # raises here, rather than at every call
 
@@ -169,9 +170,9 @@ def wraps(
         name, awaits = NameTemplate(template, function), is_async(function)
         make = getattr(_side(awaits), primitive).from_config
         described = partial(make, config=config, client=_client_for_side(client, awaits), **about)
-        skip = AcquireTimeout if on_busy == "skip" else ()
+        handled = AcquireTimeout if on_busy != "raise" else ()
         return _holding(
-            function, awaits, lambda *call: described(name.name(*call), *units), skip, default
+            function, awaits, lambda *call: described(name.name(*call), *units), handled, when_busy
         )
 
     return decorate
@@ -229,18 +230,18 @@ def _holding(
     function: Callable[..., Any],
     awaits: bool,
     describe: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-    skip: Any,
-    default: object,
+    handled: Any,
+    when_busy: WhenBusy[object],
 ) -> Any:
-    """The function, holding what `describe` returns for its arguments; `default` after an error of `skip`."""
+    """The function, holding what `describe` returns for its arguments; `when_busy` answers `handled`."""
 
     @functools.wraps(function)
     async def in_task(*args: Any, **kwargs: Any) -> Any:
         lock = describe(args, kwargs)
         try:
             lease = await lock.acquire()
-        except skip:
-            return default
+        except handled as busy:
+            return when_busy(busy)
         async with lease:
             with as_current(lease):
                 return await function(*args, **kwargs)
@@ -250,8 +251,8 @@ def _holding(
         lock = describe(args, kwargs)
         try:
             lease = lock.acquire()
-        except skip:
-            return default
+        except handled as busy:
+            return when_busy(busy)
         with lease, as_current(lease):
             result = function(*args, **kwargs)
             refuse_late_body(function, result)

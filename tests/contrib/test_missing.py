@@ -9,6 +9,10 @@ PACKAGES = {
     "fastapi": ("fastapi", "FastAPI"),
     "django": ("django", "Django"),
     "celery": ("celery", "Celery"),
+    "starlette": ("starlette", "Starlette"),
+    "flask": ("flask", "Flask"),
+    "dramatiq": ("dramatiq", "Dramatiq"),
+    "arq": ("arq", "arq"),
     "otel": ("opentelemetry", "OpenTelemetry"),
 }
 """Modules of `dibs.contrib`: what each imports, and what its error calls that."""

@@ -20,6 +20,7 @@ EXAMPLES = [
     ("configuration.md", "as it is set", ".*as it is set"),
     ("configuration.md", "in two stores", ".*in two stores, with token"),
     ("configuration.md", "pydantic", ".*about a microsecond"),
+    ("integrations/README.md", "RunAgain", "the report of monday"),
     ("tasks.md", "billing", r"(?s)polled, with token.*\npoll every 1 s won [1-9].*billing/"),
 ]
 """The page, a part of the example, and what it prints."""

@@ -76,6 +76,33 @@ def test_a_busy_lock_raises_or_is_skipped(site: Site) -> None:
             raises()
 
 
+class Again(Exception):
+    """Of a job queue."""
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_function_decides_about_a_busy_lock(site: Site, kind: str) -> None:
+    def again(busy: AcquireTimeout) -> str:
+        if "stop" in busy.holders[0].note:
+            raise Again from busy
+        return "later"
+
+    async def coroutine() -> str:
+        return "done"
+
+    work = coroutine if kind == "async def" else lambda: "done"
+    held = site.wraps("a", on_busy=again)(work)
+
+    def call() -> Any:
+        return asyncio.run(held()) if kind == "async def" else held()
+
+    assert call() == "done"
+    with site.others.lock("a"):
+        assert call() == "later"
+    with site.others.lock("a", note="stop"), pytest.raises(Again):
+        call()
+
+
 def test_a_semaphore_lets_its_capacity_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_REENTRANT", "true")  # makes no semaphore of several reentrant
     options = {"client": site.client, "on_busy": "skip", "default": "skipped"}

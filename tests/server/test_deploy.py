@@ -1,27 +1,30 @@
 """What lies in `deploy/`: each setting that it has is one of the server's, and they go together.
 
-No test here starts systemd or a cluster; `systemd-analyze` and `kubectl` read the files where they are at
-hand.
+No test here starts systemd, a container or a cluster. `systemd-analyze`, `kubectl` and the API server's own
+validation read the files where they are at hand.
 """
 
-import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dibs.cli.keys import create
 from dibs.cli.serve import serve
 from dibs.server.app import TABLE
 from dibs.server.config import VARIABLE, ServerConfig, read_config
-from tests.servers.discovery import Discovery
+from tests.pages import write_files
+from tests.server.world import World
+from tests.servers.binaries import MissingServer, kube_program
+from tests.servers.certificates import key_of, self_signed
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SPARE = 5.0
@@ -82,20 +85,77 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
+# -- containers --------------------------------------------------------------------------------------
+
+
+def test_the_image_has_what_it_copies() -> None:
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    copied = [
+        path
+        for each in re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)
+        for path in each.split()
+    ]
+    assert "src" in copied
+    let_in = re.findall(
+        r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(copied) == set(let_in)
+    assert [path for path in copied if not (DEPLOY.parent / path).exists()] == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_health_check(tmp_path: Path, tls: bool) -> None:
+    settings: dict[str, Any] = {"allow_plain_http": True}
+    if tls:
+        certificate = self_signed(tmp_path / "server.pem")
+        settings = {"tls_cert": str(certificate), "tls_key": str(key_of(certificate))}
+    with World.over(**settings) as world:
+        port = int(world.url.rpartition(":")[2])
+        found = {"listen": f"0.0.0.0:{port}", **settings}
+        env = {f"{VARIABLE}{name.upper()}": str(value) for name, value in found.items()}
+        check = partial(subprocess.run, [sys.executable, DEPLOY / "healthcheck.py"], env=env)
+        assert check(check=False).returncode == 0
+    assert check(check=False, stderr=subprocess.DEVNULL).returncode == 1
+
+
 # -- Kubernetes -------------------------------------------------------------------------------------
 
+kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
 
-def objects(file: str) -> list[Any]:
+
+def objects(text: str) -> list[Any]:
     yaml: Any = import_module("yaml")
-    return list(yaml.safe_load_all((DEPLOY / file).read_text("utf-8")))
+    return list(yaml.safe_load_all(text))
 
 
-def test_the_manifest_and_the_servers_settings_go_together(tmp_path: Path) -> None:
-    found = {each["kind"]: each for each in objects("kubernetes.yaml")}
+def accepted(text: str) -> list[str]:
+    """The objects, checked as an API server does, which also enforces the standard "restricted"."""
+    try:
+        program = kube_program().path
+    except MissingServer as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run(
+        [program, "check"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.once
+@kubectl
+def test_the_overlay_on_the_page_and_the_servers_settings_go_together(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    write_files("deploy.md", tmp_path)
+    built = run("kubectl", "kustomize", str(tmp_path))
+    assert built.returncode == 0, built.stderr
+    assert len(accepted(built.stdout)) == 4
+    found = {each["kind"]: each for each in objects(built.stdout)}
     settings, deployment, service = found["ConfigMap"], found["Deployment"], found["Service"]
     template = deployment["spec"]["template"]
     pod = template["spec"]
     (container,) = pod["containers"]
+    assert container["image"].startswith("registry.example/dibs:")
     file = tmp_path / "server.toml"
     file.write_text(settings["data"]["server.toml"], "utf-8")
     environ = {each["name"]: "postgresql://db/dibs" for each in container["env"]}
@@ -131,31 +191,16 @@ def test_the_manifest_and_the_servers_settings_go_together(tmp_path: Path) -> No
         assert each["spec"]["selector"]["matchLabels"] == labels
 
 
-kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
+def manifest(name: str) -> str:
+    return (DEPLOY / name).read_text("utf-8")
 
 
 @pytest.mark.once
-@kubectl
-def test_kubectl_takes_the_manifest() -> None:
-    with Discovery() as discovery:
-        done = run(
-            *("kubectl", "--server", discovery.url, "create", "--dry-run=client"),
-            *("--validate=false", "-f", str(DEPLOY / "kubernetes.yaml"), "-o", "name"),
-        )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(objects("kubernetes.yaml"))
-
-
-@pytest.mark.once
-@kubectl
-def test_the_first_key_in_a_cluster_on_the_page() -> None:
-    text = (DEPLOY.parent / "docs" / "serve.md").read_text("utf-8")
-    (command,) = re.findall(r"^kubectl (run (?:.|\n)*?\}\]\}\}')$", text, re.MULTILINE)
-    words = [each for each in shlex.split(command) if each not in ("--rm", "-i")]
-    with Discovery() as discovery:
-        options = ("--dry-run=client", "-o", "json")
-        done = run("kubectl", "--server", discovery.url, *words, *options)
-    (container,) = json.loads(done.stdout)["spec"]["containers"]
+def test_the_first_key_in_a_cluster() -> None:
+    assert accepted(manifest("kubernetes/first-key.yaml")) == ["Job/dibs-first-key"]
+    (job,) = objects(manifest("kubernetes/first-key.yaml"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    create.make_context("create", list(container["args"][2:]))
     assert container["args"][:2] == ["keys", "create"]
     (variable,) = container["env"]
     assert variable["name"] == f"{VARIABLE}LEASES"
@@ -164,7 +209,9 @@ def test_the_first_key_in_a_cluster_on_the_page() -> None:
 
 @pytest.mark.once
 def test_the_cron_job_runs_as_the_account_that_has_the_rights(tmp_path: Path) -> None:
-    (job,), rights = objects("kubernetes-cronjob.yaml"), objects("kubernetes-rbac.yaml")
+    files = [manifest(f"kubernetes-{name}.yaml") for name in ("cronjob", "rbac")]
+    assert len(accepted("---\n".join(files))) == 4
+    (job,), rights = map(objects, files)
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     accounts = [each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"]
     assert accounts == [pod["serviceAccountName"]]

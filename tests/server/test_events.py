@@ -1,8 +1,10 @@
 """`/v1/events`, `/v1/watch/…` and `/v1/stream`: what happens to locks, as clients receive it."""
 
 import json
+import re
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Notification, Page, Release, Revoke
 from dibs.server import activity
 from dibs.server.api import events as event_routes
+from dibs.server.app import TABLE
 from dibs.server.auth import credentials
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
@@ -63,7 +66,20 @@ def following(
     with client.stream("GET", path, params=params, headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
-        yield events(answer.iter_lines())
+        yield map(as_described, events(answer.iter_lines()), repeat(path))
+
+
+def as_described(event: Event, path: str) -> Event:
+    """The event, if its data is what the OpenAPI document says."""
+    (described,) = (
+        r.events for r in TABLE if re.fullmatch(r.path.replace("{name}", "[^/]+"), path)
+    )
+    _, name, data = event
+    kind = described[name or "message"]
+    msgspec.convert(data, kind)
+    if kind is not str:
+        assert set(data) - {"is"} <= set(kind.__struct_fields__)
+    return event
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:
@@ -142,6 +158,21 @@ def test_events_of_a_lease(world: World) -> None:
         freed = next(news)[2]
         assert (freed["what"], freed["reason"]) == ("freed", "a test")
         assert happened(few, 2) == ["granted me", "freed me"]
+
+
+def test_a_request_that_waits_enters_the_queue_and_leaves_it(world: World) -> None:
+    """The server knows that by itself, without a look at the store."""
+    client = world.client()
+    acquired_by(client, "x", "holder")
+    with following(client) as news:
+        next(news)
+        params: dict[str, Any] = {"wait": 0.05, "client-id": "waiter"}
+        assert client.post(lock("x"), params=params).status_code == 409
+        found = [next(news)[2] for _ in range(2)]
+    assert [(each["what"], each["owner"], each["found"]) for each in found] == [
+        ("queued", "waiter", False),
+        ("left", "waiter", False),
+    ]
 
 
 def test_only_what_matches_and_may_be_read_is_sent(world: World) -> None:

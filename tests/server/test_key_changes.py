@@ -159,6 +159,18 @@ def test_each_change_is_one_event(seen: Watched, example: str) -> None:
     assert "id-of" not in str([event_json(each) for each in events])
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_an_expiry_is_own_if_this_server_saw_the_last_renewal(seen: Watched, own: bool) -> None:
+    seen.here(acquire("a", 10))
+    seen.now += 5
+    (seen.here if own else seen.elsewhere)(renew("a", 10))
+    seen.walk()
+    seen.now += 11
+    seen.walk()
+    last = seen.told[-1]
+    assert (last.what, last.is_own) == ("expired", own)
+
+
 def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> None:
     seen.here(acquire("a"))
     asked, held = seen.now, seen.status()

@@ -136,11 +136,14 @@ def test_what_is_counted(world: World) -> None:
     with ThreadPoolExecutor() as pool:
         waits = pool.submit(acquired, client, SECRET_NAME, wait=30)
         wait_until(lambda: waiting(client, SECRET_NAME), "it waits")
+        assert Measured(anybody).of("dibs_waiters") == 1
         released(client, SECRET_NAME, held)
         released(client, SECRET_NAME, waits.result(LONG))
     wait_until(lambda: Measured(anybody).of("dibs_streams") == 0, "the stream is closed")
     found = Measured(anybody)
     assert found.of("dibs_commands_total", command="acquire", reply="granted") == 2
+    assert found.of("dibs_wait_seconds_sum", **kind) > 0
+    assert found.of("dibs_wait_seconds_count", **kind) == 2
     assert found.of("dibs_request_seconds_count", route="/v1/stream") == 0
     assert found.of("dibs_leases") == 0
 

@@ -15,8 +15,10 @@ import httpx2
 import pytest
 
 import dibs.sync
+from dibs.server.config import read_config
+from tests.pages import write_files
 from tests.server.inside import quotas_of
-from tests.server.world import LONG, World, acquired, lock
+from tests.server.world import LONG, World, acquired, b64, lock
 from tests.servers.binaries import ROOT, MissingServer, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
@@ -111,7 +113,10 @@ def site(
     folder = tmp_path_factory.mktemp(name)
     certificate = self_signed(folder / "tls" / "server.pem")
     trusted = ssl.create_default_context(cafile=certificate)
-    with World.over(folder, trusted_proxies=("127.0.0.1",)) as world:
+    write_files("how-to/nginx.md", folder)
+    settings = read_config(str(folder / "server.toml"), {}, {})
+    assert settings.is_loopback
+    with World.over(folder, trusted_proxies=settings.trusted_proxies) as world:
         found = Site(name, world, free_port(), certificate, trusted, folder)
         try:
             proxy = start(found)
@@ -198,6 +203,11 @@ def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
         large = client.post("/v1/batch", content=b" " * (2 << 20))
         assert large.status_code in (413, 502)  # Caddy may still be sending when it is refused
         client.post(lock("log"), params={"id": "secret-" + "x" * 22})
+        with client.stream("GET", "/v1/events", params={"prefix": b64("seen")}) as stream:
+            lines = stream.iter_lines()
+            assert any(line == "event: hello" for line in lines)
+            acquired(client, "seen")
+            assert any('"granted"' in line for line in lines), "each event leaves at once"
         first = acquired(client, "long", ttl=ttl)
         waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
         assert waited.json()["sequencer"] > first["sequencer"]

@@ -21,7 +21,7 @@ from tests.cli.processes import Cli, Main, end, line
 from tests.pages import DOCS, blocks
 from tests.servers.certificates import self_signed
 
-PAGE = "serve.md"
+PAGE, START = "server-settings.md", "serve.md"
 PASSWORD = "hunter2"
 
 
@@ -121,9 +121,9 @@ def test_variables_of_others_are_left_alone() -> None:
 # -- the page ---------------------------------------------------------------------------------------
 
 
-def rows(section: str) -> list[list[str]]:
+def rows(section: str, page: str = PAGE) -> list[list[str]]:
     """The cells of a section's table, without its head."""
-    text = (DOCS / PAGE).read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = (DOCS / page).read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
     return [[cell.strip() for cell in re.split(r" \| ", line)] for line in lines[1:]]
 
@@ -161,9 +161,9 @@ def test_every_setting_is_on_the_page() -> None:
         assert meaning
     for key in fields(PlacementSettings):
         assert f"`{key}`" in on_page["placement"][-1]
-    options = {option for cell, _ in rows("Try it") for option in re.findall(r"--\w+", cell)}
+    options = {option for cell, _ in rows("Try it", START) for option in re.findall(r"--\w+", cell)}
     assert options == options_of(demo)
-    assert f"1 to {MOST};" in (DOCS / PAGE).read_text("utf-8")
+    assert f"1 to {MOST};" in (DOCS / START).read_text("utf-8")
 
 
 def test_every_limit_is_on_the_page() -> None:
@@ -203,7 +203,7 @@ def test_the_first_start_on_the_page(
     store = {f"{VARIABLE}LEASES": f"sqlite:///{tmp_path / 'leases.db'}"}
     for name, value in store.items():
         monkeypatch.setenv(name, value)
-    demonstration, example = blocks(PAGE, "console")
+    demonstration, example = blocks(START, "console")
     commands = [shlex.split(each[2:]) for each in example.splitlines() if each.startswith("$ ")]
     create, listing, (program, verb, *served) = commands
     dibs = Main(capsys)

@@ -163,6 +163,7 @@ etcdctl_program = the("etcdctl")
 nats_program = the("nats-server")
 nginx_program = the("nginx")
 pgbouncer_program = the("pgbouncer")
+prometheus_program = the("prometheus")
 seaweedfs_program = the("weed")
 temporal_program = the("temporal", named="DIBS_TEMPORAL")
 
@@ -171,6 +172,7 @@ WANTED: Mapping[str, Callable[[], Program]] = {
     "pgbouncer": pgbouncer_program,
     "nginx": nginx_program,
     "caddy": caddy_program,
+    "prometheus": prometheus_program,
     "etcd-server": partial(etcd_program, "3.4"),
     "chromium": browser_program,
     **{f"postgresql-{major}": partial(postgres_program, f"{major}") for major in range(14, 19)},

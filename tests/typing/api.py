@@ -94,6 +94,11 @@ async def report_or_text(day: datetime.date) -> int:
     return day.year
 
 
+@Lock.wraps("report:{day}", on_busy=lambda busy: busy.holders)
+async def report_or_holders(day: datetime.date) -> int:
+    return day.year
+
+
 @Semaphore.wraps("gpu", 4, wait="1m", require={"durable"})
 async def train(day: datetime.date) -> int:
     return day.year
@@ -111,6 +116,7 @@ async def decorated() -> None:
     assert_type(dibs.sync.current_lease(), dibs.sync.Lease)
     assert_type(await report(TODAY), int | None)
     assert_type(await report_or_text(TODAY), int | str)
+    assert_type(await report_or_holders(TODAY), int | tuple[dibs.Holder, ...])
     assert_type(await train(day=TODAY), int)
     assert_type(Reports().refresh(3), str | None)
     assert_type(once(TODAY), int | None)

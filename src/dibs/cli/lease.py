@@ -58,7 +58,7 @@ _FEWEST = 22
     "client_id",
     default="",
     metavar="TEXT",
-    help="The holder's name, shown to others.",
+    help="The holder's name, shown to others [host and user].",
 )
 @click.option(
     "-L",

@@ -43,8 +43,16 @@ def temporal() -> None:
     metavar="NAME",
     help="The queue to serve [TEMPORAL_TASK_QUEUE, else distributed-lock-tq].",
 )
-@click.option("--health", metavar="HOST:PORT", help="Answer /livez and /readyz there.")
-@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus there, at /metrics.")
+@click.option(
+    "--health",
+    metavar="HOST:PORT",
+    help="Answer /livez and /readyz there. Port 0 takes a free one, and prints it.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve Temporal's metrics there, at /metrics. Port 0 as for --health.",
+)
 @click.option("--drain", metavar="TIME", default="10s", help="Time for activities to finish [10s].")
 @click.option(
     "--data-converter",

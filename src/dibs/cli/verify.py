@@ -34,9 +34,17 @@ INCONCLUSIVE = 2
     help="Time for the faults. Checking and cleanup take extra time [60s; with --cycles 1h].",
 )
 @click.option("--cycles", type=int, metavar="N", help="Stop after N cycles.")
-@click.option("--processes", type=int, default=6, metavar="N", help="Number of processes [6].")
-@click.option("--tasks", type=int, default=4, metavar="N", help="Tasks in each process [4].")
-@click.option("--primitives", metavar="NAMES", help="Only these, such as lock,semaphore [all].")
+@click.option(
+    "--processes", type=int, default=6, metavar="N", help="Number of processes, 2 to 64 [6]."
+)
+@click.option(
+    "--tasks", type=int, default=4, metavar="N", help="Tasks or threads in each process [4]."
+)
+@click.option(
+    "--primitives",
+    metavar="NAMES",
+    help="Only these, separated by commas: lock, semaphore, rwlock, tasklock, leader, allof [all].",
+)
 @click.option("--locks", type=int, metavar="N", help="Number of locks [one resource per task].")
 @click.option("--ttl", default="1s", metavar="TIME", help="Ttl of the leases [1s].")
 @click.option("--seed", type=int, metavar="N", help="Draw the same faults as an earlier run.")

@@ -1,4 +1,4 @@
-"""Leases where frameworks expect them: FastAPI, Django, Celery. Each is imported by its own name."""
+"""Leases where frameworks expect them. The module of each framework is imported by its own name."""
 
 
 def needs(framework: str, package: str) -> ImportError:

@@ -213,10 +213,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        """Describe it; the store is asked at the acquire.
+        """Describe a lock. The store is first asked when you acquire it.
 
-        An option that is not given has its default of the settings, and without one that in brackets.
-        Durations are seconds, or texts ("30s").
+        Options that you do not give come from the settings, else from the defaults in brackets.
 
         - `ttl` (30 s): how long the store keeps the lease without renewal.
         - `wait` (None: no limit): how long to wait in the queue; 0: one try.
@@ -254,7 +253,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
-        """Make it from a config; the environment is not read."""
+        """Make one from a config, without reading the environment."""
         if not isinstance(config, LockConfig):
             raise TypeError(f"config is {config!r}: give a LockConfig")
         self = cls.__new__(cls)

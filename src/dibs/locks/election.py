@@ -216,7 +216,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        """Describe it; the store is asked when it stands. Defaults are in brackets.
+        """Describe an election. The store is first asked when a candidate stands. Defaults are in brackets.
 
         - `ttl` (15 s): how long the store keeps a leader that does not renew.
         - `renew_deadline` (2/3 of `ttl`): how long a leader goes on without a renewal.
@@ -241,7 +241,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
-        """Make it from a config; the environment is not read."""
+        """Make one from a config, without reading the environment."""
         self = cls.__new__(cls)
         self._describe_election(name, config, (on_started, on_stopped), require, client)
         return self

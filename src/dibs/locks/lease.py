@@ -117,8 +117,11 @@ class LeaseBase:
         self._options = options
         self._rules = options.rules
         self.key: bytes = key
+        """The key, `kind:name`."""
         self.token: int
+        """The fencing token. It rises with every grant of the key."""
         self.slots: tuple[int, ...]
+        """The numbers of its units; empty if they have none."""
         (
             self._id,
             self.token,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypedDict, overloa
 
 from dibs.config import Duration, Unset
 from dibs.core.timing import trusted
+from dibs.errors import AcquireTimeout
 from dibs.locks.messages import LossReason
 from dibs.locks.waiting import Waiting
 from dibs.model import Acquire, Granted, Promise
@@ -207,8 +208,12 @@ class ElectionOptions[TermT](CommonOptions, total=False):
     on_stopped: Callable[[TermT], object] | None
 
 
+type WhenBusy[D] = Callable[[AcquireTimeout], D]
+"""A function as `on_busy` of `wraps`."""
+
+
 class SkippingDecorator[D](Protocol):
-    """What `wraps(on_busy="skip", default=…)` returns: the function may return the default instead."""
+    """What `wraps` with an `on_busy` returns: the function can return something else instead."""
 
     @overload
     def __call__[**P, R](

@@ -346,7 +346,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any], LeaseT: 
     def __init__(
         self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions[LeaseT]]
     ) -> None:
-        """Describe both sides. The options are those of a `Lock`."""
+        """Describe both sides, with the options of a `Lock`."""
         self._describe_sides(self._read_type(name, *more, **options))
 
     @classmethod
@@ -360,7 +360,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any], LeaseT: 
         require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
-        """Make it from a config; the environment is not read."""
+        """Make one from a config, without reading the environment."""
         self = cls.__new__(cls)
         more: dict[str, Any] = {"on_lost": on_lost, "on_wait": on_wait, "require": require}
         self._describe_sides(cls._read_type.from_config(name, config, client=client, **more))

@@ -30,7 +30,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         *more: Never,
         **options: Unpack[ClientLockOptions[LeaseT]],
     ) -> None:
-        """Describe it; `capacity` is the number of units. The options are those of a `Lock`."""
+        """Describe a semaphore of `capacity` units, with the options of a `Lock`."""
         self.capacity: int = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(options.setdefault("reentrant", False))
@@ -48,7 +48,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
-        """Make it from a config; the environment is not read."""
+        """Make one from a config, without reading the environment."""
         capacity = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(config.reentrant)

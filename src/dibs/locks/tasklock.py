@@ -154,7 +154,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        """Describe it; the store is asked at the acquire. Defaults are in brackets.
+        """Describe a task lock. The store is first asked when you acquire it. Defaults are in brackets.
 
         - `min_hold` (1 s): time from a start until the next one is possible.
         - `max_hold` (60 s): time after which another start is possible, even if the process died.
@@ -177,7 +177,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         require: Promise | Iterable[Promise] = (),
         client: Any = None,
     ) -> Self:
-        """Make it from a config; the environment is not read."""
+        """Make one from a config, without reading the environment."""
         self = cls.__new__(cls)
         self._describe_task(name, config, on_lost, require, client)
         return self

@@ -52,6 +52,8 @@ class Activity:
         """`now` is a clock that only runs forwards, in seconds."""
         self.log: EventLog = EventLog()
         self.keys: KeyStates = KeyStates(self._happened, now, time.time)
+        self.observers: list[Callable[[LockEvent], None]] = []
+        """Called with each event."""
         self._now = now
         self._scan = scan
         self._followers: set[asyncio.Event] = set()
@@ -70,6 +72,8 @@ class Activity:
 
     def _happened(self, event: LockEvent) -> None:
         """Log an event. There are many renewals, so they are only logged if a client wants them."""
+        for observer in self.observers:
+            observer(event)
         if event.what == "renewed" and not (self._renewals or event.key in self._followed):
             self._last_without = self.log.last
             return

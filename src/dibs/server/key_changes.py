@@ -109,7 +109,7 @@ class KeyStates:
         ends = now + (by.claim_timeout if isinstance(by, Notification) else by.ttl)
         waiter = state.waiters.pop(lease, None)
         slots = known_slots(by.slots)
-        hold = SeenHold(to.owner, to.note, by.token, to.units, slots, now, ends)
+        hold = SeenHold(to.owner, to.note, by.token, to.units, slots, now, ends, is_own=True)
         if self._add(state, lease, hold):
             self._report(
                 state, "granted", lease, hold, waited=now - waiter.since if waiter else 0.0
@@ -154,7 +154,7 @@ class KeyStates:
             self._report(state, "resized", lease, hold, found=found)
 
     def _renew(self, state: KeyState, lease: str, hold: SeenHold, ttl: float) -> None:
-        hold.ends = self._now() + ttl
+        hold.ends, hold.is_own = self._now() + ttl, True
         self._report(state, "renewed", lease, hold)
 
     def _end(
@@ -197,7 +197,7 @@ class KeyStates:
         event = LockEvent(what, state.key, self._wall() - (now - at), lease, of.owner, of.note)
         event.units, event.waited, event.reason, event.found = of.units, waited, reason, found
         if isinstance(of, SeenHold):
-            event.token, event.slots = of.token, of.slots
+            event.token, event.slots, event.is_own = of.token, of.slots, of.is_own
             if what != "granted":
                 event.held_for = at - of.since
         elif what == "left":
@@ -373,6 +373,7 @@ class KeyStates:
             self._resize(state, lease, found.units, found, found=True)
         ended, hold.ends = hold.ends, max(hold.ends, found.ends)
         if found.ends - took > ended + RENEWED:
+            hold.is_own = False
             self._report(state, "renewed", lease, hold, found=True)
         if found.revoked and not hold.revoked:
             hold.revoked = True

@@ -33,6 +33,8 @@ class SeenHold:
     ends: float
     """When it ends, unless it is renewed."""
     revoked: bool = False
+    is_own: bool = False
+    """A command of this server granted or renewed it last."""
 
     @classmethod
     def of(cls, each: Holder, now: float) -> "SeenHold":

@@ -104,6 +104,8 @@ class LeaseService:
         self.runtime: StoreRouter = runtime
         self.late_copies: LateCopies = LateCopies(runtime.call_timeout)
         self.observers: list[Observer] = []
+        self.error_observers: list[Callable[[Command], None]] = []
+        """Called with each command that the store did not answer."""
         self.tracing: Tracing | None = None
         self.batch_observers: list[Callable[[int], None]] = []
         """Called with the number of commands in a batch."""
@@ -129,6 +131,7 @@ class LeaseService:
             answer = await self.runtime.call(command)
         except BackendUnavailable:
             late.add_of(command)
+            self.unanswered(command)
             raise
         if answer.resent:
             late.add_of(command)
@@ -152,6 +155,8 @@ class LeaseService:
                 late.add_of(command)
             if type(each) is TimedReply:
                 self.observe(who, command, each.reply)
+            elif isinstance(each, BackendUnavailable):
+                self.unanswered(command)
         return found
 
     def remaining(self, ttl: float, since: float) -> float:
@@ -170,6 +175,11 @@ class LeaseService:
     def give_up(self, key: bytes, lease_id: str) -> None:
         """Release in the background an id that no caller knows."""
         self.runtime.keeper.abandon(key, lease_id, self.late_copies.tombstone_of(lease_id))
+
+    def unanswered(self, command: Command) -> None:
+        """Call the observers of commands that the store did not answer."""
+        for observer in self.error_observers:
+            observer(command)
 
     def observe(self, who: Principal, command: Command, reply: Reply) -> None:
         """Count the result of a command, and call the observers."""

@@ -40,6 +40,8 @@ class LockEvent:
     reason: str = ""
     found: bool = False
     """No command of this server caused it: it follows from a look at the store or from a later grant."""
+    is_own: bool = field(default=False, compare=False)
+    """A command of this server granted or renewed the hold last."""
     json: bytes = field(default=b"", init=False, compare=False, repr=False)
     """Its `event_json`, encoded at its first use."""
 

@@ -178,7 +178,7 @@ class Server:
         bounds = CommandBounds(limits, leases.stamp)
         bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
         reader = KeyReader(leases, quotas.reading)
-        waiting = WaitingAcquires(leases, quotas, endings)
+        waiting = WaitingAcquires(leases, quotas, endings, activity.keys.applied)
         answers = EventStreams(endings, quotas, limits)
         parts = (
             LockRoutes(leases, quotas, waiting, audit, bounds, limits.max_wait),
@@ -224,14 +224,16 @@ class Server:
             self.config.metrics_directories,
             self.runtime.place_of,
             leases=lambda: quotas.census().leases,
-            waiters=lambda: quotas.census().waiters,
+            waiters=lambda: quotas.census().waiters + quotas.waiting,
             streams=lambda: len(list(streams.streams)),
             keys_age=lambda: cache.stale_for,
             draining=lambda: self.shutdown.begun,
         )
         self.meters.append(metrics.request)
         self.leases.observers.append(metrics.command)
+        self.leases.error_observers.append(metrics.unanswered)
         self.leases.batch_observers.append(metrics.batch)
+        self.activity.observers.append(metrics.event)
         return metrics
 
     async def _warn(self, new_folders: Sequence[str]) -> None:

@@ -22,8 +22,10 @@ from dibs.core.names import KINDS, WAIT, split_key
 from dibs.model import Command, Reply
 from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
+from dibs.server.lock_events import LockEvent
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_WAITS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _COMMANDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 _KINDS = {kind.encode(): kind for kind in (*KINDS, split_key(WAIT)[0])}
@@ -75,7 +77,7 @@ class Metrics:
         )
         self._commands = Counter(
             "dibs_commands",
-            "Commands that the store has answered, by reply",
+            "Commands, by the store's reply; unavailable: it has not answered",
             ("command", "kind", "reply", "placement", "directory"),
             registry=registry,
         )
@@ -86,6 +88,25 @@ class Metrics:
             registry=registry,
             buckets=_COMMANDS,
         )
+        self._waits = cache(
+            Histogram(
+                "dibs_wait_seconds",
+                "How long holders waited in the queue, by grants through this server",
+                ("kind",),
+                registry=registry,
+                buckets=_WAITS,
+            ).labels
+        )
+        self._expired = cache(
+            Counter(
+                "dibs_expired_leases",
+                "Expired leases that this server granted or renewed last",
+                ("kind",),
+                registry=registry,
+            ).labels
+        )
+        for kind in KINDS:  # a counter whose first value is 1 shows no increase
+            self._expired(kind)
         for name, text, read in (
             (
                 "dibs_leases",
@@ -114,10 +135,27 @@ class Metrics:
 
     def command(self, _: Principal, command: Command, reply: Reply) -> None:
         """Count a command that was answered."""
+        self._count(command, type(reply).__name__)
+
+    def unanswered(self, command: Command) -> None:
+        """Count a command that the store did not answer."""
+        self._count(command, "unavailable")
+
+    def _count(self, command: Command, reply: str) -> None:
         kind, name = command.key.partition(b":")[::2]
         place = self._place_of(command.key)
-        words = type(command).__name__, _KINDS.get(kind, "other"), type(reply).__name__
+        words = type(command).__name__, _KINDS.get(kind, "other"), reply
         self._command(*words, place, self._directory(name)).inc()
+
+    def event(self, event: LockEvent) -> None:
+        """Count how long a new holder has waited, or that a lease has expired.
+
+        Leases of other servers are not counted: they may have been renewed and released unseen.
+        """
+        if event.what == "expired" and event.is_own:
+            self._expired(_kind_of(event)).inc()
+        elif event.what == "granted" and event.waited is not None and not event.found:
+            self._waits(_kind_of(event)).observe(event.waited)
 
     def _command_counter(
         self, command: str, kind: str, reply: str, place: str, directory: str
@@ -138,3 +176,7 @@ class Metrics:
     def shown(self) -> bytes:
         """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+def _kind_of(event: LockEvent) -> str:
+    return event.kind if event.kind in KINDS else "other"

@@ -5,6 +5,7 @@
 //	dibs-kube etcd ...       run the whole etcd, with etcd's own flags
 //	dibs-kube elect ...      run a candidate of client-go's leader election
 //	dibs-kube mutex ...      measure etcd's concurrency.Mutex
+//	dibs-kube check          validate manifests from standard input as an API server does
 //	dibs-kube -version       print the versions of etcd and Kubernetes
 package main
 
@@ -39,8 +40,10 @@ func main() {
 		err = elect(arguments)
 	case "mutex":
 		err = mutex(arguments)
+	case "check":
+		err = check(os.Stdin, os.Stdout)
 	default:
-		err = fmt.Errorf("unknown command %q: use etcd, elect or mutex", command)
+		err = fmt.Errorf("unknown command %q: use etcd, elect, mutex or check", command)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dibs-kube:", err)

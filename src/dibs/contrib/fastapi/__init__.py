@@ -1,13 +1,11 @@
-"""Leases in FastAPI: a dependency that holds one, a lifespan, and problem details (RFC 9457).
-
-`lifespan` and `problems` work in any Starlette application.
-"""
+"""Leases in FastAPI: a dependency that holds one, a lifespan, and problem details (RFC 9457)."""
 
 from dibs.contrib import needs
 
 try:
     from dibs.contrib.fastapi.held import Held, lifespan
-    from dibs.contrib.fastapi.problems import openapi_responses, problems
+    from dibs.contrib.fastapi.routes import openapi_responses
+    from dibs.contrib.starlette import problems
 except ModuleNotFoundError as _error:
     raise needs("FastAPI", "fastapi") from _error
 

@@ -2,22 +2,18 @@
 
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi.dependencies.utils import request_params_to_args
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import HTTPConnection
 
-from dibs import AcquireTimeout, Client, Lease, Lock, NameTemplate, Semaphore, connect
-from dibs.contrib.fastapi.problems import (
-    ProblemHandler,
-    answer_with,
-    check_status,
-    dependants,
-    openapi_responses,
-    routes_of,
-)
+from dibs import AcquireTimeout, Client, Lease, Lock, NameTemplate, Semaphore
+from dibs.contrib.fastapi.routes import dependants, openapi_responses, routes_of
+from dibs.contrib.problems import check_status
+from dibs.contrib.starlette import Lifespan, ProblemHandler, answer_with
+from dibs.contrib.starlette import lifespan as client_lifespan
 
 
 class Held:
@@ -143,9 +139,6 @@ def _declared(route: Any) -> Iterator[tuple[str, Any]]:
                 yield source, field
 
 
-type Lifespan[State] = Callable[[Any], AbstractAsyncContextManager[State]]
-
-
 def lifespan(
     url: str | None = None,
     *,
@@ -155,26 +148,19 @@ def lifespan(
 ) -> Lifespan[Mapping[str, Any]]:
     """`FastAPI(lifespan=lifespan("redis://localhost/0"))`: a client that lives as long as the application.
 
-    Bare primitives and every `Held` use its store (so that tests can `override` it), and `connect()`
-    without a URL is a client of it. With `default=False` only this application's `Held`s do, and handlers
-    find the client as `request.state.dibs`. `then` is a lifespan of your own, which runs inside.
-    Options are those of `connect()`; without a URL the default store is used. A `Held` that is named after
-    a parameter that its route doesn't have fails the start, with `ValueError`. At shutdown what is held is
-    given up, and what was the default store before is it again. With `problems()` the OpenAPI document
-    describes the responses to contention and outages at routes with a `Held`. Nothing connects before the
-    first request that needs it, so an outage doesn't keep the application from starting.
+    Options, errors and shutdown are those of `dibs.contrib.starlette.lifespan`. Every `Held` uses its client,
+    also with `default=False`. A `Held` that is named after a parameter that its route does not have fails
+    the start, with `ValueError`. With `problems()` the OpenAPI document describes the responses to
+    contention and outages at routes with a `Held`.
     """
+    client = client_lifespan(url, then=then, default=default, **options)
 
     @asynccontextmanager
-    async def run(app: Any) -> AsyncGenerator[dict[str, Any]]:
+    async def run(app: Any) -> AsyncGenerator[Mapping[str, Any]]:
         _check(app)
-        client = connect(url, default=default, **options)
-        try:
-            with _documented(app):
-                async with then(app) if then is not None else nullcontext() as state:
-                    yield {**({} if default else {"dibs": client}), **(state or {})}
-        finally:
-            await client.close()
+        with _documented(app):
+            async with client(app) as state:
+                yield state
 
     return run
 

@@ -18,15 +18,16 @@ from dibs.server.activity import Activity
 from dibs.server.api.problems import ApiProblem
 from dibs.server.api.reading import KeyReader, heads_of, names_of
 from dibs.server.api.routing import SIGNED_IN, Caller, on_path, route
-from dibs.server.api.schemas import LookQuery, Names, Strict
+from dibs.server.api.schemas import EventsHello, EventShown, LookQuery, Names, Strict
 from dibs.server.api.sse import ALIVE, EventStreams, Feed, sse
 from dibs.server.auth.policy import Principal, Scope
 from dibs.server.leases import LeaseService
 from dibs.server.limits import Limits
 from dibs.server.lock_events import EVENTS_AT_ONCE, LOG_SIZE, LockEvent, event_json
 from dibs.server.quotas import FairQueue
+from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
-from dibs.stores.http.wire import to_wire
+from dibs.stores.http.wire import StatusPage, to_wire
 
 COST = 16
 """Cost of a look of `/v1/watch` among the reads of its API key."""
@@ -74,9 +75,13 @@ class EventRoutes:
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
+        events={"hello": EventsHello, "reset": StatusPage, "message": EventShown, "bye": str},
     )
     async def events(self, caller: Caller, query: EventsQuery) -> ASGIApp:
-        """Events of leases, from now on or from the one that Last-Event-ID names."""
+        """Events of leases, from now on or from the one that Last-Event-ID names.
+
+        `reset` has the keys in use, instead of missing events. `bye` announces the end of the stream.
+        """
         names = names_of(query.prefix)
         begins = tuple(head + names for head in heads_of(query.kind))
         return self._answers.answer(caller, self._followed(caller, begins, query), "event_streams")
@@ -114,11 +119,13 @@ class EventRoutes:
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
+        events={"status": wire.Status, "message": EventShown, "bye": str},
     )
     async def watch(self, caller: Caller, name: bytes, query: LookQuery) -> ASGIApp:
         """The holders of a lock, now and after each change.
 
-        Sends the state of the key, and its events as they happen.
+        Sends the state of the key first. Then it sends events as they happen, and the state after them.
+        `bye` announces the end of the stream.
         """
         key = b"%b:%b" % (query.kind.encode(), name)
         return self._answers.answer(caller, self._watched(caller.principal, key))

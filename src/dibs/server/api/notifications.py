@@ -17,8 +17,10 @@ from starlette.types import ASGIApp
 from dibs.model import Notification
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.server.api.routing import SIGNED_IN, Caller, route
+from dibs.server.api.schemas import NoData
 from dibs.server.api.sse import ALIVE, EventStreams, sse
 from dibs.server.limits import Limits
+from dibs.stores.http import wire
 from dibs.stores.http.wire import Hello, to_wire
 
 
@@ -164,7 +166,17 @@ class NotificationRoutes:
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
+        events={
+            "hello": Hello,
+            "notification": wire.Notification,
+            "recheck": NoData,
+            "bye": str,
+        },
     )
     async def stream(self, caller: Caller) -> ASGIApp:
-        """Notifications for the leases and queue positions whose commands name this stream."""
+        """Notifications for the leases and queue positions whose commands name this stream.
+
+        Send the `inbox` of `hello` with the commands of `/v1/batch`. After `recheck`, send the commands of
+        all waiters again: notifications may have been lost. `bye` announces the end of the stream.
+        """
         return self._answers.answer(caller, self._streams.opened(caller.principal.key_id))

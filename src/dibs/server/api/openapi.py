@@ -1,5 +1,6 @@
 """OpenAPI 3.1 of the service, made from its table of routes and the types that travel."""
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,12 @@ holders. Only requests that are not valid HTTP get `text/plain`, with 400.
 """
 
 _SUCCESS = {200: "Done", 201: "Created", 204: "Done", 304: "Not modified"}
+
+_EVENTS = """\
+Server-sent events: a line `event:` with the name, a line `data:` with the data, and an empty line. \
+`x-events` has the type of the data by name, as JSON; `message` is an event without a name. \
+Lines that begin with a colon are comments: signs of life.\
+"""
 
 _SAME_LEASE = {
     "path.name": "$request.path.name",
@@ -105,7 +112,7 @@ def _schemas(routes: Sequence[Operation]) -> tuple[dict[Any, Node], Node]:
     types: list[Any] = [Problem]
     for route in routes:
         answers = [each for kind in route.answers.values() for each in _each(kind)]
-        named = (route.body, *answers)
+        named = (route.body, *answers, *route.events.values())
         types += [each for each in named if each is not None and each not in types]
     found, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
     return dict(zip(types, found, strict=True)), components
@@ -113,6 +120,11 @@ def _schemas(routes: Sequence[Operation]) -> tuple[dict[Any, Node], Node]:
 
 def _each(kind: Any) -> tuple[Any, ...]:
     return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _about(route: Operation) -> str:
+    """All but the first line of the handler's docstring."""
+    return (inspect.getdoc(route.handler) or "").partition("\n")[2].strip()
 
 
 def _path(route: Operation) -> str:
@@ -123,6 +135,7 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
     operation: Node = {
         "operationId": name,
         "summary": route.summary,
+        **({"description": text} if (text := _about(route)) else {}),
         "parameters": [*_in_path(route), *_in_query_or_header(route)],
         "responses": {
             **{str(status): _success(route, status, schemas) for status in route.answers},
@@ -200,6 +213,12 @@ def _success(route: Operation, status: int, schemas: dict[Any, Node]) -> Node:
         options = [schemas[each] for each in _each(kind)]
         schema = options[0] if len(options) == 1 else {"anyOf": options}
         answer["content"] = {route.media: {"schema": schema}}
+        if route.events:
+            answer["description"] = _EVENTS
+            answer["content"][route.media] = {
+                "schema": {"type": "string"},
+                "x-events": {name: schemas[each] for name, each in route.events.items()},
+            }
         if route.also_text:
             answer["content"]["text/plain"] = {"schema": {"type": "string"}}
     return answer

@@ -206,6 +206,8 @@ class Operation:
     """Statuses of its problems, without those of every operation of its kind."""
     media: str = "application/json"
     """Of its answers."""
+    events: Mapping[str, Any] = field(default_factory=dict)
+    """The type of the data of each event of a stream, by the event's name; `str` for a text."""
     also_text: bool = False
     """The answer may be a plain text too, where JSON is not asked for."""
     documented: bool = True

@@ -10,6 +10,7 @@ from dibs.core.names import Kind
 from dibs.model import MANY, MAX_CAPACITY, Status
 from dibs.server.auth.api_key import utc_time
 from dibs.server.limits import MAX_ID, MAX_TEXT
+from dibs.server.lock_events import EventType
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
 from dibs.stores.http.wire import holders_to_wire
@@ -257,6 +258,39 @@ class LockPage(Struct, frozen=True):
 
     locks: tuple[LockShown, ...]
     next: str | None
+
+
+class EventShown(Struct, omit_defaults=True, frozen=True):
+    """An event of a lease."""
+
+    at: Annotated[float, Meta(description="When it happened, in seconds since 1970")]
+    what: EventType
+    kind: Kind
+    name: Annotated[str, Meta(description="The name's bytes in URL-safe base64 without padding")]
+    lease: Annotated[str, Meta(description="The fingerprint of the lease id")]
+    owner: str
+    note: str
+    token: Annotated[int, Meta(description="The fencing token")]
+    units: Annotated[int | None, Meta(description="null: all units, of a writer")]
+    slots: Annotated[tuple[int, ...], Meta(description="Numbers of the units")]
+    reason: str
+    found: Annotated[
+        bool, Meta(description="The server noticed it later: it was no request to this server")
+    ]
+    waited: Annotated[float | None, Meta(description="Seconds in the queue")] = None
+    held_for: Annotated[float | None, Meta(description="Seconds since the grant")] = None
+
+
+class EventsHello(Struct, frozen=True):
+    """The first event of a stream of events."""
+
+    server: str
+    beat: Annotated[float, Meta(description="Seconds between two events or comments, at most")]
+    now: Annotated[float, Meta(description="The server's time, in seconds since 1970")]
+
+
+class NoData(Struct, frozen=True):
+    """An object without fields."""
 
 
 def lock_shown(status: Status) -> LockShown:

@@ -1,6 +1,7 @@
 """Acquire with `wait=`: the request stays in the queue until it is granted, times out, or is ended."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,7 +12,20 @@ from dibs.errors import AcquireTimeout, DibsError
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
-from dibs.model import Acquire, Failed, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Gone,
+    Granted,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+)
 from dibs.server.api.problems import ApiProblem, unauthenticated
 from dibs.server.api.routing import Caller
 from dibs.server.leases import LeaseService
@@ -36,6 +50,8 @@ class WaitingAcquires:
     _leases: LeaseService
     _quotas: Quotas
     _endings: Endings
+    _seen: Callable[[Command, Reply], None]
+    """Is called when a request enters the queue, and when it leaves it without a grant."""
 
     async def acquire(
         self, caller: Caller, command: Acquire, wait: float, *, keep_id: bool
@@ -51,12 +67,18 @@ class WaitingAcquires:
         with self._quotas.one_more(key_id, "waiters"), ExitStack() as turn:
             await self._quotas.acquiring.begin(key_id, 1)
             turn.callback(self._quotas.acquiring.end, key_id, 1)
+
+            def begin_to_wait() -> None:
+                turn.close()
+                if isinstance(attempt.last_reply, Queued):
+                    self._seen(command, attempt.last_reply)
+
             attempt = AcquireAttempt(
                 leases.runtime,
                 _request(command),
                 lease_id=command.id,
                 keep_id=keep_id,
-                before_wait=turn.close,
+                before_wait=begin_to_wait,
             )
             loop = asyncio.get_running_loop()
             task = asyncio.Task(attempt.run(wait), loop=loop, eager_start=True)
@@ -67,11 +89,15 @@ class WaitingAcquires:
             finally:
                 if attempt.is_doubtful:
                     leases.late_copies.add(command.id)
+                if not (keep_id or _is_granted(task)):
+                    self._seen(Release(command.key, command.id), Released())
                 if not keep_id and _is_too_late(task):
                     leases.give_up(command.key, task.result().id)
         try:
             grant = task.result()
         except DibsError:
+            if attempt.trouble is not None:
+                leases.unanswered(command)
             reply = attempt.last_reply  # no wait can change these two
             if isinstance(reply, Refused) and reply.reason == "too_large":
                 raise not_acquired(reply, command.key) from None
@@ -144,9 +170,11 @@ def _request(command: Acquire) -> AcquireRequest:
 
 def _is_too_late(task: asyncio.Task[Grant]) -> bool:
     """Whether it was granted while it was being cancelled. Then it must be released."""
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return False
-    return task.cancelling() > 0
+    return _is_granted(task) and task.cancelling() > 0
+
+
+def _is_granted(task: asyncio.Task[Grant]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _error_for(why: End) -> Exception:

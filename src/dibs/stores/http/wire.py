@@ -27,6 +27,7 @@ from msgspec import Meta, Struct, defstruct
 from dibs import model
 from dibs.core.codec import COMMANDS, ENTRIES, REPLIES
 from dibs.stores.http.names import decoded, encoded
+from dibs.stores.port import MAX_BATCH
 
 FORMAT = 1
 """The format of what is written here. Each side names its own in the header `Dibs-Format`."""
@@ -59,22 +60,65 @@ class _Entry(Struct, omit_defaults=True, frozen=True):
     """Part of a reply, or a notification."""
 
 
-_DESCRIPTIONS = {
-    "key": "KIND:NAME (lock, semaphore, rwlock, tasklock or leader) in URL-safe base64 without padding: "
-    "bG9jazpqb2JzL2I for lock:jobs/b",
-    "id": "The lease id, as it is, not encoded again: at least 128 random bits of your own, and a secret",
-    "owner": "Who it is, for people",
-    "ttl": "Seconds for which the store keeps the lease without renewal",
-    "queue": "Wait in the queue if it is not free. Send the same command again within `recheck_in` seconds",
-    "inbox": "Address of notifications: the inbox of this client's stream; empty without one",
+_KEY = (
+    "KIND:NAME (lock, semaphore, rwlock, tasklock or leader) in URL-safe base64 without padding: "
+    "bG9jazpqb2JzL2I for lock:jobs/b"
+)
+
+_DESCRIPTIONS: dict[type[Struct], dict[str, str]] = {
+    _Op: {
+        "key": _KEY,
+        "id": "The lease id, as it is, not encoded again: at least 128 random bits of your own, and a secret",
+        "owner": "Who it is, for people",
+        "ttl": "Seconds for which the store keeps the lease without renewal",
+        "units": "Units of the capacity",
+        "capacity": "Units that all holders can have together",
+        "queue": "Wait in the queue if it is held. Send the same command again within `recheck_in` seconds",
+        "waiter_ttl": "Seconds after which the store drops a waiter that does not repeat its command",
+        "priority": "Higher goes first in the queue",
+        "note": "A note, for people",
+        "floor": "Fencing tokens up to this one are used already, elsewhere",
+        "lock_delay": "Seconds for which the units stay taken if the lease expires",
+        "inbox": "Address of notifications: the inbox of this client's stream; empty without one",
+        "trace": "A W3C `traceparent`",
+        "retain": "Seconds for which the units stay taken after the release",
+        "tombstone": "Seconds for which the store remembers the id, so that a late acquire gets `gone`",
+        "seq": "Number of this resize of the lease. Copies older than the newest one are ignored",
+        "lease": "The fingerprint of one lease, as `inspect` has it; null for all",
+        "reason": "The reason that the holders get",
+        "now": "Free the units at once. This gives up exclusion",
+    },
+    _Said: {
+        "key": _KEY,
+        "token": "The fencing token",
+        "slots": "Numbers of the units",
+        "ttl": "Seconds until the lease ends, from the time when you sent the command",
+        "position": "Waiters ahead, counted up to 1,000",
+        "recheck_in": "Send the command again within so many seconds (`queued`), or after them (`refused`)",
+        "reason": "Why",
+        "detail": "More about the reason, for people",
+        "count": "Number of revoked leases",
+        "ends_in": "Seconds within which the last of them ends",
+        "waiting": "Number of all waiters, listed or not",
+        "holding": "Number of all holders, listed or not",
+        "used": "Units that the holders have together",
+    },
+    _Entry: {
+        "lease": "The fingerprint of the lease id",
+        "held_for": "Seconds since the grant",
+        "expires_in": "Seconds until the lease ends, unless it is renewed",
+        "waited": "Seconds in the queue",
+        "state": "`held`, `unclaimed`, `revoked` or `retained`",
+        "event": "`granted`, `head`, `revoked` or `refused`",
+    },
 }
-"""Fields of commands, for the OpenAPI document."""
+"""Fields of commands, replies and their parts, for the OpenAPI document."""
 
 
 def _struct(record: type, base: type[Struct]) -> Any:
     """Make the struct of a record, with the same name and the fields that are sent."""
     listed = [each for each in fields(record) if each.name not in _UNSENT.get(record, ())]
-    told = _DESCRIPTIONS if base is _Op else {}
+    told = _DESCRIPTIONS[base]
     members = [
         (
             each.name,
@@ -87,7 +131,7 @@ def _struct(record: type, base: type[Struct]) -> Any:
         record.__name__,
         members,
         bases=(base,),
-        namespace={"__doc__": f"See `dibs.model.{record.__name__}`."},
+        namespace={"__doc__": record.__doc__},
         module=__name__,
     )
 
@@ -127,9 +171,12 @@ else:
 
 
 class Batch(Struct, frozen=True):
-    """Commands that travel together: at most `stores.port.MAX_BATCH`."""
+    """Commands that travel together.
 
-    commands: tuple[Command, ...]
+    If one lacks a required field, or has an unknown `op`, nothing is applied, and the response is 400.
+    """
+
+    commands: Annotated[tuple[Command, ...], Meta(extra_json_schema={"maxItems": MAX_BATCH})]
 
 
 class BatchAnswer(Struct, frozen=True):
@@ -240,14 +287,15 @@ for _cls, _made in _STRUCTS.items():
 
 
 class Hello(Struct, frozen=True):
-    """The first event of a stream."""
+    """The first event of a stream of notifications."""
 
-    inbox: str
+    inbox: Annotated[str, Meta(description="The address of this stream: `inbox` of commands")]
     """The address of the stream: the server's name, a dot, and more."""
     server: str
     format: int = FORMAT
-    beat: float = 15.0
-    """Seconds between two signs of life, at most: notifications or comments."""
+    beat: Annotated[float, Meta(description="Seconds between two events or comments, at most")] = (
+        15.0
+    )
 
 
 class StatusPage(Struct, frozen=True):
@@ -258,7 +306,7 @@ class StatusPage(Struct, frozen=True):
 
 
 class Promises(Struct, frozen=True):
-    """See `dibs.model.Capabilities`: what all stores of the service promise."""
+    """What all stores of the service promise."""
 
     scope: str
     clock: bool
