@@ -11,7 +11,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 def blocks(page: str, language: str = "python") -> list[str]:
     """The blocks of code of a page in `docs/`, from the top."""
     text = (DOCS / page).read_text("utf-8")
-    return re.findall(rf"^```{language}(?: title=.*)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+    )
 
 
 def write_files(page: str, folder: Path) -> None:
