@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _HEAD: TableRow = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 
+_LONG = ("NAME", "STATE")
+"""Columns that are cut on a narrow terminal."""
+
 _TICK = re.compile(rb"tasklock:.+@\d{4,}-\d\d-\d\dT[\d:.]+Z", re.DOTALL)
 """The lock of one run of a scheduled task: see `tasks.definition.Scheduled.tick_name`."""
 
@@ -203,7 +206,8 @@ class _Watch:
 
         table = Table(box=None, pad_edge=False)
         for title in _HEAD:
-            table.add_column(Text(title), no_wrap=True, overflow="ellipsis")
+            least = None if title in _LONG else len(title)
+            table.add_column(Text(title), no_wrap=True, overflow="ellipsis", min_width=least)
         for status in self._found:
             table.add_row(*map(Text, _row(status, self._is_decoded)))
         return Group(Text(self._title, no_wrap=True, overflow="ellipsis"), table)

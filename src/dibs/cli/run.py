@@ -24,6 +24,7 @@ from dibs.errors import (
     ImplicitStoreWarning,
     NotConfigured,
 )
+from dibs.locks.messages import IS_MOVING
 from dibs.model import Holder, Status
 from dibs.settings import InvalidSetting
 
@@ -174,6 +175,8 @@ class _Run:
         self._signals.install()
         try:
             with options.open_client() as client:
+                if path := options.missing_file(client):
+                    self._messages.show("created", f"creating {path}: this store did not exist")
                 return self._run_with(client)
         except NotStarted as error:
             self._messages.show("error", printable(str(error)), exit_code=error.code)
@@ -283,8 +286,9 @@ def acquire(
     except BackendUnavailable as error:
         if wanted["no_wait"] or left() == 0:
             raise
-        messages.show("unavailable", f"still trying: {error}")
-        is_away = True
+        if IS_MOVING not in str(error):  # or else the progress says so
+            messages.show("unavailable", f"still trying: {error}")
+            is_away = True
 
     def ask() -> None:
         client.status(wanted["name"], primitive.kind)
