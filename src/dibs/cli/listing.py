@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -204,13 +205,13 @@ class _Watch:
         from rich.table import Table
         from rich.text import Text
 
+        line = partial(Text, no_wrap=True, overflow="ellipsis")
         table = Table(box=None, pad_edge=False)
         for title in _HEAD:
-            least = None if title in _LONG else len(title)
-            table.add_column(Text(title), no_wrap=True, overflow="ellipsis", min_width=least)
+            table.add_column(Text(title), no_wrap=title not in _LONG)
         for status in self._found:
-            table.add_row(*map(Text, _row(status, self._is_decoded)))
-        return Group(Text(self._title, no_wrap=True, overflow="ellipsis"), table)
+            table.add_row(*map(line, _row(status, self._is_decoded)))
+        return Group(line(self._title), table)
 
 
 def _list_locks(

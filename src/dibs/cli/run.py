@@ -175,8 +175,6 @@ class _Run:
         self._signals.install()
         try:
             with options.open_client() as client:
-                if path := options.missing_file(client):
-                    self._messages.show("created", f"creating {path}: this store did not exist")
                 return self._run_with(client)
         except NotStarted as error:
             self._messages.show("error", printable(str(error)), exit_code=error.code)
@@ -270,6 +268,8 @@ def acquire(
     While it waits, `check` is called from time to time; an exception from it ends the wait.
     """
     primitive = _primitive(client, wanted, on_lost)
+    if path := options.missing_file(client):
+        messages.show("created", f"creating {path}: this store did not exist")
     units = wanted["units"]
     limit, is_away = primitive.config.wait, False
     until = None if limit is None else now() + seconds(limit, "wait")
