@@ -20,6 +20,7 @@ runpy.run_path("dags/warehouse.py", run_name="__main__")
 """
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.multiprocess
@@ -45,9 +46,15 @@ def test_a_task_waits_for_the_lock_and_returns_its_token(tmp_path: Path) -> None
             text=True,
         ) as airflow:
             lock = client.lock("warehouse:orders")
-            wait_until(
-                lambda: lock.status().waiting == 1 or airflow.poll() is not None, "waits", within=90
-            )
+            try:
+                wait_until(
+                    lambda: lock.status().waiting == 1 or airflow.poll() is not None,
+                    "it waits",
+                    within=200,
+                )
+            except TimeoutError:
+                airflow.kill()
+                raise
             lease.release()
             log, _ = airflow.communicate(timeout=60)
         assert "state=success" in log, log
