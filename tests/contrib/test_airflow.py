@@ -36,26 +36,22 @@ def test_a_task_waits_for_the_lock_and_returns_its_token(tmp_path: Path) -> None
         "PYTHONPATH": str(ROOT / "src"),
         "PATH": "/usr/bin:/bin",
     }
-    with connect(url) as client, client.lock("warehouse:orders") as lease:
+    log = tmp_path / "log"
+    with connect(url) as client, client.lock("warehouse:orders") as lease, log.open("w") as file:
+        lock = client.lock("warehouse:orders")
         with subprocess.Popen(
-            [PYTHON, "-c", RUN],
-            cwd=tmp_path,
-            env=settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [PYTHON, "-c", RUN], cwd=tmp_path, env=settings, stdout=file, stderr=subprocess.STDOUT
         ) as airflow:
-            lock = client.lock("warehouse:orders")
             try:
                 wait_until(
                     lambda: lock.status().waiting == 1 or airflow.poll() is not None,
                     "it waits",
                     within=200,
                 )
-            except TimeoutError:
+                lease.release()
+                airflow.wait(timeout=90)
+            finally:
                 airflow.kill()
-                raise
-            lease.release()
-            log, _ = airflow.communicate(timeout=60)
-        assert "state=success" in log, log
-        assert f"Returned value was: {lock.status().last_token}" in log
+        text = log.read_text("utf-8")
+        assert "state=success" in text, text
+        assert f"Returned value was: {lock.status().last_token}" in text

@@ -69,7 +69,7 @@ def test_a_key_is_made_listed_and_revoked(
     assert made["key"] not in str(found)
     told = keys(*create, "--expires-in", "12h")
     (other,) = told.out.split()
-    assert f"{made['id']} is also called ci" in told.err
+    assert f"other keys have this name: {made['id']}" in told.err
     for word in ("shown only once", "DIBS_API_KEY_FILE", "shop/", f" in {place[1]}:", "until 20"):
         assert word in told.err
     assert other.startswith("dibs_")

@@ -116,8 +116,8 @@ def create(
     for given, directory in slashes_added(prefixes):
         messages.show("note", f"--prefix {given} means the directory {directory}")
     if namesakes:
-        also = f"{', '.join(namesakes)} is also called {name}: revoke such keys by their ids"
-        messages.show("note", also)
+        ids = ", ".join(namesakes)
+        messages.show("note", f"other keys have this name: {ids}. Revoke them by their ids")
     if not as_json:
         text = f"created key {made['id']} ({made['name']}) in {access.place}: {_good_for(made)}"
         messages.show("made", f"{text}\n{_GIVING}")
