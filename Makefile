@@ -35,7 +35,7 @@ help: ## show this
 
 .PHONY: env env-servers
 env: .venv/made ## make or refresh .venv, the environment for development
-env-servers: .venv/made ## fetch the servers that the tests run, as far as they are missing
+env-servers: .venv/made .tools/airflow/made ## fetch the servers that the tests run, as far as they are missing
 	@$(PYTHON) tools/servers.py
 
 define MAKE_ENV
@@ -51,6 +51,12 @@ endef
 .PRECIOUS: .venv-%/made
 .venv-%/made: requirements/dev.txt pyproject.toml | $(UV)
 	$(call MAKE_ENV,.venv-$*,$*)
+
+# Airflow has some 130 packages of versions of its own, so it gets its own environment.
+.tools/airflow/made: requirements/airflow.txt | $(UV)
+	$(UV) venv --quiet --clear --python 3.12 .tools/airflow
+	$(UV) pip sync --quiet --python .tools/airflow --require-hashes $<
+	@touch $@
 
 # Without a uv on the PATH, pip fetches the pinned one.
 .tools/uv/bin/uv: requirements/uv.txt
@@ -156,7 +162,7 @@ torture-service: env env-servers ## likewise for two servers of the lock service
 
 .PHONY: lock
 lock: $(UV) ## compile requirements/*.in again (ARGS=--upgrade for newer versions)
-	@for name in uv dev bench servers; do $(UV) pip compile --quiet requirements/$$name.in -o requirements/$$name.txt \
+	@for name in uv dev bench servers airflow; do $(UV) pip compile --quiet requirements/$$name.in -o requirements/$$name.txt \
 	--universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $$([ $$name = servers ] && echo --no-deps) $(ARGS) || exit 1; done
 

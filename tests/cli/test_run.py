@@ -54,6 +54,15 @@ print(json.dumps([sys.stdin.read(), sys.argv[2:], os.getpgrp(), lease]))
     }
 
 
+def test_a_new_store_is_named_unless_quiet(cli: Cli) -> None:
+    for name, options, named in (("a", "-n", 1), ("a", "-n", 0), ("b", "-nq", 0)):
+        done = cli("run", "--url", f"sqlite:///{cli.folder}/{name}.db", options, "x", "--", "true")
+        assert (done.returncode, done.stderr.count(f"creating {cli.folder}/{name}.db")) == (
+            0,
+            named,
+        )
+
+
 def test_what_is_held_is_not_acquired(cli: Cli, client: Client, verb: Main) -> None:
     with client.lock("x", note="\x1b[31mspring cleaning"):
         for options, code in ((["-n"], 75), (["-w0.1", "-E", "9"], 9)):

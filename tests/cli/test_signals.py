@@ -110,7 +110,7 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
 def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
     """Daemons often ignore it, and what they start does too: the kernel then keeps no exit code."""
     done = subprocess.run(
-        [*ignoring("SIGCHLD"), *DIBS, "run", "x", "--", "test", "-e", "/none"],
+        [*ignoring("SIGCHLD"), *DIBS, "run", "-q", "x", "--", "test", "-e", "/none"],
         env=cli.environment,
         check=False,
         capture_output=True,

@@ -143,6 +143,17 @@ def test_the_wait_is_shown_on_one_line_that_goes_away(cli: Cli, client: Client) 
         assert at.report() == "exited 0"
 
 
+def test_a_narrow_terminal_shows_whole_words_and_all_columns(cli: Cli, client: Client) -> None:
+    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda"
+    with client.lock("long", note=words):
+        with session(cli, "watch", "long", columns=60) as at:
+            at.wait_for("…")
+            assert at.shown.partition("…")[0].split()[-1].strip("(") in words.split()
+        with session(cli, "list", "--watch", columns=60) as at:
+            for column in ("KIND", "EXPIRES IN", "WAITING"):
+                at.wait_for(column)
+
+
 def test_ctrl_z_stops_all_and_fg_goes_on(cli: Cli) -> None:
     script = "echo ready; while read a; do echo got $a; done"
     with session(cli, "run", "x", "--", "sh", "-c", script) as at:

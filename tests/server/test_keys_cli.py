@@ -69,6 +69,7 @@ def test_a_key_is_made_listed_and_revoked(
     assert made["key"] not in str(found)
     told = keys(*create, "--expires-in", "12h")
     (other,) = told.out.split()
+    assert f"other keys have this name: {made['id']}" in told.err
     for word in ("shown only once", "DIBS_API_KEY_FILE", "shop/", f" in {place[1]}:", "until 20"):
         assert word in told.err
     assert other.startswith("dibs_")
@@ -118,6 +119,8 @@ def test_records_are_found_in_this_order(
 
     assert name_of() == "own", "the local store"
     assert f"using the keys in {urls['own']}" in keys("list").err
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    assert f"no keys in {elsewhere}" in keys("list", "--json", "--records", elsewhere).err
     monkeypatch.setenv("DIBS_URL", urls["store"])
     assert (name_of(), keys("list").err) == ("store", "")
     monkeypatch.setenv("DIBS_API_KEY_FILE", str(tmp_path / "key"))

@@ -103,6 +103,7 @@ def create(
     asked = wanted(name, scopes, prefixes, expires_in)
     messages = Messages(as_json)
     access = access_by(messages, **where)
+    namesakes = [each["id"] for each in access.list(ended=False) if each["name"] == name]
     made = access.create(asked) | {"url": access.place}
     try:
         if as_json:
@@ -114,6 +115,9 @@ def create(
         raise
     for given, directory in slashes_added(prefixes):
         messages.show("note", f"--prefix {given} means the directory {directory}")
+    if namesakes:
+        ids = ", ".join(namesakes)
+        messages.show("note", f"other keys have this name: {ids}. Revoke them by their ids")
     if not as_json:
         text = f"created key {made['id']} ({made['name']}) in {access.place}: {_good_for(made)}"
         messages.show("made", f"{text}\n{_GIVING}")
@@ -136,8 +140,14 @@ def listing(
     **where: str | None,
 ) -> int:
     """List keys, without their secrets."""
-    access = access_by(Messages(as_json), **where)
+    messages = Messages(as_json)
+    access = access_by(messages, **where)
     found = access.list(ended=ended)
+    if not found:
+        hint = (
+            "if `dibs serve` was started with --records, --leases or --config, give the same here"
+        )
+        messages.show("note", f"no keys in {access.place}: {hint}")
     if as_json:
         for key in found:
             emit(key)
@@ -148,7 +158,7 @@ def listing(
             _HEAD,
             map(_row, found),
             headless=headless,
-            empty=f"No keys in {access.place}.",
+            empty="",
             columns={"ID": {"no_wrap": True}, **dates},
         )
     return 0

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from dibs.cli.service import Remote
 
 _HEAD: TableRow = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
+
+_LONG = ("NAME", "STATE")
+"""Columns that are cut on a narrow terminal."""
 
 _TICK = re.compile(rb"tasklock:.+@\d{4,}-\d\d-\d\dT[\d:.]+Z", re.DOTALL)
 """The lock of one run of a scheduled task: see `tasks.definition.Scheduled.tick_name`."""
@@ -201,12 +205,13 @@ class _Watch:
         from rich.table import Table
         from rich.text import Text
 
+        line = partial(Text, no_wrap=True, overflow="ellipsis")
         table = Table(box=None, pad_edge=False)
         for title in _HEAD:
-            table.add_column(Text(title), no_wrap=True, overflow="ellipsis")
+            table.add_column(Text(title), no_wrap=title not in _LONG)
         for status in self._found:
-            table.add_row(*map(Text, _row(status, self._is_decoded)))
-        return Group(Text(self._title, no_wrap=True, overflow="ellipsis"), table)
+            table.add_row(*map(line, _row(status, self._is_decoded)))
+        return Group(line(self._title), table)
 
 
 def _list_locks(

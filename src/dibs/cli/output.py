@@ -7,7 +7,8 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TextIO
@@ -87,6 +88,15 @@ def printable(text: str) -> str:
 def shown(key: bytes) -> str:
     """A key's name."""
     return printable(key.partition(b":")[2].decode("utf-8", "backslashreplace"))
+
+
+def fitting(line: str, columns: int) -> str:
+    """Cut a line that is redrawn to the terminal's width, between words if possible: it must not wrap."""
+    if len(line) < columns:
+        return line
+    cut = line[: max(0, columns - 2)]
+    whole = cut.rpartition(" ")[0].rstrip(" ,;:")
+    return (whole if len(whole) > len(cut) // 2 else cut) + "…"
 
 
 def kind_of(key: bytes) -> str:
@@ -185,6 +195,30 @@ def print_table(
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table if table.row_count else Text(empty))
+
+
+@contextmanager
+def phase_bar() -> Iterator[Callable[[str, float, float | None], None]]:
+    """A bar with a text, on the terminal at stderr, which goes away in the end.
+
+    Yields the function that draws it: the text, the seconds so far, and the seconds in all, if known.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    column = Column(no_wrap=True, overflow="ellipsis")
+    text = TextColumn("{task.description}", markup=False, table_column=column)
+    with Progress(
+        BarColumn(bar_width=12), text, console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(line: str, seconds: float, whole: float | None) -> None:
+            done = seconds if whole is None else min(seconds, whole)
+            bar.update(task, description=line, completed=done, total=whole)
+
+        yield show
 
 
 def name_shape(key: bytes, *, decode: bool = True) -> Shape:

@@ -3,7 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,7 +15,16 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
 from dibs.cli.options import ClickDecorator, base64_name, bytes_of, decode
-from dibs.cli.output import Messages, Shape, counted, emit, print_table, printable
+from dibs.cli.output import (
+    Messages,
+    Shape,
+    counted,
+    emit,
+    phase_bar,
+    print_table,
+    printable,
+    span,
+)
 from dibs.config import seconds
 from dibs.stores.http.names import MARK, decoded, encoded
 
@@ -192,7 +203,13 @@ def set_(
     Repeat an option, or separate names by commas. A directory that must move drains first: see
     `dibs move`.
     """
-    lists = map(_names, (region, exclude_region, provider, exclude_provider))
+    given = region, exclude_region, provider, exclude_provider
+    if not any(given):
+        raise click.UsageError(
+            "give at least one of --region, --exclude-region, --provider and --exclude-provider; "
+            "`dibs restrict delete` removes a restriction"
+        )
+    lists = map(_names, given)
     body: Shape = {**dict(zip(_LISTS, lists, strict=True)), "deadline": deadline}
     _ask("PUT", api, directory, body)
     return _done("Set", "set_restriction", api, directory, as_json=as_json)
@@ -314,20 +331,61 @@ def move(
                 _confirm(directory, place, deadline, remote.ask("GET", path))
             remote.ask("PUT", path, {"to": place, "deadline": deadline})
         seen: Shape = remote.ask("GET", path)
-        messages, last, last_phase, shown_at = Messages(as_json), "", "", -inf
-        while wait and seen["to"]:
-            text, now = _describe(directory, seen), time.monotonic()
-            every = 0.0 if messages.is_live else SAME_AGAIN
-            if text != last and (seen["phase"] != last_phase or now - shown_at >= every):
-                messages.show("moving", text)
-                last, last_phase, shown_at = text, seen["phase"], now
-            time.sleep(_LOOKS_EVERY)
-            seen = remote.ask("GET", path)
+        if wait and seen["to"]:
+            with _watching(directory, Messages(as_json)) as watch:
+                while seen["to"]:
+                    watch(seen)
+                    time.sleep(_LOOKS_EVERY)
+                    seen = remote.ask("GET", path)
     if as_json:
         emit({"directory": directory} | seen)
     else:
         print(_describe(directory, seen))
     return 0
+
+
+@contextmanager
+def _watching(directory: str, messages: Messages) -> Iterator[Callable[[Shape], None]]:
+    """Yields the function that shows how a move goes: a bar on a terminal, else a line now and then."""
+    began, last_phase, shown_at = time.monotonic(), "", -inf
+
+    def line(seen: Shape) -> None:
+        nonlocal last_phase, shown_at
+        now = time.monotonic()
+        if seen["phase"] != last_phase or now - shown_at >= SAME_AGAIN:
+            messages.show("moving", _describe(directory, seen))
+            last_phase, shown_at = seen["phase"], now
+
+    if not messages.is_live:
+        yield line
+        return
+    messages.show("moving", f"{directory} moves once it is idle; Ctrl-C ends only this display")
+    with phase_bar() as show:
+
+        def draw(seen: Shape) -> None:
+            so_far, left = time.monotonic() - began, _seconds_left(seen)
+            show(_phase(seen, left), so_far, None if left is None else so_far + left)
+
+        yield draw
+
+
+def _seconds_left(seen: Shape) -> float | None:
+    """Seconds until leases that remain are revoked, by this machine's clock; None without a deadline."""
+    if not seen["until"]:
+        return None
+    return max(datetime.fromisoformat(seen["until"]).timestamp() - time.time(), 0.0)
+
+
+def _phase(seen: Shape, left: float | None) -> str:
+    """The phase of a move, in one short line."""
+    text = str(seen["phase"])
+    if seen["keys"]:
+        text += (
+            f": {counted(seen['keys'], 'name')} in use for {span(seen['ends_in'])} unless renewed"
+        )
+    if left is not None:
+        text += f"; revoked in {span(left)}" if left else "; revoked"
+    return text
 
 
 def _confirm(directory: str, place: str, deadline: float, seen: Shape) -> None:

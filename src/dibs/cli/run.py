@@ -24,6 +24,7 @@ from dibs.errors import (
     ImplicitStoreWarning,
     NotConfigured,
 )
+from dibs.locks.messages import IS_MOVING
 from dibs.model import Holder, Status
 from dibs.settings import InvalidSetting
 
@@ -267,6 +268,8 @@ def acquire(
     While it waits, `check` is called from time to time; an exception from it ends the wait.
     """
     primitive = _primitive(client, wanted, on_lost)
+    if path := options.missing_file(client):
+        messages.show("created", f"creating {path}: this store did not exist")
     units = wanted["units"]
     limit, is_away = primitive.config.wait, False
     until = None if limit is None else now() + seconds(limit, "wait")
@@ -283,8 +286,9 @@ def acquire(
     except BackendUnavailable as error:
         if wanted["no_wait"] or left() == 0:
             raise
-        messages.show("unavailable", f"still trying: {error}")
-        is_away = True
+        if IS_MOVING not in str(error):  # or else the progress says so
+            messages.show("unavailable", f"still trying: {error}")
+            is_away = True
 
     def ask() -> None:
         client.status(wanted["name"], primitive.kind)

@@ -14,6 +14,7 @@ from dibs.cli.options import KINDS, Kind, base64_name, decode, find, written
 from dibs.cli.output import (
     Messages,
     emit,
+    fitting,
     holding,
     kind_of,
     last_end,
@@ -207,9 +208,9 @@ def _draw(status: Status, source: StatusSource) -> None:
     seen = time.monotonic()
     try:
         while True:
-            width = shutil.get_terminal_size().columns - 1
             text = line(_aged(status, time.monotonic() - seen))
-            print(f"\r\x1b[K{text[:width]}", end="", flush=True)
+            text = fitting(text, shutil.get_terminal_size().columns)
+            print(f"\r\x1b[K{text}", end="", flush=True)
             found = source.take(REDRAWN)
             if found is not None:
                 status, seen = found, time.monotonic()

@@ -12,7 +12,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import SIGNALLED
-from dibs.cli.output import Messages, emit, span
+from dibs.cli.output import Messages, emit, phase_bar, span
 from dibs.cli.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ INCONCLUSIVE = 2
 @click.option(
     "--seconds",
     metavar="TIME",
-    help="Time for the faults. Checking and cleanup take extra time [60s; with --cycles 1h].",
+    help="Time for the faults. Checking and cleanup take up to 45 s more [60s; with --cycles 1h].",
 )
 @click.option("--cycles", type=int, metavar="N", help="Stop after N cycles.")
 @click.option(
@@ -65,9 +65,7 @@ def verify(as_json: bool, primitives: str | None, **wanted: Any) -> int:
     plan = _plan(**wanted)
     full = options.full_url()
     if not as_json:
-        messages.show(
-            "progress", f"{_length(plan)}, then checking and cleaning up: up to as long again"
-        )
+        messages.show("progress", _length(plan))
     verdict, signum = _run(full, plan, messages)
     if as_json:
         emit(verdict.shape())
@@ -77,10 +75,11 @@ def verify(as_json: bool, primitives: str | None, **wanted: Any) -> int:
 
 
 def _length(plan: "TorturePlan") -> str:
-    """How long the faults go on, for people."""
-    if plan.cycles is None:
-        return f"faults for {span(plan.seconds)}"
-    return f"faults until {plan.cycles:,} cycles are done, at most {span(plan.seconds)}"
+    """How long it takes at most, for people."""
+    faults, most = f"{span(plan.seconds)} of faults", span(plan.seconds + plan.afterwards)
+    if plan.cycles is not None:
+        faults = f"faults until {plan.cycles:,} cycles are done"
+    return f"at most {most}: {faults}, then checking and cleaning up"
 
 
 def _plan(**wanted: Any) -> "TorturePlan":
@@ -97,7 +96,7 @@ def _run(url: str, plan: "TorturePlan", messages: Messages) -> tuple["Verdict", 
     from dibs.testing import Torture
 
     logging.getLogger("dibs").addHandler(logging.NullHandler())
-    with watching(messages) as watch:
+    with watching(messages, plan) as watch:
         try:
             torture = Torture(url, plan, progress=watch)
         except (ValueError, ImportError) as error:
@@ -144,16 +143,18 @@ type Watch = Callable[["TortureProgress"], None]
 
 
 @contextmanager
-def watching(messages: Messages) -> Iterator[Watch]:
+def watching(messages: Messages, plan: "TorturePlan") -> Iterator[Watch]:
     """Yields the function that shows progress."""
-    if messages.is_live:
-        with _bar() as watch:
-            yield watch
-    else:
-        yield _lines(messages)
+    if not messages.is_live:
+        yield _lines(messages, plan)
+        return
+    with phase_bar() as show:
+        yield lambda progress: show(
+            _line(progress, plan), progress.seconds, progress.of + plan.afterwards
+        )
 
 
-def _lines(messages: Messages) -> Watch:
+def _lines(messages: Messages, plan: "TorturePlan") -> Watch:
     told_at = time.monotonic()
 
     def watch(progress: "TortureProgress") -> None:
@@ -161,37 +162,20 @@ def _lines(messages: Messages) -> Watch:
         now = time.monotonic()
         if now - told_at >= _PLAIN:
             told_at = now
-            messages.show("progress", _line(progress), **_fields(progress))
+            messages.show("progress", _line(progress, plan), **_fields(progress))
 
     return watch
 
 
-@contextmanager
-def _bar() -> Iterator[Watch]:
-    """Rich is imported here only, on a terminal. The bar goes away in the end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = BarColumn(bar_width=24), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def watch(progress: "TortureProgress") -> None:
-            done = min(progress.seconds, progress.of)
-            bar.update(task, total=progress.of, completed=done, description=_line(progress))
-
-        yield watch
-
-
-def _line(progress: "TortureProgress") -> str:
+def _line(progress: "TortureProgress", plan: "TorturePlan") -> str:
+    """The phase, how long it takes, and what was done so far."""
+    limit = f"{progress.of:.0f}"
     if progress.doing in ("checking", "cleaning up"):
-        phase = f"{progress.doing}, {progress.seconds:.0f} s so far"
-    else:
-        phase = f"{progress.doing}, {progress.seconds:.0f} of {progress.of:.0f} s"
+        limit = f"at most {progress.of + plan.afterwards:.0f}"
+    faults = progress.kills + progress.pauses
     return (
-        f"{phase}: "
-        f"{progress.cycles:,} cycles, {progress.kills} kills, {progress.pauses} pauses, "
-        f"{progress.struck} hit a holder"
+        f"{progress.doing}, {progress.seconds:.0f} of {limit} s: "
+        f"{progress.cycles:,} cycles, {faults} faults, {progress.struck} hit a holder"
     )
 
 

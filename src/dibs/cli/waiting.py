@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dibs.cli.output import Messages, held_by, shown, span
+from dibs.cli.output import Messages, fitting, held_by, shown, span
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.process import Gate, start_thread
 
@@ -168,9 +168,9 @@ def _place(waiting: "Waiting") -> str:
 
 
 def _fitting(line: str) -> str:
-    """Cut the line to the terminal's width; a wrapped line cannot be redrawn."""
+    """The line, cut to the width of the terminal at stderr."""
     try:
         columns = os.get_terminal_size(2).columns or _USUAL
     except OSError:
         columns = _USUAL
-    return line if len(line) < columns else line[: max(0, columns - 2)] + "…"
+    return fitting(line, columns)

@@ -4,9 +4,11 @@ import re
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from dibs.errors import DibsError, NotConfigured
+from dibs.fencing.sqlalchemy import SqlAlchemyConnection, adapted
 from dibs.fencing.stamp import Stamp, Stamped, stale, stamp_of
 
 TABLE = "dibs_fences"
@@ -15,6 +17,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?", re.ASCII)
 
 _MARKS = {"qmark": ("?",) * 3, "format": ("%s",) * 3, "numeric": (":1", ":2", ":3")}
 _MARKS["pyformat"] = _MARKS["format"]  # every driver of that style takes a sequence as well
+_MARKS["numeric_dollar"] = ("$1", "$2", "$3")
 
 _CREATE = """\
 CREATE TABLE IF NOT EXISTS {table} (
@@ -87,17 +90,17 @@ class _SqlFence:
 
 
 class SqlFence(_SqlFence):
-    """Refuses stale writes to a database, over a connection of the user's own (DB-API 2).
+    """Refuses stale writes to a database, over a connection of the user's own (DB-API 2 or SQLAlchemy).
 
     The table (`dibs_fences`, or another one, maybe in a schema) is created on request, or by your own
     migrations. Give `paramstyle` if the driver has none, as Django's connections: there "format".
     Give `assume_transaction` if the driver does not show whether the connection is in a transaction (sqlite3,
-    psycopg and Django do): you promise that check and write are in one.
+    psycopg, Django and SQLAlchemy over these do): you promise that check and write are in one.
     """
 
     def create(self, connection: Any) -> None:
         """Create the table, if it isn't there; in the connection's transaction, if it has one."""
-        cursor = connection.cursor()
+        cursor = adapted(connection).cursor()
         try:
             cursor.execute(_CREATE.format(table=self.table))
         finally:
@@ -112,7 +115,7 @@ class SqlFence(_SqlFence):
         then. Raises `NotConfigured` if the table is not there. At stricter isolation than READ
         COMMITTED the loser of a race gets the database's own serialization error.
         """
-        stamp = stamp_of(by)
+        stamp, connection = stamp_of(by), adapted(connection)
         self._refuse_outside(connection, stamp)
         raising, looking = self._statements(connection)
         cursor = connection.cursor()
@@ -128,15 +131,27 @@ class SqlFence(_SqlFence):
 
 
 class AsyncSqlFence(_SqlFence):
-    """The same for an asyncio connection whose `cursor()` is psycopg's: `psycopg.AsyncConnection`."""
+    """The same for `psycopg.AsyncConnection`, and for SQLAlchemy's `AsyncConnection` and `AsyncSession`."""
+
+    def _blocking(self) -> SqlFence:
+        """The same fence, for SQLAlchemy's `run_sync`."""
+        return SqlFence(
+            self.table, paramstyle=self._paramstyle, assume_transaction=self._assume_transaction
+        )
 
     async def create(self, connection: Any) -> None:
         """Create the table: see `SqlFence.create`."""
+        if hasattr(connection, "run_sync"):
+            await connection.run_sync(self._blocking().create)
+            return
         async with connection.cursor() as cursor:
             await cursor.execute(_CREATE.format(table=self.table))
 
     async def check(self, by: Stamped, connection: Any) -> None:
         """Check the lease: see `SqlFence.check`."""
+        if hasattr(connection, "run_sync"):
+            await connection.run_sync(partial(self._blocking().check, by))
+            return
         stamp = stamp_of(by)
         self._refuse_outside(connection, stamp)
         raising, looking = self._statements(connection)
@@ -158,6 +173,8 @@ def _check_seen(stamp: Stamp, slot: int, row: Any) -> None:
 
 def _style_of(connection: Any) -> str:
     """How the connection's driver marks parameters. Raises `TypeError` where it doesn't say."""
+    if isinstance(connection, SqlAlchemyConnection) and connection.paramstyle in _MARKS:
+        return connection.paramstyle
     for cls in type(connection).__mro__:
         module = sys.modules.get(cls.__module__.partition(".")[0])
         style = getattr(module, "paramstyle", None)
@@ -178,6 +195,8 @@ def is_in_transaction(connection: Any) -> bool | None:
 
     Call it before writing: a connection that begins a transaction by itself is in one.
     """
+    if isinstance(connection, SqlAlchemyConnection):
+        connection = connection.driver
     atomic = getattr(connection, "in_atomic_block", None)  # Django's
     if isinstance(atomic, bool):
         return atomic or not connection.get_autocommit()

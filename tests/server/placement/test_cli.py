@@ -9,7 +9,7 @@ import pytest
 
 from dibs.cli import main
 from dibs.cli.exits import USAGE
-from tests.server.placement.asking import acquired
+from tests.server.placement.asking import acquired, until
 from tests.server.world import World, released
 
 type Run = Callable[[str], tuple[int, str, str]]
@@ -48,10 +48,14 @@ def test_restrictions(run: Run) -> None:
 def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (
         *("restrict set locks shop --region atlantis", "restrict set locks shop --region XA"),
-        *("restrict set locks /", "move shop/ --to moon"),
+        *("restrict set locks /", "restrict set locks shop/", "move shop/ --to moon"),
         *(f"move shop/ --to away --deadline {each}" for each in ("0s", "soon", "31d")),
     ):
         assert run(words)[0] == USAGE, words
+    assert run("restrict set locks shop --region XE")[0] == 0
+    code, _, message = run("move shop/ --to away")
+    assert (code, "by the restriction on shop/" in message) == (USAGE, True)
+    assert run("restrict delete locks shop")[0] == 0
     monkeypatch.setenv("DIBS_URL", "redis://localhost")
     assert run("move shop/")[0] == USAGE, "it needs a service"
 
@@ -74,6 +78,9 @@ def test_it_asks_before_leases_would_be_revoked_and_waits(
         assert (code == 0) == is_ordered
         assert "1 name in shop/ is in use. New acquires are refused" in message
         assert (run("move shop/")[:2] == (0, "shop/ lives at home\n")) != is_ordered
+    until(lambda: "New acquires are refused" in run("move shop/")[1])
+    code, _, message = run("run -w 0.5s shop/y -- true")
+    assert (code, message.count("is moving to another store")) == (69, 2), "once, and in the error"
     code, output, _ = run("move shop/ --to away --yes --deadline never")
     assert (code, "shop/ moves from home to away once it is idle" in output) == (0, True)
     release = threading.Timer(1.0, released, (world.client(), "shop/x", held))

@@ -82,4 +82,5 @@ def test_doctor(
     assert "scopes acquire, read below jobs/" in told.out
     assert "use no ttl below 1 s" in told.out, "the service grants none below that"
     assert "none, and none needed: 127.0.0.1 is this machine" in told.out
+    assert "WARNING  persistence: it depends on the settings of the service's store" in told.out
     assert "ttl: this service grants 1 to 86400 seconds" in told.out

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -172,9 +172,23 @@ def _propagator() -> Any:
 
 
 def findings(about: wire.About, ttls: wire.Ttls, settings: HttpSettings) -> Sequence[Finding]:
-    """For `dibs doctor`: the service, what this API key may do there, its ttls, and the encryption."""
+    """For `dibs doctor`: the service and its store, what this API key may do, the ttls, the encryption."""
     told = f"Dibs {about.version}, server {about.server}, format {about.format}"
-    return [Finding("server", "ok", told), _key(about), _ttl(ttls), _way(settings)]
+    return [Finding("server", "ok", told), _store(about), _key(about), _ttl(ttls), _way(settings)]
+
+
+def _store(about: wire.About) -> Finding:
+    """Persistence, as far as the kind of store promises it. Only the store itself shows its settings."""
+    if about.promises.durable:
+        told = "the service's store writes grants to disk, unless its own settings prevent that"
+        level: Literal["note", "warning"] = "note"
+    else:
+        told = (
+            "it depends on the settings of the service's store whether leases survive its restart"
+        )
+        level = "warning"
+    advice = "run `dibs doctor` with that store's URL, where the service runs"
+    return Finding("persistence", level, told, advice)
 
 
 def _key(about: wire.About) -> Finding:

@@ -34,6 +34,10 @@ SLACK = 5.0
 """Seconds that a loaded machine and a busy store may take on top of what is promised."""
 ROUND = 45.0
 """Seconds of one round, about: its history has to fit into memory."""
+LINGER = 35.0
+"""Seconds in which a store drops the waiters whose process died."""
+CHECKING = 10.0
+"""Seconds, about, that the check of the last round's histories takes on a busy machine."""
 HOUR = 3600.0
 MOST_TASKS = 64
 MOST_RESOURCES = 256
@@ -107,6 +111,11 @@ class TorturePlan:
         A dead holder's ttl, two claim timeouts for dead and paused waiters, and slack.
         """
         return 2 * self.ttl + SLACK
+
+    @property
+    def afterwards(self) -> float:
+        """Seconds that the last check and the cleanup take at most, about, after `seconds`."""
+        return CHECKING + LINGER
 
     @property
     def rounds(self) -> int:

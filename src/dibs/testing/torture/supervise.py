@@ -20,7 +20,7 @@ from dibs.core.timing import margin
 from dibs.errors import DibsError, NotConfigured, UnsafeTiming
 from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.judging import Judge
-from dibs.testing.torture.plan import TorturePlan
+from dibs.testing.torture.plan import LINGER, TorturePlan
 from dibs.testing.torture.rounds import Doing, Round, TortureProgress
 from dibs.testing.torture.verdict import KILL, Verdict
 
@@ -89,8 +89,6 @@ SOON = 5.0
 LAST_LINES = 20
 """Lines of what broken processes wrote that the verdict shows."""
 PROBES = 10
-LINGER = 35.0
-"""Seconds in which a store drops the waiters whose process died."""
 GLANCE = 0.5
 """Seconds between two looks at what is left in the store."""
 
