@@ -62,7 +62,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             content = shown(path)
             files.append(File.generated(config, uri, content=content))
             todo += linked(uri, content)
-    drop_pending(config, files)
     return files
 
 
@@ -81,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return relpath(uri_of(path), dirname(uri) or ".")
         return link[1]
 
-    return outside_code(lambda text: without_pending(LINK.sub(to_page, text), page), markdown)
+    return outside_code(lambda text: LINK.sub(to_page, text), markdown)
 
 
 ELSEWHERE = re.compile(
@@ -139,41 +138,3 @@ def shown(path: str) -> str:
         return text
     language = LANGUAGES.get(file.suffix, "text")
     return f"# {file.name}\n\n`{path}`\n\n````{language}\n{text}````\n"
-
-
-# -- until all pages of `nav` exist -------------------------------------------------------------------
-
-
-PENDING: set[str] = set()
-"""Pages in `nav` that do not exist yet. Links to them become plain text."""
-
-
-def drop_pending(config: MkDocsConfig, files: Files) -> None:
-    """Leave those pages out of `nav`."""
-
-    def kept(nav):
-        for entry in nav:
-            if isinstance(entry, dict):
-                ((title, inner),) = entry.items()
-                inner = list(kept(inner)) if isinstance(inner, list) else inner
-                if inner and (isinstance(inner, list) or is_there(inner)):
-                    yield {title: inner}
-            elif is_there(entry):
-                yield entry
-
-    def is_there(uri: str) -> bool:
-        if files.get_file_from_path(uri) is None:
-            PENDING.add(uri)
-        return uri not in PENDING
-
-    config.nav = list(kept(config.nav))
-
-
-def without_pending(text: str, page: Page) -> str:
-    """The text without links to pages that do not exist yet."""
-
-    def plain(link: re.Match[str]) -> str:
-        uri = normpath(f"{dirname(page.file.src_uri)}/{link[2]}").lstrip("/")
-        return link[1] if uri in PENDING else link[0]
-
-    return re.sub(r"\[([^\]]*)\]\(([^)\s#]+)(?:#[^)]*)?\)", plain, text)
