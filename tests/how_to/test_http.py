@@ -12,6 +12,7 @@ import pytest
 
 from dibs.sync import Client, connect
 from tests.pages import write_files
+from tests.servers.binaries import MissingServer
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
@@ -38,7 +39,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 def program(command: str, name: str) -> "Popen[str]":
     words = [*command.split(), name]
     if not shutil.which(words[0]):
-        pytest.skip(f"there is no {words[0]}")
+        raise MissingServer(f"there is no {words[0]}: install it")
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": ""}
     return Popen(words, stdout=PIPE, stderr=PIPE, text=True, env=environment)
 
