@@ -367,6 +367,7 @@ class AllOfAttempt:
     ) -> list[LeaseBase | DibsError]:
         """Try each once, under an id of its own. An error or interrupt leaves no id with a grant."""
         rt = self._rt
+        rt.keeper.prepare()
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
         try:
