@@ -117,6 +117,7 @@ class LeaseBase:
         self._options = options
         self._rules = options.rules
         self.key: bytes = key
+        """Kind and name, as `b"lock:order:42"`. It is bytes, as a name may be: print `lease.key.decode()`."""
         self.token: int
         self.slots: tuple[int, ...]
         (
