@@ -50,6 +50,7 @@ from dibs.model import (
     Status,
 )
 from dibs.process import generation
+from dibs.runtime.holding import Nesting
 from dibs.runtime.port import Runtime, TransactionConnection
 from dibs.settings import PrimitiveConfig, config_of
 
@@ -451,7 +452,7 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             lease._depth = Depth()
         return lease
 
-    def _waits_for(self, own: LeaseBase, limit: float | None) -> bool:
+    def _waits_for(self, own: Nesting, limit: float | None) -> bool:
         """Whether to wait for a lease of our own task or thread: without renewal it ends by itself."""
         return not own._options.auto_renew and not self.config.reentrant and limit != 0
 
