@@ -145,6 +145,10 @@ def _last_default() -> StoreSession | None:
     return defaults[-1].session if defaults else None
 
 
+A_SHARED_STORE = "a shared store, such as redis://host or postgresql://host/db."
+"""What to use if one host is not enough; for messages."""
+
+
 def _by_settings_named(name: str | None) -> StoreSession:
     """The store that the settings name, opened on first use; it stays open."""
     key = name, store_variables(name)
@@ -169,7 +173,7 @@ def _open_by_settings(name: str | None) -> StoreSession:
     if _requires_cluster() and promises.asked and "cluster" not in promises.names():
         raise MissingCapability(
             f"DIBS_REQUIRE=cluster, and the store of {found.place}, {session.url}, only excludes "
-            f"processes of one {promises.scope}"
+            f"processes of one {promises.scope}. Use {A_SHARED_STORE}"
         )
     return session
 
@@ -194,7 +198,7 @@ def _refuse_unknown(name: str) -> NoReturn:
 def _open_implicit() -> StoreSession:
     """A file that only excludes this user's processes. Warns, or raises `NotConfigured`."""
     url = implicit_url()
-    how = "Set DIBS_URL to a shared store, such as redis://host or postgresql://host/db."
+    how = f"Set DIBS_URL to {A_SHARED_STORE}"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         raise NotConfigured(
             f"No store is set. A file only excludes processes in this pod. {how} Without any other server: "
@@ -334,7 +338,7 @@ async def examine(rt: Runtime) -> list[Finding]:
 
 def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
     """The store's promises, and the finding about those that its settings break."""
-    allowed = f"{', '.join(sorted(words))} (allowed in `require=`)"
+    allowed = f"{', '.join(sorted(words))} (words for `require=`)"
     for finding in broken:
         return replace(finding, told=f"{allowed}; {finding.told}")
     return Finding("promises", "ok", allowed)
@@ -352,11 +356,11 @@ def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
     `least_ttl`: the store refuses a shorter ttl.
     """
     measured = (
-        f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
-        f"use no ttl below {format_duration(max(20 * worst, MIN_TTL, least_ttl))}"
+        f"a round trip takes {usual * 1e3:.2f} ms; the slowest of {PROBES} took {worst * 1e3:.1f} ms: "
+        f"use a ttl of at least {format_duration(max(20 * worst, MIN_TTL, least_ttl))}"
     )
     if worst > 0.5:
-        advice = "a store nearer by would keep leases through hiccups"
+        advice = "use a store with a shorter round trip: leases then survive short outages"
         return Finding("latency", "warning", measured, advice)
     return Finding("latency", "ok", measured)
 

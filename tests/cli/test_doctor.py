@@ -33,7 +33,9 @@ def test_a_file(verb: Main, findings: Findings, client: Client) -> None:
     code, found = findings(client.url)
     assert code == 0
     assert {each["level"] for each in found.values()} == {"ok"}
-    assert {"latency", "promises", "file", "disk", "log", "permissions", "pushes"} == set(found)
+    assert {"latency", "promises", "file", "disk", "log", "permissions", "notifications"} == set(
+        found
+    )
     done = verb("doctor", client.url)
     assert (done.code, done.out.startswith(f"{client.url}\n  ok       latency: ")) == (0, True)
 
@@ -87,7 +89,7 @@ def test_a_database(findings: Findings, tmp_path: Path) -> None:
         with PgBouncer(tmp_path, server) as pooler:
             code, found = findings(pooler.url_of(url))
         levels = {about: each["level"] for about, each in found.items() if each["level"] != "ok"}
-        assert (code, levels) == (0, {"durability": "note", "pushes": "warning"})
+        assert (code, levels) == (0, {"durability": "note", "notifications": "warning"})
 
 
 def test_a_database_that_may_lose_all(

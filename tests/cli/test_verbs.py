@@ -78,6 +78,16 @@ def test_list_by_prefix_and_kind(verb: Main, held: None) -> None:
         assert [row[1] for row in verb("list", word).rows] == [row[1] for row in rows]
 
 
+def test_the_end_of_retained_units_is_shown_once(verb: Main, client: Client) -> None:
+    client.task_lock("nightly", min_hold=3000, max_hold=7200).acquire().release()
+    (row,) = verb("list", "--no-header").rows
+    assert row[2] == "retained after its last hold"
+    left = r"(50|49) min \d+ s"
+    assert re.fullmatch(left, row[3])
+    _, shown = verb("show", "nightly").out.splitlines()
+    assert re.fullmatch(rf"  retained after its last hold, token \d+, free in {left}", shown)
+
+
 def test_names_in_base64(verb: Main, held: None) -> None:
     found = [row[1] for row in verb("list", "--no-decode", "--no-header").rows]
     assert found == [encoded(name) for name in (b"jobs/a", ODD, b"other", b"pool")]

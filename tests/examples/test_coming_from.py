@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,9 @@ def test_the_times_of_a_lease_are_those_of_the_code(column: int, ttl: float) -> 
 
 def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
     text = (DOCS / "coming-from/cron-flock.md").read_text("utf-8")
-    (line,) = re.findall(r"`(flock .* dibs run .*)`", text)
+    (line,) = re.findall(r"`(flock .*/dibs run .*)`", text)
     line = line.replace("/run/lock/nightly", "old").replace("/usr/local/bin/nightly", "echo ran")
+    line = line.replace("/opt/dibs/bin", str(Path(sys.executable).parent))
     settings = {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
 
     def printed(command: str) -> str:

@@ -131,14 +131,16 @@ async def test_list_finds_every_key_with_the_prefix_in_order(w: World) -> None:
 
 
 @in_both_worlds
-async def test_a_task_may_wait_for_its_own_lease_to_expire(w: World) -> None:
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_task_may_wait_for_its_own_lease_to_expire(w: World, together: bool) -> None:
     """Longer than it takes to look for deadlocks."""
     lock = w.client.lock("a", ttl=10, auto_renew=False)
+    taken = w.module.AllOf(w.client.lock("0"), lock) if together else lock
     first = await w.get(lock.acquire())
-    assert await w.get(lock.try_acquire()) is None
-    second = await ticking(w, lambda: lock.acquire(wait=20))
+    assert await w.get(taken.try_acquire()) is None
+    second = await ticking(w, lambda: taken.acquire(wait=20))
     assert first.lost
-    assert second.token > first.token
+    assert (second[1] if together else second).token > first.token
     await w.get(second.release())
 
 

@@ -61,3 +61,36 @@ def test_a_store_that_is_gone_does_not_keep_a_program_from_ending(tmp_path: Path
     path.parent.mkdir()
     source = HOLD + "import shutil; shutil.rmtree(sys.argv[1][10:].rsplit('/', 1)[0])"
     run_script(source, f"sqlite:///{path}", "blocking", timeout=15)
+
+
+AFTER_THE_MAIN_THREAD = """
+import asyncio, sys, threading
+import dibs, dibs.sync
+
+client = dibs.sync.connect(sys.argv[1])
+
+def late():
+    threading.main_thread().join()
+    both = dibs.sync.AllOf(client.lock("a"), client.lock("b"))
+    in_loop = lambda: asyncio.run(dibs.connect(sys.argv[1]).lock("a").acquire())
+    for acquire in (client.lock("a").acquire, both.acquire, in_loop):
+        try:
+            acquire()
+        except dibs.DibsError as error:
+            print(error)
+    print(client.lock("a").status().holders, client.lock("b").status().holders)
+
+threading.Thread(target=late).start()
+threading.stack_size(1 << 46)  # no more threads can start: some versions of Python refuse here by themselves
+"""
+
+
+def test_nothing_is_acquired_if_the_threads_for_it_cannot_start(tmp_path: Path) -> None:
+    *errors, holders = run_script(AFTER_THE_MAIN_THREAD, f"sqlite:///{tmp_path / 'leases.db'}")
+    assert len(errors) == 3
+    for error in errors:
+        assert error.startswith(
+            "nothing was acquired, because the thread that renews leases did not"
+        )
+        assert error.endswith(": join your threads before the main thread ends")
+    assert holders == "() ()"

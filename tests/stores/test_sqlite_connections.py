@@ -240,4 +240,4 @@ async def test_without_sockets_it_polls(path: Path, monkeypatch: pytest.MonkeyPa
         await lease.release()
         await (await waiting).release()
         found = {finding.about: finding.told for finding in await holder.examine()}
-        assert found["pushes"] == "datagram sockets are not available here: waiters poll"
+        assert found["notifications"] == "datagram sockets are not available here: waiters poll"

@@ -124,7 +124,7 @@ def counted(count: int, thing: str) -> str:
 def holding(holder: Holder) -> str:
     """A holder in one phrase: the owner, the note, the time held."""
     if holder.state == "retained":
-        return f"retained after its last hold, free in {span(holder.expires_in)}"
+        return "retained after its last hold"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
     age = f" for {span(holder.held_for)}" if holder.held_for else ""  # unknown of another elector
@@ -137,9 +137,10 @@ def holders(status: Status) -> str:
 
 
 def state(status: Status) -> str:
-    """Units taken, if there is a bound above one, and the holders."""
+    """Units taken, if there is a bound above one, and the holders; without times of expiry."""
     is_counted = status.holders and 1 < status.capacity < MANY
-    return (f"{status.used} of {status.capacity}: " if is_counted else "") + holders(status)
+    named = held_by(status.holders, status.holding, ends=False)
+    return f"{status.used} of {status.capacity}: {named}" if is_counted else named
 
 
 def last_end(status: Status) -> str:
@@ -149,11 +150,19 @@ def last_end(status: Status) -> str:
     return f"{more}{span(max(ends))}" if ends else ""
 
 
-def held_by(holders: Sequence[Holder], count: int = 0) -> str:
-    """Holders in one phrase; `count` is how many there are, if not all are listed."""
+def held_by(holders: Sequence[Holder], count: int = 0, *, ends: bool = True) -> str:
+    """Holders in one phrase; `count` is how many there are, if not all are listed.
+
+    With `ends` it includes when retained units become free.
+    """
     if not holders:
         return "free"
-    named = "; ".join(holding(holder) for holder in holders[:_FEW])
+    named = "; ".join(
+        f"{holding(each)}, free in {span(each.expires_in)}"
+        if ends and each.state == "retained"
+        else holding(each)
+        for each in holders[:_FEW]
+    )
     more = max(count, len(holders)) - len(holders[:_FEW])
     return f"{named}; and {more:,} more" if more > 0 else named
 

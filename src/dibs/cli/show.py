@@ -79,7 +79,8 @@ def _holder_line(holder: Holder, capacity: int) -> str:
         what = f", slot{plural} {','.join(map(str, holder.slots))}"
     if holder.units >= MANY:
         what = ", writing"
-    return f"  {holding(holder)}, token {holder.token}{what}, expires in {span(holder.expires_in)}"
+    ends = "free" if holder.state == "retained" else "expires"
+    return f"  {holding(holder)}, token {holder.token}{what}, {ends} in {span(holder.expires_in)}"
 
 
 def _waiter_line(place: int, waiter: Waiter) -> str:

@@ -193,6 +193,7 @@ class AcquireAttempt:
 
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: no limit; 0: one try, which raises when refused)."""
+        self._rt.keeper.prepare()
         try:
             until = inf if wait is None else self._rt.now() + wait
             answer = await self._send(until, queue=wait != 0)

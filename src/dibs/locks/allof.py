@@ -198,11 +198,12 @@ class AllOfPart(NamedTuple):
         return found if self.ttl is None else found | {"ttl": self.ttl}
 
     def request(
-        self, priority: int | None, note: str | None, on_wait: OnWait | None
+        self, priority: int | None, note: str | None, on_wait: OnWait | None, *, detects: bool
     ) -> "PartRequest":
-        """The request, from this process."""
+        """The request, from this process. Without `detects` its wait is not looked at for deadlocks."""
         self.primitive._describe_here()
         request, options = self.primitive._changed_request(self.units, priority, note)
+        request = request._replace(detects=request.detects and detects)
         if self.ttl is not None:
             request, options = request._replace(ttl=self.ttl), options._replace(ttl=self.ttl)
         on_wait = on_wait or self.on_wait or self.primitive._on_wait
@@ -367,6 +368,7 @@ class AllOfAttempt:
     ) -> list[LeaseBase | DibsError]:
         """Try each once, under an id of its own. An error or interrupt leaves no id with a grant."""
         rt = self._rt
+        rt.keeper.prepare()
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
         try:
@@ -547,13 +549,21 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
         me = rt.me()
         leases: dict[bytes, Any] = {}
         try:
+            expiring: set[bytes] = set()
             for part in self._parts:  # acquire again what we hold already, if it is reentrant
+                own = rt.holding.get(part.key, me)
+                if own is not None and part.primitive._waits_for(own, limit):
+                    expiring.add(part.key)
+                    continue
                 again = await part.primitive._held_already(rt, me, limit)
                 if again is not None:
                     leases[part.key] = again
             rest = [part for part in self._parts if part.key not in leases]
             if rest:
-                requests = [part.request(priority, note, on_wait) for part in rest]
+                requests = [
+                    part.request(priority, note, on_wait, detects=part.key not in expiring)
+                    for part in rest
+                ]
                 leases |= await self._acquire_new(rt, requests, me, limit)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:

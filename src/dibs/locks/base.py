@@ -50,6 +50,7 @@ from dibs.model import (
     Status,
 )
 from dibs.process import generation
+from dibs.runtime.holding import Nesting
 from dibs.runtime.port import Runtime, TransactionConnection
 from dibs.settings import PrimitiveConfig, config_of
 
@@ -381,9 +382,8 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         limit: Any = self.config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         own = rt.holding.get(self.key, me)
-        # a lease of ours that is not renewed ends by itself, so it can be waited for
-        waits_for_own = own is not None and not own._options.auto_renew and limit != 0
-        if own is not None and (self.config.reentrant or not waits_for_own):
+        waits_for_own = own is not None and self._waits_for(own, limit)
+        if own is not None and not waits_for_own:
             again = await self._held_already(rt, me, limit)
             if again is not None:
                 return again
@@ -450,6 +450,10 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         if self.config.reentrant:
             lease._depth = Depth()
         return lease
+
+    def _waits_for(self, own: Nesting, limit: float | None) -> bool:
+        """Whether to wait for a lease of our own task or thread: without renewal it ends by itself."""
+        return not own._options.auto_renew and not self.config.reentrant and limit != 0
 
     async def _held_already(self, rt: Runtime, me: object, limit: float | None) -> LeaseT | None:
         """Acquire again what our task or thread holds, or refuse to; None if that has ended."""

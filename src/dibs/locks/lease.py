@@ -117,7 +117,7 @@ class LeaseBase:
         self._options = options
         self._rules = options.rules
         self.key: bytes = key
-        """The key, `kind:name`."""
+        """Kind and name, as `b"lock:order:42"`. It is bytes, as a name may be: print `lease.key.decode()`."""
         self.token: int
         """The fencing token. It rises with every grant of the key."""
         self.slots: tuple[int, ...]

@@ -177,8 +177,8 @@ def upgrades_deadlocked(key: bytes, position: int) -> Deadlock:
 
 def nothing_held(key: bytes, detail: str = "") -> LeaseLost:
     """The error for an id under which nothing is held; `detail` is the store's reason, if it gave one."""
-    why = detail or "it has ended, or the id, the name or the store is another"
-    return LeaseLost(f"nothing of {format_key(key)} is held under this id: {why}", key=key)
+    why = detail or "it has ended, or the id, the name or the store is wrong"
+    return LeaseLost(f"this id has no lease on {format_key(key)}: {why}", key=key)
 
 
 def _rounded(wait: float | None) -> str:

@@ -24,6 +24,7 @@ async def acquire_within(
     rt: Runtime, transaction: TransactionConnection, request: AcquireRequest
 ) -> Grant:
     """Try once. Raises as any try, and `BackendUnavailable` if another transaction has the key."""
+    rt.keeper.prepare()
     if not rt.is_ready:
         await rt.ready()
     await transaction.open()

@@ -25,7 +25,7 @@ from dibs.process import Gate, on_fork
 from dibs.runtime.calls import Outcome, apply_in_halves
 from dibs.runtime.notifications import NotificationRouter
 from dibs.runtime.port import TimedReply, Watched
-from dibs.runtime.scheduler import RenewalScheduler, timers_for
+from dibs.runtime.scheduler import RenewalScheduler, ThreadTimers, timers_for
 from dibs.stores.port import MAX_BATCH, BlockingConnection, Store, step, time_limit
 
 log: logging.Logger = logging.getLogger("dibs")
@@ -111,6 +111,22 @@ class StoreKeeper:
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""
         return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
+
+    def prepare(self) -> None:
+        """See `runtime.port.Keeper`."""
+        has_ended = self._thread is None and not threading.main_thread().is_alive()
+        try:
+            if isinstance(self._timers, ThreadTimers):
+                self._timers.start()
+            if has_ended:  # some versions of Python start no threads any more
+                self._start()
+        except RuntimeError as error:
+            step = "check the limit of threads of this process and machine"
+            if has_ended:
+                step = "join your threads before the main thread ends"
+            raise DibsError(
+                f"nothing was acquired, because the thread that renews leases did not start ({error}): {step}"
+            ) from error
 
     def abandon(
         self, key: bytes, lease_id: str, tombstone: float, retain_until: float | None = None

@@ -111,6 +111,9 @@ class Watched(Protocol):
 class Keeper(Protocol):
     """Renews, abandons and listens in the background."""
 
+    def prepare(self) -> None:
+        """Start the threads that leases need. Raises `DibsError` if the process starts no more threads."""
+
     def watch(self, lease: Watched, when: float, lead: float) -> None:
         """Look at a lease at `when`, or a little (of `lead`) earlier. It is held weakly."""
 

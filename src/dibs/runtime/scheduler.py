@@ -148,12 +148,16 @@ class ThreadTimers:
     def at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
         timer = _Timer(when, next(self._numbers), callback)
         self._handed_over.put(timer)
-        if self._thread is None or not self._thread.is_alive():
-            self._start()
+        self.start()
         return timer.cancel
 
-    def _start(self) -> None:
-        """Should two be started at once, they share the work."""
+    def start(self) -> None:
+        """Start the thread, unless it runs. Raises `RuntimeError` if the process starts no more threads.
+
+        Should two be started at once, they share the work.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
         run = partial(self._run, self._handed_over)
         self._thread = threading.Thread(target=run, name="dibs-timers", daemon=True)
         self._thread.start()

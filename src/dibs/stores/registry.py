@@ -98,7 +98,7 @@ def _serving(url: str) -> tuple[str, str, str]:
         hint = f"; write {plain}://" if plain != scheme and plain in BUILTIN else ""
         hint = HINTS.get(scheme, hint) if colon else f"; for a file write sqlite:///{url}"
         raise NotConfigured(
-            f"{redacted(url)!r} is not the URL of a store: that begins with one of {known}{hint}"
+            f"{redacted(url)!r} is not the URL of a store. Store URLs begin with one of {known}{hint}"
         )
     return scheme, rest, target
 

@@ -379,7 +379,7 @@ async def test_what_does_not_fit_to_its_tls_is_reported(
     untrusting = encrypted.url.partition("?")[0]
     for url, reason in (
         (untrusting, r"certificate is not trusted.*cafile=ca.pem"),
-        (encrypted.url.replace("127.0.0.1", "127.0.0.2"), r"not trusted|nobody"),
+        (encrypted.url.replace("127.0.0.1", "127.0.0.2"), r"not trusted|refused"),
         (served.url.replace("http:", "https:"), "does this port speak TLS"),
         (untrusting.replace("https:", "http:"), "TLS"),
     ):

@@ -70,7 +70,8 @@ class StoreRouter:
         self.holding, self.stamp = first.holding, first.stamp
         self.now, self.me, self.signal, self.guard = first.now, first.me, first.signal, first.guard
         self.spawn, self.call_soon, self.examine = first.spawn, first.call_soon, first.examine
-        self.watch, self.unwatch, self.held = (
+        self.prepare, self.watch, self.unwatch, self.held = (
+            first.keeper.prepare,
             first.keeper.watch,
             first.keeper.unwatch,
             first.keeper.held,

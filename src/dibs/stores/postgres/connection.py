@@ -417,8 +417,8 @@ async def listen[W: Wire](wire: W, inbox: str, site: Site, connect: Connect[W]) 
     if site.notifies:
         site.notifies = False
         log.warning(
-            "%s is behind a transaction pooler, so nothing can be pushed: waiters ask every "
-            "few hundredths of a second instead. A URL that leads to the server itself is faster",
+            "%s is behind a transaction pooler, which passes no notifications: waiters poll every "
+            "few hundredths of a second. A URL of the server itself is faster",
             site.place,
         )
     return False

@@ -34,14 +34,16 @@ async def examine[W: Wire](session: Session[W]) -> list[Finding]:
         _durability(commit, fsync, pages, standbys),
         _connections(int(used), int(most)),
         Finding("vacuum", "ok", f"{dead} dead rows among the keys, for autovacuum to clear"),
-        _pushes(session),
+        _notifications(session),
     ]
 
 
 def _clock(apart: float) -> Finding:
-    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} ours"
+    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} this host's"
     if abs(apart) > 60:
-        advice = "leases don't mind, as only durations count; but ages that people read will be off"
+        advice = (
+            "leases are safe, because only durations count; but times of grants will look wrong"
+        )
         return Finding("clock", "note", told, advice)
     return Finding("clock", "ok", told)
 
@@ -70,18 +72,18 @@ def _durability(commit: str, fsync: str, pages: str, standbys: str) -> Finding:
 
 
 def _connections(used: int, most: int) -> Finding:
-    told = f"{used} of {most} connections are taken; a process of ours takes two to four"
+    told = f"{used} of {most} connections are taken; a process with Dibs takes two to four"
     if used > 0.8 * most:
         return Finding("connections", "warning", told, "raise max_connections, or use a pooler")
     return Finding("connections", "ok", told)
 
 
-def _pushes[W: Wire](session: Session[W]) -> Finding:
+def _notifications[W: Wire](session: Session[W]) -> Finding:
     if session.site.is_pooled or not session.site.notifies:
         return Finding(
-            "pushes",
+            "notifications",
             "warning",
-            "a pooler is in between: in transaction mode nothing is pushed through it, and waiters ask",
-            "give Dibs a direct connection if hand-offs should be fast",
+            "the connection goes through a pooler that passes no notifications: waiters poll",
+            "connect to the server directly, to serve waiters faster",
         )
-    return Finding("pushes", "ok", "LISTEN reaches us: hand-offs are pushed")
+    return Finding("notifications", "ok", "waiters are notified by LISTEN")

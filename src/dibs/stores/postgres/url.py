@@ -50,7 +50,7 @@ class Address:
     Every option is libpq's own, and libpq refuses what it doesn't know, but for these two:
 
     * `pooler=auto|yes|no`: whether a transaction pooler (PgBouncer and its like) is in between. Then
-      nothing can be pushed, so waiters ask from time to time. `auto` finds out.
+      notifications do not arrive, so waiters poll. `auto` finds out.
     * `migrate=yes|no`: whether the schema is made and updated on first use, if this role may.
 
     Raises `NotConfigured`, with what is wrong, for everything else.

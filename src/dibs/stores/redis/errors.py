@@ -26,7 +26,7 @@ _CODES: dict[Kind, dict[str, str]] = {
     Forbidden: {
         "NOAUTH": "Redis requires a password. Add it to the URL: redis://:PASSWORD@host "
         "(or redis://USER:PASSWORD@host with ACLs)",
-        "WRONGPASS": "it does not accept this user name and password: check the URL; "
+        "WRONGPASS": "Redis rejects this user name and password. Check the URL; "
         "an administrator can run `ACL LIST`",
         "NOPERM": f"this user's ACL does not allow it; a user NAME needs: {RIGHTS}",
         "DENIED": "protected mode is on: set a password, or bind it to an address that only you reach",
@@ -53,7 +53,7 @@ _PHRASES: dict[Kind, dict[str, str]] = {
     Forbidden: {
         "without any password configured": "a password was given, and it has none: leave it out, "
         "or set one there",
-        "invalid password": "it does not accept this password",
+        "invalid password": "Redis rejects this password",
     },
     NotConfigured: {
         "cluster support disabled": "it is no Cluster: leave out cluster=true",

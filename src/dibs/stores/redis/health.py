@@ -72,9 +72,11 @@ def setting_of(answer: Any) -> str | None:
 def _clock(answer: Any, before: float, after: float) -> Finding:
     theirs = int(answer[0]) + int(answer[1]) / 1e6
     apart = theirs - (before + after) / 2
-    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} ours"
+    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} this host's"
     if abs(apart) > 60:
-        advice = "leases don't mind, as only durations count; but ages that people read will be off"
+        advice = (
+            "leases are safe, because only durations count; but times of grants will look wrong"
+        )
         return Finding("clock", "note", told, advice)
     return Finding("clock", "ok", told)
 
@@ -139,13 +141,15 @@ def _megabytes(count: int) -> str:
 
 def _eviction(policy: str | None, facts: Mapping[str, str]) -> Finding:
     if policy is None:
-        return Finding("eviction", "note", "its eviction policy can't be asked for")
+        return Finding(
+            "eviction", "note", "the server does not report its eviction policy to this user"
+        )
     if policy == "noeviction" or facts.get("maxmemory") == "0":
         return Finding("eviction", "ok", f"nothing is evicted (maxmemory-policy {policy})")
     return Finding(
         "eviction",
         "problem",
-        f"maxmemory-policy is {policy}: a lease may be thrown out while it is held",
+        f"maxmemory-policy is {policy}: Redis can delete a lease that is held",
         "set `maxmemory-policy noeviction`, or use another server for leases",
     )
 

@@ -163,7 +163,7 @@ def examine(connection: Connection) -> list[Finding]:
     [(keys,)] = connection.retry(lambda: connection.read("SELECT count(*) FROM lease_keys"))
     free = shutil.disk_usage(file.path).free
     size = f"{free >> 10} kB" if free < FULL_DISK else f"{free >> 20} MB"
-    disk = Finding("disk", "ok", f"{size} are free where {file.path} lies")
+    disk = Finding("disk", "ok", f"{size} are free on the disk of {file.path}")
     if free < LOW_DISK:
         advice = "free some space: with a full disk nothing can be granted or released"
         disk = Finding("disk", "problem" if free < FULL_DISK else "warning", disk.told, advice)
@@ -185,10 +185,10 @@ def _permissions(path: str) -> Finding:
 
 def _notifications() -> Finding:
     if available():
-        return Finding("pushes", "ok", "datagrams arrive: waiters are notified")
+        return Finding("notifications", "ok", "waiters are notified by datagrams")
     return Finding(
-        "pushes",
+        "notifications",
         "warning",
         "datagram sockets are not available here: waiters poll",
-        "hand-offs are faster outside of this sandbox or container",
+        "waiters are served faster outside of this sandbox or container",
     )
