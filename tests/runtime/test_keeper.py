@@ -18,6 +18,7 @@ from dibs.model import Acquire, Command, Notification, Release, Renew
 from dibs.runtime.scheduler import ThreadTimers
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
+from dibs.stores.port import BlockingConnection
 from dibs.sync import Client, Lease
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedBlockingConnection, TappedStore
@@ -270,6 +271,41 @@ def test_that_leases_cannot_be_renewed_is_logged_once_in_an_outage(
         site.clock.advance(TTL)
         lease.ensure(needs=TTL / 2)
     lease.release()
+
+
+def test_a_connection_that_cannot_subscribe_is_closed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def connection() -> BlockingConnection:
+        made.append(Refusing(site.store, site.store.inner.blocking_connection()))
+        return made[-1]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(site.store, "blocking_connection", connection)
+    with site.client.lock("a", ttl=TTL):
+        site.clock.advance(TTL / 2)
+        wait_until(lambda: len(made) > 3, "the keeper connects again")
+    refused = [each for each in made if each.was_refused]
+    assert [each for each in refused[:-1] if not each.is_closed] == []
+    assert len(refused) > 1
+
+
+class Refusing(TappedBlockingConnection):
+    """A connection of a server that goes away between the first and the second call."""
+
+    was_refused = is_closed = False
+
+    def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
+        super().__init__(store, inner)
+        self.subscribe, self.close = self._refuse, self._close
+
+    def _refuse(self, timeout: float) -> None:
+        self.was_refused = True
+        raise BackendUnavailable("gone fishing")
+
+    def _close(self) -> None:
+        self.is_closed = True
 
 
 @pytest.mark.slow

@@ -260,9 +260,11 @@ class StoreKeeper:
         """Do what is to be done in this thread, once."""
         try:
             connection = self.store.blocking_connection()
-            connection.open(self._connect_timeout)
-            self._work(connection, self._take_chores())
-            connection.close()
+            try:
+                connection.open(self._connect_timeout)
+                self._work(connection, self._take_chores())
+            finally:
+                connection.close()
         except Exception as error:  # noqa: BLE001  # there is nobody left to try again
             log.warning("what is given up at %s stays for its ttl: %s", self.store.url, error)
 
@@ -302,8 +304,12 @@ class StoreKeeper:
 
     def _connect(self) -> BlockingConnection:
         connection = self.store.blocking_connection()
-        connection.open(self._connect_timeout)
-        connection.subscribe(self._connect_timeout)
+        try:
+            connection.open(self._connect_timeout)
+            connection.subscribe(self._connect_timeout)
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
         self.notifications.recheck()
         return connection
