@@ -21,7 +21,8 @@ class Programs:
         self.folder = folder
         self.url = environment.setdefault("DIBS_URL", f"sqlite:///{folder}/leases.db")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
+        unwanted = ("DIBS_", "PYTHONUNBUFFERED")  # unbuffered, a line is two writes, which can mix
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
         self.environment = clean | {"PATH": path} | environment
         self._started: list[subprocess.Popen[str]] = []
 
