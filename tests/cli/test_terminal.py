@@ -149,7 +149,7 @@ def test_a_narrow_terminal_shows_whole_words_and_all_columns(cli: Cli, client: C
         with session(cli, "watch", "long", columns=60) as at:
             at.wait_for("…")
             assert at.shown.partition("…")[0].split()[-1].strip("(") in words.split()
-        with session(cli, "list", "--watch", columns=60) as at:
+        with session(cli, "top", columns=60) as at:
             for column in ("KIND", "EXPIRES IN", "WAITING"):
                 at.wait_for(column)
 

@@ -25,12 +25,23 @@ def upgrade():
 """
 
 
+UPGRADE = ["-m", "alembic", "upgrade", "head"]
+
+
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("database", "program"),
+    [("sqlite", UPGRADE), ("postgres", UPGRADE), ("sqlite", ["upgrade.py"])],
+    ids=["sqlite", "postgres", "from a program"],
+)
 def test_one_migrates_and_the_other_finds_nothing_to_do(
-    database: str, tmp_path: Path, request: pytest.FixtureRequest
+    database: str, program: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     write_files("integrations/alembic.md", tmp_path)
+    if program != UPGRADE:  # without the lock in env.py
+        env = tmp_path / "migrations/env.py"
+        text = env.read_text().replace("migrating as lease, ", "")
+        env.write_text(text.replace("lease.ensure()", "pass"))
     (tmp_path / "migrations/versions").mkdir()
     (tmp_path / "migrations/versions/1.py").write_text(REVISION)
     store, url = f"sqlite:///{tmp_path}/leases.db", f"sqlite:///{tmp_path}/shop.db"
@@ -41,7 +52,7 @@ def test_one_migrates_and_the_other_finds_nothing_to_do(
         f"[alembic]\nscript_location = %(here)s/migrations\nsqlalchemy.url = {url}\n"
         "path_separator = os\n"
     )
-    upgrade = [sys.executable, "-m", "alembic", "upgrade", "head"]
+    upgrade = [sys.executable, *program]
     environment = os.environ | {"DIBS_URL": store}
     with connect(store) as client, ExitStack() as stack:
         lock = client.lock("alembic:shop")

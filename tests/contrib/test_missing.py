@@ -14,6 +14,7 @@ PACKAGES = {
     "dramatiq": ("dramatiq", "Dramatiq"),
     "arq": ("arq", "arq"),
     "otel": ("opentelemetry", "OpenTelemetry"),
+    "alembic": ("alembic", "Alembic"),
 }
 """Modules of `dibs.contrib`: what each imports, and what its error calls that."""
 

@@ -59,7 +59,7 @@ _GROUPS = {
 
 _VERBS = {verb: place for group in _GROUPS.values() for verb, place in group.items()}
 
-_ALIASES = {"acq": "acquire", "rl": "release", "ls": "list"}
+_ALIASES = {"acq": "acquire", "rl": "release", "ls": "list", "top": "list"}
 """Shorter words for verbs."""
 
 _MEANT = {
@@ -70,7 +70,6 @@ _MEANT = {
     "unlock": "release",
     "extend": "renew",
     **dict.fromkeys(("check", "ping", "health"), "doctor"),
-    "top": "list --watch",
     "worker": "temporal worker",
 }
 """What other tools call our verbs."""
@@ -89,6 +88,8 @@ class _Verbs(click.Group):
             if meant is not None:
                 ctx.fail(f"{error.message} {meant}")
             raise
+        if name == "top":
+            rest = ["--watch", *rest]
         name = _ALIASES.get(name or "", name)
         names = {param.name for param in command.params} if command else set()
         takes_url = isinstance(command, click.Group) or names & {"url", "server"}

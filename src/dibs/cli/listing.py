@@ -107,7 +107,7 @@ def listing(
 ) -> int:
     """List what is held or waited for.
 
-    With PREFIX, only names that begin with it.
+    With PREFIX, only names that begin with it. `dibs top` is `dibs list --watch`.
     """
     if watch and (locks or how["as_json"]):
         raise click.UsageError("--watch shows a table: leave out --locks and --json")
