@@ -267,19 +267,26 @@ class KeyStates:
             self._resize(state, lease, command.units, reply)
 
     def _lost(self, command: Renew, reply: Lost) -> None:
-        self._over(command.key, fingerprint(command.id), "expired", reply.reason, reply.detail)
+        lease = fingerprint(command.id)
+        if reply.reason != "revoked":
+            return self._over(command.key, lease, "expired", reply.detail)
+        # It may hold until it releases. That, or a look, ends it.
+        state = self._states.get(command.key)
+        hold = None if state is None else state.holds.get(lease)
+        if state is not None and hold is not None and not hold.revoked:
+            hold.revoked = True
+            self._report(state, "revoked", lease, hold, reason=reply.detail)
 
     def _released(self, command: Release, reply: Released) -> None:
         self._over(command.key, fingerprint(command.id), "released")
 
-    def _over(self, key: bytes, lease: str, what: EventType, *why: str) -> None:
+    def _over(self, key: bytes, lease: str, what: EventType, reason: str = "") -> None:
         """End a hold or a waiter that a command has ended."""
         state = self._states.get(key)
         if state is None:
             return
         state.as_of = self._now()
         if lease in state.holds:
-            reason = ": ".join(each for each in why if each != "expired" and each)
             self._end(state, lease, what, reason=reason)
         elif lease in state.waiters:
             self._report(state, "left", lease, state.waiters.pop(lease))
