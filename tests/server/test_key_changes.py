@@ -185,6 +185,20 @@ def test_an_expiry_is_own_if_this_server_saw_the_last_renewal(seen: Watched, own
     assert (last.what, last.is_own) == ("expired", own)
 
 
+def test_a_request_stays_in_the_queue_while_it_waits(seen: Watched) -> None:
+    """Without looks, as at a store that lists no keys. Its heartbeats do not pass through here."""
+    seen.here(acquire("a", 120.0))
+    request = acquire("b")
+    seen.elsewhere(request)
+    seen.keys.entered(request, 60.0)
+    seen.now += 59
+    seen.keys.drop_expired()
+    seen.keys.left(KEY, "id-of-another")
+    assert seen.take() == ["granted a", "queued b"]
+    seen.keys.left(KEY, request.id)
+    assert seen.take() == ["left b"]
+
+
 def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> None:
     seen.here(acquire("a"))
     asked, held = seen.now, seen.status()

@@ -219,6 +219,22 @@ class KeyStates:
         if notification.event == "granted" and state is not None and waiter is not None:
             self._grant(state, notification.lease, waiter, notification)
 
+    def entered(self, command: Acquire, wait: float = 0.0) -> None:
+        """Report a waiter. For `wait` seconds it sends heartbeats that are not reported."""
+        state, lease = self._at(command.key), fingerprint(command.id)
+        now = self._now()
+        waiter = state.waiters.get(lease)
+        if waiter is None:
+            waiter = SeenWaiter(command.owner, command.note, command.units, now, 0.0)
+            state.waiters[lease] = waiter
+            state.capacity = command.capacity
+            self._report(state, "queued", lease, waiter)
+        waiter.until = now + wait + command.waiter_ttl
+
+    def left(self, key: bytes, lease_id: str) -> None:
+        """Report that a request gave up its lease id. It may have entered no queue, or hold already."""
+        self._over(key, fingerprint(lease_id), "released")
+
     def _acquired(self, command: Acquire, reply: Granted) -> None:
         state, lease = self._at(command.key), fingerprint(command.id)
         state.capacity = command.capacity
@@ -229,15 +245,7 @@ class KeyStates:
             self._renew(state, lease, hold, reply.ttl)
 
     def _queued(self, command: Acquire, reply: Queued) -> None:
-        state, lease = self._at(command.key), fingerprint(command.id)
-        now = self._now()
-        waiter = state.waiters.get(lease)
-        if waiter is None:
-            waiter = SeenWaiter(command.owner, command.note, command.units, now, 0.0)
-            state.waiters[lease] = waiter
-            state.capacity = command.capacity
-            self._report(state, "queued", lease, waiter)
-        waiter.until = now + command.waiter_ttl
+        self.entered(command)
 
     def _waits(self, command: Renew, reply: Queued) -> None:
         state = self._states.get(command.key)
