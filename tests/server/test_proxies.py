@@ -234,7 +234,7 @@ def test_a_proxy_without_its_server_logs_no_lease_id(name: str, tmp_path: Path) 
         site.world.close()
         url = site.url + lock("a")
         statuses = {client.post(url, params={"id": "secret-"}).status_code for _ in range(60)}
-    assert statuses == ({502, 429} if name == "nginx" else {502})
+    assert statuses <= {502, 429}
     logs = [(tmp_path / file).read_text() for file in ("access.log", "error.log")]
     assert "502" in logs[0], "operators see it"
     assert "secret-" not in "".join(logs)
