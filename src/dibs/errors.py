@@ -65,6 +65,9 @@ class BackendUnavailable(DibsError, ConnectionError):
     busy: bool = False
     """True if the store is well, and an open transaction blocks this key."""
 
+    moving: bool = False
+    """True if the lock service is moving this key's directory, and grants nothing new there until then."""
+
 
 class Forbidden(DibsError, PermissionError):
     """The store denies access to this user."""

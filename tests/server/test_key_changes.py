@@ -129,6 +129,20 @@ EXAMPLES: dict[str, list[tuple[str, str, Command | float | None]]] = {
         ("wait", "", 11.0),
         ("scan", "expired b", None),
     ],
+    "a holder that renews when it is revoked": [
+        ("here", "granted a", acquire("a")),
+        ("elsewhere", "", Revoke(KEY, None, "x")),
+        ("here", "revoked a", renew("a")),
+        ("here", "", renew("a")),
+        ("scan", "", None),
+        ("wait", "", 31.0),
+        ("scan", "expired a", None),
+        ("here", "granted b", acquire("b")),
+        ("here", "revoked b", Revoke(KEY, None, "x")),
+        ("here", "", renew("b")),
+        ("scan", "", None),
+        ("here", "released b", release("b")),
+    ],
     "an upgrade": [
         ("here", "granted a", acquire("a", capacity=MANY)),
         ("here", "granted b", acquire("b", 1.0, capacity=MANY)),
@@ -169,6 +183,20 @@ def test_an_expiry_is_own_if_this_server_saw_the_last_renewal(seen: Watched, own
     seen.walk()
     last = seen.told[-1]
     assert (last.what, last.is_own) == ("expired", own)
+
+
+def test_a_request_stays_in_the_queue_while_it_waits(seen: Watched) -> None:
+    """Without looks, as at a store that lists no keys. Its heartbeats do not pass through here."""
+    seen.here(acquire("a", 120.0))
+    request = acquire("b")
+    seen.elsewhere(request)
+    seen.keys.entered(request, 60.0)
+    seen.now += 59
+    seen.keys.drop_expired()
+    seen.keys.left(KEY, "id-of-another")
+    assert seen.take() == ["granted a", "queued b"]
+    seen.keys.left(KEY, request.id)
+    assert seen.take() == ["left b"]
 
 
 def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> None:

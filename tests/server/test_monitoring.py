@@ -73,8 +73,8 @@ def use(world: World, redis: RedisServer) -> None:
     """Cause each result that an alert looks for. In the end the store is away."""
     client = world.client()
     send(client, Inspect(b"lock:a"))
-    held = acquired(client, "a", ttl=1)
-    renewal = partial(client.patch, lock("a"), params={"id": held["id"], "ttl": 1})
+    held = acquired(client, "a", ttl=3)
+    renewal = partial(client.patch, lock("a"), params={"id": held["id"], "ttl": 3})
     assert renewal().status_code == 200
     second = acquired(client, "a", ttl=60, wait=30)
     assert renewal().status_code == 410

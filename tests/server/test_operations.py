@@ -105,6 +105,8 @@ class Measured:
 
 def test_what_is_counted(world: World) -> None:
     client, anybody, path = world.client(), world.stranger(), lock(SECRET_NAME)
+    for name in ("dibs_wait_seconds_count", "dibs_expired_leases_total"):  # alerts compare with it
+        assert f'{name}{{kind="lock"}} 0.0\n' in Measured(anybody).text
     held = acquired(client, SECRET_NAME)
     assert client.post(path, params={"ttl": 60}).status_code == 409
     assert client.patch(path, params={"ttl": 60, "id": "n" * 22}).status_code == 410

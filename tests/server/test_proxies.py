@@ -6,8 +6,8 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,12 +105,8 @@ def start(site: Site) -> "subprocess.Popen[bytes]":
         )
 
 
-@pytest.fixture(scope="module", params=["nginx", "caddy"])
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    name = request.param
-    folder = tmp_path_factory.mktemp(name)
+@contextmanager
+def proxied(name: str, folder: Path) -> Generator[Site]:
     certificate = self_signed(folder / "tls" / "server.pem")
     trusted = ssl.create_default_context(cafile=certificate)
     write_files("how-to/nginx.md", folder)
@@ -129,6 +125,17 @@ def site(
         finally:
             proxy.terminate()
             proxy.wait(LONG)
+
+
+PROXIES = ("nginx", "caddy")
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    with proxied(request.param, tmp_path_factory.mktemp(request.param)) as site:
+        yield site
 
 
 def pipelining(site: Site, stack: ExitStack) -> None:
@@ -214,6 +221,23 @@ def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
     log = (site.folder / "access.log").read_text()
     assert re.search(r"/v1/locks/base64:", log)
     assert "secret-" not in log
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_a_proxy_without_its_server_logs_no_lease_id(name: str, tmp_path: Path) -> None:
+    """Nor do its messages about requests above a limit."""
+    header = {"Dibs-Lease-Id": "secret-"}
+    with (
+        proxied(name, tmp_path) as site,
+        httpx2.Client(verify=site.trusted, headers=header) as client,
+    ):
+        site.world.close()
+        url = site.url + lock("a")
+        statuses = {client.post(url, params={"id": "secret-"}).status_code for _ in range(60)}
+    assert statuses <= {502, 429}
+    logs = [(tmp_path / file).read_text() for file in ("access.log", "error.log")]
+    assert "502" in logs[0], "operators see it"
+    assert "secret-" not in "".join(logs)
 
 
 def test_requests_without_a_key_are_counted(site: Site) -> None:

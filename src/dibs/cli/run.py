@@ -24,7 +24,6 @@ from dibs.errors import (
     ImplicitStoreWarning,
     NotConfigured,
 )
-from dibs.locks.messages import IS_MOVING
 from dibs.model import Holder, Status
 from dibs.settings import InvalidSetting
 
@@ -286,7 +285,7 @@ def acquire(
     except BackendUnavailable as error:
         if wanted["no_wait"] or left() == 0:
             raise
-        if IS_MOVING not in str(error):  # or else the progress says so
+        if not error.moving:  # the progress shows a move
             messages.show("unavailable", f"still trying: {error}")
             is_away = True
 

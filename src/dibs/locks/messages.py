@@ -144,9 +144,11 @@ IS_MOVING = "its directory is moving to another store, and nothing new is grante
 def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
     """The error for units that others hold, that are more than the capacity, or whose directory moves."""
     if reply.reason == "moving":
-        return BackendUnavailable(
+        error = BackendUnavailable(
             f"{format_key(key)}: {IS_MOVING}", key=key, retry_after=reply.recheck_in
         )
+        error.moving = True
+        return error
     if reply.reason == "too_large":
         return DibsError(
             f"cannot acquire {units} units of {format_key(key)}: its last declared capacity is smaller",

@@ -219,6 +219,22 @@ class KeyStates:
         if notification.event == "granted" and state is not None and waiter is not None:
             self._grant(state, notification.lease, waiter, notification)
 
+    def entered(self, command: Acquire, wait: float = 0.0) -> None:
+        """Report a waiter. For `wait` seconds it sends heartbeats that are not reported."""
+        state, lease = self._at(command.key), fingerprint(command.id)
+        now = self._now()
+        waiter = state.waiters.get(lease)
+        if waiter is None:
+            waiter = SeenWaiter(command.owner, command.note, command.units, now, 0.0)
+            state.waiters[lease] = waiter
+            state.capacity = command.capacity
+            self._report(state, "queued", lease, waiter)
+        waiter.until = now + wait + command.waiter_ttl
+
+    def left(self, key: bytes, lease_id: str) -> None:
+        """Report that a request gave up its lease id. It may have entered no queue, or hold already."""
+        self._over(key, fingerprint(lease_id), "released")
+
     def _acquired(self, command: Acquire, reply: Granted) -> None:
         state, lease = self._at(command.key), fingerprint(command.id)
         state.capacity = command.capacity
@@ -229,15 +245,7 @@ class KeyStates:
             self._renew(state, lease, hold, reply.ttl)
 
     def _queued(self, command: Acquire, reply: Queued) -> None:
-        state, lease = self._at(command.key), fingerprint(command.id)
-        now = self._now()
-        waiter = state.waiters.get(lease)
-        if waiter is None:
-            waiter = SeenWaiter(command.owner, command.note, command.units, now, 0.0)
-            state.waiters[lease] = waiter
-            state.capacity = command.capacity
-            self._report(state, "queued", lease, waiter)
-        waiter.until = now + command.waiter_ttl
+        self.entered(command)
 
     def _waits(self, command: Renew, reply: Queued) -> None:
         state = self._states.get(command.key)
@@ -267,19 +275,26 @@ class KeyStates:
             self._resize(state, lease, command.units, reply)
 
     def _lost(self, command: Renew, reply: Lost) -> None:
-        self._over(command.key, fingerprint(command.id), "expired", reply.reason, reply.detail)
+        lease = fingerprint(command.id)
+        if reply.reason != "revoked":
+            return self._over(command.key, lease, "expired", reply.detail)
+        # It may hold until it releases. That, or a look, ends it.
+        state = self._states.get(command.key)
+        hold = None if state is None else state.holds.get(lease)
+        if state is not None and hold is not None and not hold.revoked:
+            hold.revoked = True
+            self._report(state, "revoked", lease, hold, reason=reply.detail)
 
     def _released(self, command: Release, reply: Released) -> None:
         self._over(command.key, fingerprint(command.id), "released")
 
-    def _over(self, key: bytes, lease: str, what: EventType, *why: str) -> None:
+    def _over(self, key: bytes, lease: str, what: EventType, reason: str = "") -> None:
         """End a hold or a waiter that a command has ended."""
         state = self._states.get(key)
         if state is None:
             return
         state.as_of = self._now()
         if lease in state.holds:
-            reason = ": ".join(each for each in why if each != "expired" and each)
             self._end(state, lease, what, reason=reason)
         elif lease in state.waiters:
             self._report(state, "left", lease, state.waiters.pop(lease))

@@ -39,7 +39,8 @@ class LockEvent:
     held_for: float | None = None
     reason: str = ""
     found: bool = False
-    """No command of this server caused it: it follows from a look at the store or from a later grant."""
+    """No command of this server caused it: it follows from a look at the store or from a later grant.
+    Then the end of a hold is inferred: `expired` if its ttl was over by then, otherwise `released`."""
     is_own: bool = field(default=False, compare=False)
     """A command of this server granted or renewed the hold last."""
     json: bytes = field(default=b"", init=False, compare=False, repr=False)

@@ -178,7 +178,7 @@ class Server:
         bounds = CommandBounds(limits, leases.stamp)
         bodies = BodyReader(quotas.small_bodies, quotas.bodies, limits.request_time)
         reader = KeyReader(leases, quotas.reading)
-        waiting = WaitingAcquires(leases, quotas, endings, activity.keys.applied)
+        waiting = WaitingAcquires(leases, quotas, endings, activity.keys)
         answers = EventStreams(endings, quotas, limits)
         parts = (
             LockRoutes(leases, quotas, waiting, audit, bounds, limits.max_wait),

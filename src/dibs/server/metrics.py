@@ -106,6 +106,7 @@ class Metrics:
             ).labels
         )
         for kind in KINDS:  # a counter whose first value is 1 shows no increase
+            self._waits(kind)
             self._expired(kind)
         for name, text, read in (
             (

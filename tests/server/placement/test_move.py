@@ -207,6 +207,7 @@ def test_nobody_is_served_at_the_old_placement_while_it_drains(fleet: Fleet, pai
         for wait in (0, 0.2):
             with pytest.raises(BackendUnavailable, match="moving to another store") as caught:
                 client.lock("d/y").acquire(wait=wait)
+            assert caught.value.moving
             assert "Retry-After" not in str(caught.value), "that is for programs that speak HTTP"
     released(here, "d/x", held)
     answers = [renewed(here, "d/x", "waits" * 5) for _ in range(2)]

@@ -1,7 +1,6 @@
 """Acquire with `wait=`: the request stays in the queue until it is granted, times out, or is ended."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,20 +13,18 @@ from dibs.locks.messages import describe_holders
 from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import (
     Acquire,
-    Command,
     Failed,
     Gone,
     Granted,
     Queued,
     Refused,
-    Release,
-    Released,
     Renew,
     Renewed,
     Reply,
 )
 from dibs.server.api.problems import ApiProblem, unauthenticated
 from dibs.server.api.routing import Caller
+from dibs.server.key_changes import KeyStates
 from dibs.server.leases import LeaseService
 from dibs.server.quotas import Quotas
 from dibs.server.shutdown import End, Endings, shutting_down
@@ -50,8 +47,8 @@ class WaitingAcquires:
     _leases: LeaseService
     _quotas: Quotas
     _endings: Endings
-    _seen: Callable[[Command, Reply], None]
-    """Is called when a request enters the queue, and when it leaves it without a grant."""
+    _keys: KeyStates
+    """Gets a report when a request enters the queue, and when it ends without a grant."""
 
     async def acquire(
         self, caller: Caller, command: Acquire, wait: float, *, keep_id: bool
@@ -71,7 +68,7 @@ class WaitingAcquires:
             def begin_to_wait() -> None:
                 turn.close()
                 if isinstance(attempt.last_reply, Queued):
-                    self._seen(command, attempt.last_reply)
+                    self._keys.entered(command, wait)
 
             attempt = AcquireAttempt(
                 leases.runtime,
@@ -90,7 +87,7 @@ class WaitingAcquires:
                 if attempt.is_doubtful:
                     leases.late_copies.add(command.id)
                 if not (keep_id or _is_granted(task)):
-                    self._seen(Release(command.key, command.id), Released())
+                    self._keys.left(command.key, command.id)
                 if not keep_id and _is_too_late(task):
                     leases.give_up(command.key, task.result().id)
         try:
