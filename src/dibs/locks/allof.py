@@ -552,7 +552,9 @@ class AllOfBase[LeasesT: LeasesBase[Any]](ReusableContext[LeasesT]):
             expiring: set[bytes] = set()
             for part in self._parts:  # acquire again what we hold already, if it is reentrant
                 own = rt.holding.get(part.key, me)
-                if own is not None and part.primitive._waits_for(own, limit):
+                if own is not None and part.primitive._waits_for_own(
+                    limit, renewed=own._options.auto_renew
+                ):
                     expiring.add(part.key)
                     continue
                 again = await part.primitive._held_already(rt, me, limit)

@@ -50,7 +50,6 @@ from dibs.model import (
     Status,
 )
 from dibs.process import generation
-from dibs.runtime.holding import Nesting
 from dibs.runtime.port import Runtime, TransactionConnection
 from dibs.settings import PrimitiveConfig, config_of
 
@@ -382,7 +381,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
         limit: Any = self.config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         own = rt.holding.get(self.key, me)
-        waits_for_own = own is not None and self._waits_for(own, limit)
+        waits_for_own = own is not None and self._waits_for_own(
+            limit, renewed=own._options.auto_renew
+        )
         if own is not None and not waits_for_own:
             again = await self._held_already(rt, me, limit)
             if again is not None:
@@ -451,9 +452,9 @@ class PrimitiveBase[LeaseT: LeaseBase](ReusableContext[LeaseT]):
             lease._depth = Depth()
         return lease
 
-    def _waits_for(self, own: Nesting, limit: float | None) -> bool:
+    def _waits_for_own(self, limit: float | None, *, renewed: bool) -> bool:
         """Whether to wait for a lease of our own task or thread: without renewal it ends by itself."""
-        return not own._options.auto_renew and not self.config.reentrant and limit != 0
+        return not renewed and not self.config.reentrant and limit != 0
 
     async def _held_already(self, rt: Runtime, me: object, limit: float | None) -> LeaseT | None:
         """Acquire again what our task or thread holds, or refuse to; None if that has ended."""
