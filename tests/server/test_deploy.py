@@ -25,6 +25,7 @@ from tests.pages import write_files
 from tests.server.world import World
 from tests.servers.binaries import kube_program, systemd_program
 from tests.servers.certificates import key_of, self_signed
+from tests.servers.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SPARE = 5.0
@@ -91,6 +92,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 def test_the_image_has_what_it_copies() -> None:
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    page = (DEPLOY.parent / "docs/deploy.md").read_text("utf-8")
     copied = [
         path
         for each in re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)
@@ -102,6 +104,9 @@ def test_the_image_has_what_it_copies() -> None:
     )
     assert set(copied) == set(let_in)
     assert [path for path in copied if not (DEPLOY.parent / path).exists()] == []
+    assert "HEALTHCHECK" not in re.sub("^#.*", "", text, flags=re.MULTILINE), "not for `dibs run`"
+    (check,) = re.findall(r"--health-cmd='python (\S+)'", page)
+    assert f"COPY deploy/healthcheck.py {check}\n" in text
 
 
 @pytest.mark.once
@@ -115,6 +120,7 @@ def test_the_health_check(tmp_path: Path, tls: bool) -> None:
         port = int(world.url.rpartition(":")[2])
         found = {"listen": f"0.0.0.0:{port}", **settings}
         env = {f"{VARIABLE}{name.upper()}": str(value) for name, value in found.items()}
+        env |= dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{free_port()}")
         check = partial(subprocess.run, [sys.executable, DEPLOY / "healthcheck.py"], env=env)
         assert check(check=False).returncode == 0
     assert check(check=False, stderr=subprocess.DEVNULL).returncode == 1
