@@ -21,6 +21,7 @@ from dibs.cli.keys import create
 from dibs.cli.serve import serve
 from dibs.server.app import TABLE
 from dibs.server.config import VARIABLE, ServerConfig, read_config
+from dibs.version import VERSION
 from tests.pages import write_files
 from tests.server.world import World
 from tests.servers.binaries import kube_program, systemd_program
@@ -107,6 +108,14 @@ def test_the_image_has_what_it_copies() -> None:
     assert "HEALTHCHECK" not in re.sub("^#.*", "", text, flags=re.MULTILINE), "not for `dibs run`"
     (check,) = re.findall(r"--health-cmd='python (\S+)'", page)
     assert f"COPY deploy/healthcheck.py {check}\n" in text
+
+
+def test_the_tag_of_the_image_is_the_version() -> None:
+    files = [*DEPLOY.rglob("*"), DEPLOY.parent / "docs/deploy.md"]
+    texts = [path.read_text("utf-8") for path in files if path.is_file()]
+    tags = re.findall(r"(?:\bdibs:|newTag: )(\d+\.[\w.+-]*)", "\n".join(texts))
+    assert len(tags) >= 8
+    assert set(tags) == {VERSION}
 
 
 @pytest.mark.once
