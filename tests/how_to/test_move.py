@@ -83,6 +83,8 @@ def test_a_directory_in_use_moves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert dibs("move", "shop/", "--wait") == (0, "shop/ lives at new")
         while tokens[-1] - tokens[0] < 70 * 60 * 1e6:  # until one is from the new store
             tokens.append(next_token(worker))
+        worker.terminate()
+        assert worker.communicate()[1] == ""
     assert tokens == sorted(set(tokens))
 
 
