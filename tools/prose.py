@@ -69,7 +69,7 @@ def messages() -> Iterator[str]:
 
 
 def main() -> int:
-    command = ["git", "ls-files", "-co", "--exclude-standard", "*.md", ":!docs/adr"]
+    command = ["git", "ls-files", "*.md", ":!docs/adr"]
     names = subprocess.check_output(command, cwd=ROOT, text=True).split()
     texts = {name: [(ROOT / name).read_text()] for name in names if (ROOT / name).is_file()}
     lengths = [len(each.split()) for [page] in texts.values() for each in sentences(page)]
@@ -80,7 +80,8 @@ def main() -> int:
     for name, parts in texts.items():
         found = [each for part in parts for each in sentences(part)]
         table = [each for part in parts for each in cells(part)]
-        if (average := mean(len(each.split()) for each in found)) > PAGE_AVERAGE:
+        average = mean(len(each.split()) for each in found) if found else 0.0
+        if average > PAGE_AVERAGE:
             wrong.append(f"{name}: {average:.1f} words a sentence, at most {PAGE_AVERAGE}")
         wrong += [
             f"{name}: over {CELL} words: {each}" for each in table if len(each.split()) > CELL
@@ -89,7 +90,7 @@ def main() -> int:
             f"{name}: avoid {hit[0]!r}: {x}" for x in found + table if (hit := AVOID.search(x))
         ]
         if "--all" in sys.argv:
-            print(f"{average:6.1f} {name}: {max(found, key=len)}")
+            print(f"{average:6.1f} {name}: {max(found, key=len, default='')}")
     average, share = mean(lengths), mean(words > LONG for words in lengths)
     print(*wrong, f"{average:.1f} words a sentence (at most {AVERAGE})", sep="\n")
     print(f"{share:.1%} of sentences have more than {LONG} words (at most {LONG_SHARE:.0%})")

@@ -25,7 +25,16 @@ sys.path.insert(0, str(ROOT))
 
 from tests.servers import binaries  # noqa: E402
 
-PACKAGES = ("redis-server", "pgbouncer", "nginx", "caddy", "prometheus", "etcd-server", "chromium")
+PACKAGES = (
+    "redis-server",
+    "pgbouncer",
+    "nginx",
+    "caddy",
+    "prometheus",
+    "etcd-server",
+    "chromium",
+    "systemd",
+)
 """Packages of Debian and Ubuntu, by their names in `binaries.WANTED`."""
 
 

@@ -70,7 +70,7 @@ def test_the_search_finds_them_and_lets_examples_pass() -> None:
         assert not offences(text)
 
 
-@pytest.mark.parametrize("name", ["dev", "bench", "servers", "uv"])
+@pytest.mark.parametrize("name", ["dev", "bench", "servers", "uv", "airflow"])
 def test_all_that_is_wanted_is_pinned_with_hashes(name: str) -> None:
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     assert "://" not in text

@@ -30,12 +30,16 @@ async def test_contention_uses_up_no_tries_and_a_lost_lease_cancels(redis_url: s
                 ended.set()
             return 0
 
+        @locked("outer:{number}", client=client)
+        async def outer(ctx: Job, number: int) -> int:
+            return await work(ctx, number)
+
         redis = await create_pool(RedisSettings.from_dsn(redis_url))
-        functions = [func(work, name="work", max_tries=1)]
+        functions = [func(each, name=each.__name__, max_tries=1) for each in (work, outer)]
         options = {"handle_signals": False, "poll_delay": 0.01}
         worker = Worker(functions, redis_pool=redis, burst=True, **options)  # type: ignore[arg-type]
         async with client.lock("a:7"):
-            waits = await redis.enqueue_job("work", 7)
+            waits = await redis.enqueue_job("outer", 7)
             running = asyncio.create_task(worker.async_run())
             while worker.jobs_retried < 3:
                 await asyncio.sleep(0.01)

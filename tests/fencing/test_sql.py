@@ -162,13 +162,28 @@ def test_one_that_tells_nothing_is_refused_unless_it_is_promised() -> None:
 
     cursor = SimpleNamespace(execute=execute, rowcount=1, close=lambda: None)
     wrapper: Any = SimpleNamespace(cursor=lambda: cursor)
-    with pytest.raises(TypeError, match="assume_transaction=True"):
-        SqlFence(paramstyle="format").check((KEY, 9), wrapper)
-    with pytest.raises(TypeError, match='paramstyle="format"'):
-        SqlFence(assume_transaction=True).check((KEY, 8), wrapper)
+    sqlalchemy_s: Any = SimpleNamespace(
+        exec_driver_sql=execute,
+        connection=SimpleNamespace(dbapi_connection=wrapper),
+        dialect=SimpleNamespace(paramstyle="named"),
+    )
+    for connection in (wrapper, sqlalchemy_s):
+        with pytest.raises(TypeError, match=r"a SimpleNamespace .* assume_transaction=True"):
+            SqlFence(paramstyle="format").check((KEY, 9), connection)
+        with pytest.raises(TypeError, match=r'a SimpleNamespace .* paramstyle="format"'):
+            SqlFence(assume_transaction=True).check((KEY, 8), connection)
     assert said == []
     SqlFence(paramstyle="format", assume_transaction=True).check((KEY, 9), wrapper)
     assert "VALUES (%s, %s, %s)" in said[0]
+
+
+def test_psycopg_s_raw_cursors(postgres_url: str) -> None:
+    fence = SqlFence(paramstyle="numeric_dollar")
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as connection:
+        fence.create(connection)
+        fence.check((KEY, 9), connection)
+        with pytest.raises(StaleToken):
+            fence.check((KEY, 8), connection)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

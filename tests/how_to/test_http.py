@@ -13,8 +13,14 @@ import pytest
 from dibs.sync import Client, connect
 from tests.pages import write_files
 from tests.servers.binaries import MissingServer
+from tests.servers.waiting import wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.multiprocess,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),  # Go compiles its standard library the first time
+]
 
 LANGUAGES = [("sh", "lock.sh"), ("node", "lock.mjs"), ("go run", "lock.go")]
 
@@ -48,8 +54,8 @@ def program(command: str, name: str) -> "Popen[str]":
 def test_it_waits_works_and_releases(command: str, name: str, client: Client) -> None:
     lock = client.lock("jobs/nightly")
     with lock as lease, program(command, name) as late:
-        while not lock.status().waiting:
-            assert late.poll() is None, late.communicate()
+        wait_until(lambda: late.poll() is not None or lock.status().waiting, "it waits", within=200)
+        assert late.poll() is None, late.communicate()
         lease.release()
         out, err = late.communicate(timeout=100)
     assert (late.returncode, err) == (0, "")
@@ -61,7 +67,7 @@ def test_it_waits_works_and_releases(command: str, name: str, client: Client) ->
 @pytest.mark.parametrize(("command", "name"), LANGUAGES[1:])
 def test_it_stops_if_its_lease_is_lost(command: str, name: str, client: Client) -> None:
     path = Path(name)
-    text = path.read_text().replace("ttl = 30", "ttl = 3")
+    text = path.read_text().replace("ttl = 30", "ttl = 9")
     path.write_text(text.replace("sleep(2000", "sleep(90_000").replace("2 * time", "90 * time"))
     with program(command, name) as holder:
         assert holder.stdout is not None

@@ -1,7 +1,7 @@
 """What lies in `deploy/`: each setting that it has is one of the server's, and they go together.
 
-No test here starts systemd, a container or a cluster. `systemd-analyze`, `kubectl` and the API server's own
-validation read the files where they are at hand.
+No test here starts systemd, a container or a cluster. `systemd-analyze`, kustomize and the API server's own
+validation read the files.
 """
 
 import os
@@ -21,10 +21,12 @@ from dibs.cli.keys import create
 from dibs.cli.serve import serve
 from dibs.server.app import TABLE
 from dibs.server.config import VARIABLE, ServerConfig, read_config
+from dibs.version import VERSION
 from tests.pages import write_files
 from tests.server.world import World
-from tests.servers.binaries import MissingServer, kube_program
+from tests.servers.binaries import kube_program, systemd_program
 from tests.servers.certificates import key_of, self_signed
+from tests.servers.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SPARE = 5.0
@@ -36,9 +38,10 @@ def takes(config: ServerConfig) -> float:
     return config.drain_delay + config.drain_time + SPARE
 
 
-def run(*command: str) -> "subprocess.CompletedProcess[str]":
-    env = os.environ | {"KUBECONFIG": os.devnull}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+def run(*command: str | Path, text: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 # -- systemd ----------------------------------------------------------------------------------------
@@ -73,15 +76,15 @@ def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    analyze = systemd_program().path
     text = (DEPLOY / "dibs.service").read_text("utf-8")
     file = tmp_path / "dibs.service"
     program = Path(sys.executable).with_name("dibs")
     file.write_text(text.replace("/opt/dibs/bin/dibs", str(program)), "utf-8")
-    done = run("systemd-analyze", "verify", str(file))
+    done = run(analyze, "verify", file)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    found = run("systemd-analyze", "security", "--offline=true", "--threshold=20", str(file))
+    found = run(analyze, "security", "--offline=true", "--threshold=20", file)
     assert found.returncode == 0, found.stdout
 
 
@@ -90,6 +93,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 def test_the_image_has_what_it_copies() -> None:
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    page = (DEPLOY.parent / "docs/deploy.md").read_text("utf-8")
     copied = [
         path
         for each in re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)
@@ -101,6 +105,17 @@ def test_the_image_has_what_it_copies() -> None:
     )
     assert set(copied) == set(let_in)
     assert [path for path in copied if not (DEPLOY.parent / path).exists()] == []
+    assert "HEALTHCHECK" not in re.sub("^#.*", "", text, flags=re.MULTILINE), "not for `dibs run`"
+    (check,) = re.findall(r"--health-cmd='python (\S+)'", page)
+    assert f"COPY deploy/healthcheck.py {check}\n" in text
+
+
+def test_the_tag_of_the_image_is_the_version() -> None:
+    files = [*DEPLOY.rglob("*"), DEPLOY.parent / "docs/deploy.md"]
+    texts = [path.read_text("utf-8") for path in files if path.is_file()]
+    tags = re.findall(r"(?:\bdibs:|newTag: )(\d+\.[\w.+-]*)", "\n".join(texts))
+    assert len(tags) >= 8
+    assert set(tags) == {VERSION}
 
 
 @pytest.mark.once
@@ -114,14 +129,13 @@ def test_the_health_check(tmp_path: Path, tls: bool) -> None:
         port = int(world.url.rpartition(":")[2])
         found = {"listen": f"0.0.0.0:{port}", **settings}
         env = {f"{VARIABLE}{name.upper()}": str(value) for name, value in found.items()}
+        env |= dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{free_port()}")
         check = partial(subprocess.run, [sys.executable, DEPLOY / "healthcheck.py"], env=env)
         assert check(check=False).returncode == 0
     assert check(check=False, stderr=subprocess.DEVNULL).returncode == 1
 
 
 # -- Kubernetes -------------------------------------------------------------------------------------
-
-kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
 
 
 def objects(text: str) -> list[Any]:
@@ -131,23 +145,16 @@ def objects(text: str) -> list[Any]:
 
 def accepted(text: str) -> list[str]:
     """The objects, checked as an API server does, which also enforces the standard "restricted"."""
-    try:
-        program = kube_program().path
-    except MissingServer as missing:
-        pytest.skip(str(missing))
-    done = subprocess.run(
-        [program, "check"], input=text, capture_output=True, text=True, check=False
-    )
+    done = run(kube_program().path, "check", text=text)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
 @pytest.mark.once
-@kubectl
 def test_the_overlay_on_the_page_and_the_servers_settings_go_together(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     write_files("deploy.md", tmp_path)
-    built = run("kubectl", "kustomize", str(tmp_path))
+    built = run(kube_program().path, "kustomize", tmp_path)
     assert built.returncode == 0, built.stderr
     assert len(accepted(built.stdout)) == 4
     found = {each["kind"]: each for each in objects(built.stdout)}

@@ -16,7 +16,7 @@ from dibs.server.limits import Limits
 from tests.pages import DOCS, write_files
 from tests.server.test_deploy import DEPLOY, run
 from tests.server.world import World, acquire, acquired, lock, send
-from tests.servers.binaries import MissingServer, prometheus_program
+from tests.servers.binaries import prometheus_program
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 from tests.servers.server import Server
@@ -102,11 +102,7 @@ def test_every_query_finds_what_a_server_exports(tmp_path: Path) -> None:
         World.over(leases=redis.url, records="memory://", limits=Limits(leases_per_key=2)) as world,
     ):
         use(world, redis)
-        try:
-            prometheus = Prometheus(tmp_path / "prometheus", world.url.removeprefix("http://"))
-        except MissingServer as missing:
-            pytest.skip(str(missing))
-        with prometheus:
+        with Prometheus(tmp_path / "prometheus", world.url.removeprefix("http://")) as prometheus:
             for title, query in panels.items():
                 wait_until(partial(prometheus.values, query), f"{title} has values")
             (group,) = prometheus.ask("rules")["groups"]

@@ -19,7 +19,7 @@ from dibs.server.config import read_config
 from tests.pages import write_files
 from tests.server.inside import quotas_of
 from tests.server.world import LONG, World, acquired, b64, lock
-from tests.servers.binaries import ROOT, MissingServer, caddy_program, nginx_program
+from tests.servers.binaries import ROOT, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -114,10 +114,7 @@ def proxied(name: str, folder: Path) -> Generator[Site]:
     assert settings.is_loopback
     with World.over(folder, trusted_proxies=settings.trusted_proxies) as world:
         found = Site(name, world, free_port(), certificate, trusted, folder)
-        try:
-            proxy = start(found)
-        except MissingServer as missing:
-            pytest.skip(str(missing))
+        proxy = start(found)
         try:
             wait_until(lambda: proxy.poll() is not None or found.listens(), f"{name} listens")
             assert proxy.poll() is None

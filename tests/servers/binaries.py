@@ -165,6 +165,7 @@ nginx_program = the("nginx")
 pgbouncer_program = the("pgbouncer")
 prometheus_program = the("prometheus")
 seaweedfs_program = the("weed")
+systemd_program = the("systemd-analyze")
 temporal_program = the("temporal", named="DIBS_TEMPORAL")
 
 WANTED: Mapping[str, Callable[[], Program]] = {
@@ -175,6 +176,7 @@ WANTED: Mapping[str, Callable[[], Program]] = {
     "prometheus": prometheus_program,
     "etcd-server": partial(etcd_program, "3.4"),
     "chromium": browser_program,
+    "systemd": systemd_program,
     **{f"postgresql-{major}": partial(postgres_program, f"{major}") for major in range(14, 19)},
     "temporal": temporal_program,
     "etcd-3.5": partial(etcd_program, "3.5"),

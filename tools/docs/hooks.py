@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+HELPERS = {"jobs", "problems"}  # of `dibs.contrib`: several integrations share them
 INTEGRATION = """
 ## {name}
 
@@ -29,12 +30,12 @@ INTEGRATION = """
 
 
 def integrations() -> str:
-    """A page with all modules of `dibs.contrib`."""
+    """A page with the public modules of `dibs.contrib`."""
     names = (each.stem for each in sorted((ROOT / "src/dibs/contrib").glob("[!_]*")))
     intro = (
         "# Integrations\n\nThe [page of each library](../integrations/README.md) has examples.\n"
     )
-    return intro + "".join(INTEGRATION.format(name=name) for name in names)
+    return intro + "".join(INTEGRATION.format(name=name) for name in names if name not in HELPERS)
 
 
 GENERATED = {

@@ -61,8 +61,10 @@ def locked[F: Callable[..., Any]](
             except _Busy as error:
                 if "job_id" not in ctx:
                     raise error.busy from None
-                # arq has counted this try: waiting for its turn uses up none of `max_tries`
-                await ctx["redis"].decr(retry_key_prefix + ctx["job_id"])
+                # arq has counted this try once: waiting for its turn uses up none of `max_tries`
+                if error.is_counted:
+                    error.is_counted = False
+                    await ctx["redis"].decr(retry_key_prefix + ctx["job_id"])
                 raise
 
         return job  # type: ignore[return-value]
@@ -71,11 +73,13 @@ def locked[F: Callable[..., Any]](
 
 
 class _Busy(Retry):
-    """The lock is held."""
+    """The lock is held. If a locked job calls another one, the error passes both."""
 
     def __init__(self, busy: AcquireTimeout, delay: float) -> None:
         super().__init__(defer=delay)
         self.busy = busy
+        self.is_counted = True
+        """Whether this try is still one of `max_tries`."""
 
 
 def _run_again(busy: AcquireTimeout, delay: float) -> NoReturn:

@@ -83,7 +83,7 @@ class _SqlFence:
             raise DibsError(_OUTSIDE, key=stamp.key)
         if inside is None and not self._assume_transaction:
             raise TypeError(
-                f"a {type(connection).__qualname__} does not say whether it is in a transaction, and "
+                f"a {_driver_of(connection)} does not say whether it is in a transaction, and "
                 "without one the fence protects nothing: if check and write are in one transaction, create "
                 "the fence with assume_transaction=True"
             )
@@ -93,7 +93,8 @@ class SqlFence(_SqlFence):
     """Refuses stale writes to a database, over a connection of the user's own (DB-API 2 or SQLAlchemy).
 
     The table (`dibs_fences`, or another one, maybe in a schema) is created on request, or by your own
-    migrations. Give `paramstyle` if the driver has none, as Django's connections: there "format".
+    migrations. Give `paramstyle` if the connection does not show its driver's: "format" for Django's, and
+    "numeric_dollar" for psycopg's with `RawCursor`.
     Give `assume_transaction` if the driver does not show whether the connection is in a transaction (sqlite3,
     psycopg, Django and SQLAlchemy over these do): you promise that check and write are in one.
     """
@@ -173,17 +174,26 @@ def _check_seen(stamp: Stamp, slot: int, row: Any) -> None:
 
 def _style_of(connection: Any) -> str:
     """How the connection's driver marks parameters. Raises `TypeError` where it doesn't say."""
-    if isinstance(connection, SqlAlchemyConnection) and connection.paramstyle in _MARKS:
-        return connection.paramstyle
+    if isinstance(connection, SqlAlchemyConnection):
+        if connection.paramstyle in _MARKS:
+            return connection.paramstyle
+        connection = connection.driver
     for cls in type(connection).__mro__:
         module = sys.modules.get(cls.__module__.partition(".")[0])
         style = getattr(module, "paramstyle", None)
         if style in _MARKS:
             return str(style)
     raise TypeError(
-        f"a {type(connection).__qualname__} does not say how its driver marks parameters: create the "
+        f"a {_driver_of(connection)} does not say how its driver marks parameters: create the "
         'fence with paramstyle="qmark" (?) or paramstyle="format" (%s)'
     )
+
+
+def _driver_of(connection: Any) -> str:
+    """The class of the driver's connection, for messages."""
+    if isinstance(connection, SqlAlchemyConnection):
+        connection = connection.driver
+    return type(connection).__qualname__
 
 
 IDLE = 0

@@ -6,6 +6,7 @@
 //	dibs-kube elect ...      run a candidate of client-go's leader election
 //	dibs-kube mutex ...      measure etcd's concurrency.Mutex
 //	dibs-kube check          validate manifests from standard input as an API server does
+//	dibs-kube kustomize DIR  print the manifests that the kustomization.yaml of a folder makes
 //	dibs-kube -version       print the versions of etcd and Kubernetes
 package main
 
@@ -42,8 +43,10 @@ func main() {
 		err = mutex(arguments)
 	case "check":
 		err = check(os.Stdin, os.Stdout)
+	case "kustomize":
+		err = kustomize(arguments, os.Stdout)
 	default:
-		err = fmt.Errorf("unknown command %q: use etcd, elect, mutex or check", command)
+		err = fmt.Errorf("unknown command %q: use etcd, elect, mutex, check or kustomize", command)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dibs-kube:", err)
