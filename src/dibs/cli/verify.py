@@ -31,7 +31,8 @@ INCONCLUSIVE = 2
 @click.option(
     "--seconds",
     metavar="TIME",
-    help="Time for the faults. Checking and cleanup take up to 45 s more [60s; with --cycles 1h].",
+    help="Time for the faults and the calm after them. Cleanup takes up to 45 s more "
+    "[60s; with --cycles 1h].",
 )
 @click.option("--cycles", type=int, metavar="N", help="Stop after N cycles.")
 @click.option(

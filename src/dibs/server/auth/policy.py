@@ -24,7 +24,7 @@ class Scope(StrEnum):
     FORCE = "force"
     """End other people's leases."""
     ADMIN = "admin"
-    """All of that, restrictions, placements, keys, the audit log, and to see lease ids."""
+    """All of that, restrictions, placements, keys, and the audit log."""
 
 
 IMPLIED = {
