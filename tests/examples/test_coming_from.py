@@ -51,7 +51,8 @@ def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
     text = (DOCS / "coming-from/cron-flock.md").read_text("utf-8")
     (line,) = re.findall(r"`(flock .*/dibs run .*)`", text)
     line = line.replace("/run/lock/nightly", "old").replace("/usr/local/bin/nightly", "echo ran")
-    line = line.replace("/opt/dibs/bin", str(Path(sys.executable).parent))
+    dibs = Path(sys.executable).with_name("dibs")
+    line = line.replace("/opt/dibs/bin/dibs", str(dibs))
     settings = {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
 
     def printed(command: str) -> str:
@@ -69,4 +70,4 @@ def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
 
     assert printed(line) == "ran\n"
     assert printed(f"flock old {line}") == "", "the old lock excludes it"
-    assert printed(f"dibs run nightly {line}") == "", "so does the lock of Dibs"
+    assert printed(f"{dibs} run nightly {line}") == "", "so does the lock of Dibs"

@@ -187,7 +187,7 @@ async def test_4_a_holder_learns_that_its_lease_has_ended(world: World, mode: st
 async def test_it_is_renewed_for_longer_than_its_ttl_and_no_longer_than_max_hold(
     world: World, mode: str
 ) -> None:
-    wish = world.wish(mode, acquire={"ttl": 5.0, "max_hold": 7.0})
+    wish = world.wish(mode, acquire={"ttl": 4.0, "max_hold": 9.0})
     handle = await world.hold(wish)
     failure = await failure_of(handle)
     assert "as long as max_hold allows" in failure.message

@@ -34,6 +34,9 @@ class SimKeeper:
         self._runtime = runtime
         self._process = runtime.process
 
+    def prepare(self) -> None:
+        pass
+
     def watch(self, lease: Watched, when: float, lead: float) -> None:
         early = self._process.engine.random.random() * lead / 16
         lease._bucket = ticket = object()

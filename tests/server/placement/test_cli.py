@@ -79,6 +79,7 @@ def test_it_asks_before_leases_would_be_revoked_and_waits(
         assert "1 name in shop/ is in use. New acquires are refused" in message
         assert (run("move shop/")[:2] == (0, "shop/ lives at home\n")) != is_ordered
     until(lambda: "New acquires are refused" in run("move shop/")[1])
+    until(lambda: run("run -n shop/y -- true")[0] == 69)  # the server has read it, too
     code, _, message = run("run -w 0.5s shop/y -- true")
     assert (code, message.count("is moving to another store")) == (69, 2), "once, and in the error"
     code, output, _ = run("move shop/ --to away --yes --deadline never")

@@ -80,7 +80,7 @@ def test_doctor(
     told = Main(capsys)("doctor")
     assert told.code == 0
     assert "scopes acquire, read below jobs/" in told.out
-    assert "use no ttl below 1 s" in told.out, "the service grants none below that"
+    assert "use a ttl of at least 1 s" in told.out, "the service grants none below that"
     assert "none, and none needed: 127.0.0.1 is this machine" in told.out
     assert "WARNING  persistence: it depends on the settings of the service's store" in told.out
     assert "ttl: this service grants 1 to 86400 seconds" in told.out
