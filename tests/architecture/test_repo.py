@@ -133,5 +133,11 @@ def test_every_install_line_names_this_project_and_its_extras() -> None:
     assert not is_ours("README.md", "dibs[nosuch]")
 
 
+def test_the_badge_names_the_versions_of_python_that_the_package_does() -> None:
+    badge = (ROOT / "docs/images/badge-python.svg").read_text("utf-8")
+    versions = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if ":: 3." in each]
+    assert f"<title>python: {' | '.join(versions)}</title>" in badge
+
+
 def test_the_group_of_third_parties_stores_is_the_one_that_the_docs_name() -> None:
     assert f"in the group `{GROUP}`" in (ROOT / "docs/testing.md").read_text("utf-8")

@@ -113,7 +113,7 @@ class NotificationCases(Suite):
         assert time.monotonic() - began < PATIENCE / 2
 
     @case
-    async def test_whoever_missed_a_notification_is_granted_when_it_asks(
+    async def test_a_waiter_that_missed_a_notification_is_granted_when_it_asks(
         self, world: World
     ) -> None:
         holder, waiter = await world.connect(), await world.connect()
