@@ -133,7 +133,9 @@ async def test_many_wait_and_are_served_in_order(
     assert sorted(tokens, key=lambda name: tokens[name]) == asked
     lengths = [len(await here.events(waiter)) for waiter in waiters[:: many // 10]]
     assert max(lengths) <= 30
-    assert max(lengths) - min(lengths) <= 5
+    assert max(lengths) - min(lengths) <= 10, (
+        "a lost workflow task adds some, a place in the queue none"
+    )
     assert len(await here.chain()) > 2
 
 
