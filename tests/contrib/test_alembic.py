@@ -28,6 +28,7 @@ def upgrade():
 UPGRADE = ["-m", "alembic", "upgrade", "head"]
 
 
+@pytest.mark.once
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("database", "program"),

@@ -22,7 +22,7 @@ def pattern_of(told: str) -> str:
     return ".*".join(map(re.escape, told.split("…")))
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/leases.db"
