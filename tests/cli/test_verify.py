@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,14 @@ def test_a_planted_bug_is_found_and_no_password_is_shown(cli: Cli, tmp_path: Pat
     assert process.stderr is not None
     assert "at most 10 min 45 s: 10 min 0 s of faults" in process.stderr.readline()
     assert " cycles, " in process.stderr.readline()
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)]
-    assert all(b"torture.worker" in line for line in commands)
+
+    def of_workers() -> list[bytes]:  # not while one of them is being started, or has been killed
+        lines: list[bytes] = []
+        with suppress(OSError):
+            lines += [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)]
+        return lines if all(b"torture.worker" in line for line in lines) else []
+
+    commands = wait_until(of_workers, "all its children are workers")
     assert not any(PASSWORD.encode() in line for line in commands)
     process.terminate()
     out, err = process.communicate(timeout=PATIENT)
@@ -78,7 +85,7 @@ def test_a_planted_bug_is_found_and_no_password_is_shown(cli: Cli, tmp_path: Pat
 
 
 def test_a_run_that_is_too_short_is_inconclusive(cli: Cli) -> None:
-    few = ("--processes", "2", "--tasks", "1", "--primitives", "lock")
+    few = ("--processes", "2", "--tasks", "1", "--primitives", "lock", "--ttl", "30s")
     process = cli.start("verify", "--json", "--seconds", "1", *few)
     out, _ = process.communicate(timeout=PATIENT)
     assert (process.returncode, json.loads(out)["outcome"]) == (2, "inconclusive")
