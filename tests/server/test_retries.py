@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Command, Gone
+from dibs.model import Acquire, Command, Gone, Release
 from dibs.runtime.port import CallResult, TimedReply
 from tests.server.inside import quotas_of, runtime_of, store_of
 from tests.server.world import (
@@ -281,3 +281,23 @@ def test_what_is_granted_after_its_caller_hung_up_is_given_up_by_the_server(
     world.settle()
     assert store_of(world).keeper.flush(LONG)
     assert late.arrive() == [Gone()]
+
+
+def test_a_release_that_was_sent_twice_is_no_loss(
+    servers: tuple[World, World], clients: list[httpx2.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first copy ended the lease, and the answer to that was lost."""
+    runtime, name = runtime_of(servers[0]), "released/twice"
+    call = runtime.call
+
+    async def twice(command: Command, wait: float | None = None) -> TimedReply:
+        answer = await call(command, wait)
+        if type(command) is not Release:
+            return answer
+        return TimedReply((await call(command, wait)).reply, answer.sent, resent=True)
+
+    monkeypatch.setattr(runtime, "call", twice)
+    held = acquired(clients[0], name)
+    answer = clients[0].delete(lock(name), params={"id": held["id"]})
+    assert problem(answer) == (503, "unavailable")
+    assert clients[1].delete(lock(name), params={"id": held["id"]}).status_code == 410

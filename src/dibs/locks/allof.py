@@ -138,9 +138,10 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
         ends = [lease._exit_block(exc) for lease in self._once]
         standing = [lease for lease in self._once if lease._stands]
         ended = [lease._settle_loss() for lease in self._once if lease not in standing]
-        losses = [loss for loss in ended if loss is not None]
         if standing:
             await release_together(self._rt, standing)
+            ended += [lease._unseen_loss() for lease in standing]
+        losses = [loss for loss in ended if loss is not None]
         if losses:
             for other in losses[1:]:
                 losses[0].add_note(str(other))

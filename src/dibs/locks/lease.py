@@ -44,6 +44,7 @@ from dibs.model import (
     Released,
     Renew,
     Renewed,
+    Unknown,
 )
 from dibs.process import generation
 from dibs.runtime.port import EARLY, NO_CARE, CallResult, Care, Guard, Runtime, TimedReply
@@ -352,8 +353,9 @@ class LeaseBase:
     async def _end_block(self, exc: BaseException | None, no_other_error: bool) -> None:
         if self._end is None and self._rt.now() < self._deadline:
             await self._release()
-            return
-        loss = self._settle_loss()
+            loss = self._unseen_loss()
+        else:
+            loss = self._settle_loss()
         if loss is not None and not (self._rules.overruns and loss.reason == "max_hold"):
             raise_loss(loss, exc, no_other_error)
 
@@ -382,6 +384,10 @@ class LeaseBase:
         if self._depth is None or self._depth.leave():
             self._release_after_loss()
         return self._loss(reason)
+
+    def _unseen_loss(self) -> LeaseLost | None:
+        """The error if a release has found that the store had no such lease any more."""
+        return self._loss() if self._end in LOSSES else None
 
     def _interrupt(self) -> None:
         """Interrupt each task in its innermost block. The loss passes on through those around it."""
@@ -659,6 +665,8 @@ class LeaseBase:
         """The store has answered the Release, or has not; return whether the lease was held until then."""
         if isinstance(told, TimedReply):
             if not isinstance(told.reply, Failed):
+                if isinstance(told.reply, Unknown) and not told.resent:
+                    self._lost_unseen()
                 return isinstance(told.reply, Released)
             self._trouble = told.reply.detail
             log.warning("%s could not be given up: %s", format_key(self.key), told.reply.detail)
@@ -667,6 +675,15 @@ class LeaseBase:
             log.warning("%s will be given up in the background: %s", format_key(self.key), told)
         self._abandon()
         return False
+
+    def _lost_unseen(self) -> None:
+        """The store had no such lease when it was released: another one may have held it meanwhile."""
+        if self._rt.now() >= self._deadline:
+            return  # it can have expired on the way, after its holder had done
+        self._end, self._detail, self._given_up = "expired", FORGOTTEN, True
+        if self._options.on_lost is not None:
+            self._rt.call_soon(self._call_on_lost)
+        log.warning("%s", self._loss())
 
     def _finish(self, how: str) -> bool:
         """End it once, in whichever thread comes first; return whether this call did."""

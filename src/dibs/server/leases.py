@@ -20,6 +20,7 @@ from dibs.model import (
     Renew,
     Renewed,
     Reply,
+    Unknown,
 )
 from dibs.runtime.port import CallResult, TimedReply
 from dibs.server.auth.policy import Principal
@@ -128,7 +129,9 @@ class LeaseService:
         if type(command) is Release and command.tombstone:
             command = self._quotas.limit_tombstone(who.key_id, command)
         try:
-            answer = await self.runtime.call(command)
+            answer = _settled(await self.runtime.call(command))
+            if not isinstance(answer, TimedReply):
+                raise answer
         except BackendUnavailable:
             late.add_of(command)
             self.unanswered(command)
@@ -149,7 +152,7 @@ class LeaseService:
         ]
         for observer in self.batch_observers:
             observer(len(commands))
-        found = await self.runtime.call_all(commands)
+        found = [_settled(each) for each in await self.runtime.call_all(commands)]
         for command, each in zip(commands, found, strict=True):
             if type(each) is not TimedReply or each.resent:
                 late.add_of(command)
@@ -191,6 +194,16 @@ class LeaseService:
                 observer(who, command, reply)
             except Exception:  # the answer matters more
                 log.exception("an observer failed")
+
+
+def _settled(answer: CallResult) -> CallResult:
+    """The answer, or an error for a release whose first copy may have released the lease."""
+    if isinstance(answer, TimedReply) and answer.resent and type(answer.reply) is Unknown:
+        return BackendUnavailable(
+            "the connection to the store broke during the release: the lease was released then, or "
+            "had ended before"
+        )
+    return answer
 
 
 def _acquired(quotas: Quotas, key_id: str, command: Acquire, reply: Reply) -> None:

@@ -137,6 +137,23 @@ class Clients(Suite):
 
     @case
     @using
+    async def test_leaving_a_block_tells_of_an_end_that_nobody_noticed(
+        self, world: World, users: Users
+    ) -> None:
+        """The store has no such lease any more, as after a restart without its data."""
+        client = users.client()
+        handle = (await now(users.lock(client).acquire())).detach()
+        mine, copy = await now(client.attach(handle)), await now(users.client().attach(handle))
+
+        async def lose(_: Any) -> None:
+            assert await now(copy.release()) is True
+
+        with pytest.raises(LeaseLost, match="no such lease any more") as loss:
+            await within(world, mine, lose)
+        assert (loss.value.reason, mine.reason) == ("expired", "expired")
+
+    @case
+    @using
     async def test_renewing_by_hand(self, world: World, users: Users) -> None:
         lock = users.lock(users.client(), ttl=10 * world.second, auto_renew=False)
         lease = await now(lock.acquire())
