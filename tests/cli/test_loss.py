@@ -196,3 +196,16 @@ def test_it_holds_none_of_the_streams_open(cli: Cli) -> None:
     assert run.stdout is not None
     assert run.stdout.read() == ""  # comes at once, and not after the grace
     assert alive(warden)
+
+
+def test_a_lease_that_the_store_has_no_more_is_reported_after_the_command(cli: Cli) -> None:
+    """Nothing has noticed while the command ran: no renewal was due."""
+    lose = (
+        "import sqlite3, sys; file = sqlite3.connect(sys.argv[1]); "
+        "file.execute('DELETE FROM lease_keys'); file.commit()"
+    )
+    run = cli.start("run", "x", "--ttl", "60s", "--", *PYTHON, lose, str(cli.folder / "leases.db"))
+    code, _, err = end(run)
+    assert code == 76
+    assert "the store has no such lease any more" in err
+    assert "had ended by then (its exit code: 0)" in err

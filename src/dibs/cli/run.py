@@ -192,9 +192,13 @@ class _Run:
             if early is not None:
                 raise Interrupted(early)
             warn_of_other_kinds(client, lease.key, self._wanted, self._messages)
-            return self._hold(lease)
+            code = self._hold(lease)
         finally:
             self._release(lease)
+        if code != LOST and lease.lost:
+            self._report_loss(lease, "had ended by then", code)
+            return LOST
+        return code
 
     def _hold(self, lease: "Lease") -> int:
         """Run the command under the lease."""
@@ -205,10 +209,10 @@ class _Run:
             if (interrupt := supervisor.interrupt) is not None:
                 raise interrupt
             return supervisor.code
-        self._report_loss(lease, supervisor.code)
+        self._report_loss(lease, "was stopped", supervisor.code)
         return LOST
 
-    def _report_loss(self, lease: "Lease", code: int | None) -> None:
+    def _report_loss(self, lease: "Lease", how: str, code: int | None) -> None:
         command = printable(self._wanted["command"][0])
         try:
             lease.ensure()
@@ -217,7 +221,7 @@ class _Run:
             what = str(error)
         self._messages.show(
             "lost",
-            f"{what}\n  stopped {command} (its exit code: {code})",
+            f"{what}\n  {command} {how} (its exit code: {code})",
             reason=lease.reason,
             command_exit_code=code,
             exit_code=LOST,
@@ -228,7 +232,7 @@ class _Run:
         lost, why = lease.lost, "the store did not answer"
         self._signals.end()
         try:
-            if lease.release() or lost:
+            if lease.release() or lost or lease.lost:
                 return
             why = lease.trouble or why
         except DibsError as error:
