@@ -14,7 +14,7 @@ INTRO = """\
 # HTTP API
 
 A running service has the same description at `/v1/openapi.json`, as OpenAPI 3.1.
-See [Locks over HTTPS](../https.md) for an introduction.
+See [the HTTP API by hand](../http.md) for an introduction.
 
 """
 

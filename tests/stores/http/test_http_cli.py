@@ -54,8 +54,8 @@ def test_the_examples_for_the_shell_work(settings: dict[str, str], tmp_path: Pat
         assert not done.stderr
         return [*map(json.loads, done.stdout.splitlines())]
 
-    single, batch = blocks(PAGE, "sh")
-    shown_problem = json.loads(blocks(PAGE, "json")[0])
+    single, batch = blocks("http.md", "sh")
+    shown_problem = json.loads(blocks("http.md", "json")[0])
     acquiring, rest = single.split("# acquire\n")
     other = 'curl -sS -w "\\n" -H "Authorization: Bearer $DIBS_API_KEY" -X POST "$lock"\n'
     held, refused, renewed, shown, released = shell(f"{acquiring}\n{other}{rest}")
