@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import secrets
 import signal
 import threading
@@ -20,7 +21,7 @@ from dibs.testing import FaultProxy
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 from tests.stores.places import Place, own_server
-from tests.stores.sides import Side, forked, in_child, on
+from tests.stores.sides import Side, findings, forked, in_child, on
 
 pytestmark = pytest.mark.once
 
@@ -124,7 +125,7 @@ async def test_an_answer_that_is_lost_costs_no_lease(
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-@pytest.mark.parametrize("place", ["redis", "nats", "http"], indirect=True)
+@pytest.mark.parametrize("place", ["nats", "http"], indirect=True)
 async def test_a_lease_is_kept_through_a_short_outage(
     way: tuple[FaultProxy, str], name: str, fault: str
 ) -> None:
@@ -147,7 +148,11 @@ async def test_a_lease_is_kept_through_a_short_outage(
 # ---- processes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["sqlite", "etcd", "kubernetes", "nats", "s3"], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["sqlite", "etcd", "kubernetes", "nats", pytest.param("s3", marks=pytest.mark.long)],
+    indirect=True,
+)
 def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str, tmp_path: Path) -> None:
     """Also on a store without a clock: each client is new, and has watched for no time at all."""
     url, skew, told = place.url, 0.2, tmp_path / "token"
@@ -177,7 +182,11 @@ def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str, tmp_path:
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["sqlite", "redis", "postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["sqlite", *(pytest.param(each, marks=pytest.mark.long) for each in ("redis", "postgres"))],
+    indirect=True,
+)
 def test_any_number_of_killed_waiters_costs_two_claim_timeouts(place: Place) -> None:
     ttl = 4.0
 
@@ -220,3 +229,25 @@ def test_loops_that_end_without_a_close_leave_nothing_open(place: Place, name: s
     found = tokens()
     assert found == sorted(set(found))
     gc.collect()
+
+
+HEALTHY = {
+    "etcd": [
+        "etcd 3.* has a leader",
+        "quorum",
+        "all members are on this machine",
+        "dates its answers",
+    ],
+    "kubernetes": ["is Kubernetes v", "dates its answers", "the API server is on this machine"],
+    "nats": [r"NATS \d+\.\d+\.\d+", "dates its answers", "the server is on this machine"],
+    "s3": ["refuses writes whose condition fails", "dates its answers"],
+    "temporal": [r"Temporal 1\.", "a worker serves the task queue", "development server"],
+}
+
+
+@pytest.mark.parametrize("place", HEALTHY, indirect=True)
+def test_doctor_knows_a_healthy_server(place: Place, request: pytest.FixtureRequest) -> None:
+    found = findings(place.url)
+    assert "problem" not in {each.level for each in found.values()}
+    for told in HEALTHY[request.node.callspec.params["place"]]:
+        assert re.search(told, str(found))

@@ -1,6 +1,5 @@
 """NATS as a store: its faults, its users, and buckets that leases could vanish from."""
 
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +13,12 @@ from nats.js.api import KeyValueConfig, StorageType
 
 import dibs
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
-from dibs.model import Finding
-from dibs.stores.registry import store_for
 from dibs.sync import connect
 from dibs.testing import FaultProxy
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.nats import NatsServer
 from tests.servers.ports import free_port
+from tests.stores.sides import findings, use
 
 
 @asynccontextmanager
@@ -30,11 +28,6 @@ async def own_client(server: NatsServer) -> AsyncIterator[Client]:
         yield client
     finally:
         await client.close()
-
-
-def use(url: str, wait: float = 1) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=wait).release()
 
 
 def test_another_server_is_asked_if_one_is_gone_or_hangs(
@@ -133,20 +126,10 @@ async def test_a_bucket_that_is_gone_is_made_anew(nats_server: NatsServer, nats_
             assert lease.token > last.token
 
 
-def test_the_doctor(nats_url: str) -> None:
-    def look(url: str) -> dict[str, Finding]:
-        connection = store_for(url).blocking_connection()
-        connection.open(10)
-        found = {finding.about: finding for finding in connection.examine()}
-        connection.close()
-        return found
-
-    found = look(nats_url)
-    assert re.fullmatch(r"NATS \d+\.\d+\.\d+\S*", found["server"].told)
-    assert found["encryption"].told == "none needed: the server is on this machine"
-    levels = [found[about].level for about in ("replicas", "disk", "dates")]
-    assert levels == ["note", "note", "ok"]
-    wished = look(f"{nats_url}&replicas=3")["replicas"]  # but the bucket is there by now
+def test_doctor_knows_how_many_copies_there_are(nats_url: str) -> None:
+    found = findings(nats_url)
+    assert [found[about].level for about in ("replicas", "disk")] == ["note", "note"]
+    wished = findings(f"{nats_url}&replicas=3")["replicas"]  # but the bucket is there by now
     assert wished.level == "warning"
     assert "replicas=3 in the URL has no effect" in wished.told
     assert "--replicas 3" in wished.advice

@@ -19,6 +19,7 @@ from tests.servers.certificates import key_of, self_signed
 from tests.servers.kube import ADMIN, KubeServer
 from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.kubernetes.proxies import HttpProxy
+from tests.stores.sides import use
 
 VARIABLES = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
@@ -30,16 +31,6 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
-
-
-def try_once(url: str) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=0)
-
-
-def works(url: str) -> None:
-    with connect(url) as client, client.lock("access", ttl=5, wait=10):
-        """Got in."""
 
 
 def names_in(server: KubeServer, namespace: str) -> list[str]:
@@ -65,10 +56,10 @@ def pod(kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("pod")
 def test_in_a_pod(kube_server: KubeServer) -> None:
-    works("kubernetes://")
-    assert names_in(kube_server, "the-pods-own") == ["dibs-lock.access"]
-    works("kubernetes://pods-other")
-    assert names_in(kube_server, "pods-other") == ["dibs-lock.access"]
+    use("kubernetes://", wait=10)
+    assert names_in(kube_server, "the-pods-own") == ["dibs-lock.a"]
+    use("kubernetes://pods-other", wait=10)
+    assert names_in(kube_server, "pods-other") == ["dibs-lock.a"]
 
 
 def test_a_token_that_changes_is_read_again(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,17 +102,17 @@ users:
   user:
     tokenFile: token
 """)
-    works("kubernetes://")
-    assert "dibs-lock.access" in names_in(kube_server, "by-home")
+    use("kubernetes://", wait=10)
+    assert "dibs-lock.a" in names_in(kube_server, "by-home")
     mine = {"name": "mine", "context": {"cluster": "home", "user": "admin"}}
     first = {"current-context": "mine", "contexts": [mine]}
     (tmp_path / "first.yaml").write_text(json.dumps(first))
     files = [tmp_path / "first.yaml", tmp_path / "missing", folder / "config"]
     monkeypatch.setenv("KUBECONFIG", ":".join(map(str, files)))
-    works("kubernetes://")
-    assert "dibs-lock.access" in names_in(kube_server, "default")
-    works("kubernetes://several?context=home")
-    assert names_in(kube_server, "several") == ["dibs-lock.access"]
+    use("kubernetes://", wait=10)
+    assert "dibs-lock.a" in names_in(kube_server, "default")
+    use("kubernetes://several?context=home", wait=10)
+    assert names_in(kube_server, "several") == ["dibs-lock.a"]
 
 
 MISSING_PLUGIN = {
@@ -157,7 +148,7 @@ def test_a_kubeconfig_that_is_wrong(tmp_path: Path, content: Any, said: str) -> 
     elif content is not None:
         kubeconfig(file, "https://127.0.0.1:1", **content)
     with pytest.raises(NotConfigured, match=re.escape(said)) as refusal:
-        try_once(f"kubernetes://?kubeconfig={file}")
+        use(f"kubernetes://?kubeconfig={file}")
     assert "s3cret" not in str(refusal.value)
 
 
@@ -220,13 +211,13 @@ def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Pat
     config = kubeconfig(tmp_path / "config", kube_server.https_url)
     url = f"kubernetes://tls?kubeconfig={config}"
     with pytest.raises(BackendUnavailable, match="its certificate is not trusted"):
-        try_once(url)
+        use(url)
     kubeconfig(config, kube_server.https_url, cluster={"insecure-skip-tls-verify": True})
-    works(url)
+    use(url, wait=10)
     trusted = {"certificate-authority": str(kube_server.ca)}
     kubeconfig(config, kube_server.https_url, cluster=trusted | {"tls-server-name": "other.test"})
     with pytest.raises(BackendUnavailable, match=r"other\.test"):
-        try_once(url)
+        use(url)
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -265,10 +256,10 @@ def test_a_client_certificate(tmp_path: Path) -> None:
     }
     for user in (files(mine), inline):
         with pytest.raises(Forbidden):
-            try_once(url(user))
+            use(url(user))
     for user in ({}, files(other)):
         with pytest.raises(BackendUnavailable, match="check the client certificate"):
-            try_once(url(user))
+            use(url(user))
     server.shutdown()
     server.server_close()
 
@@ -278,11 +269,11 @@ def test_a_proxy_of_the_kubeconfig(kube_server: KubeServer, tmp_path: Path) -> N
         login = proxy.url.replace("//", "//me:s%3Acret@")
         secure = {"certificate-authority": str(kube_server.ca), "proxy-url": login}
         config = kubeconfig(tmp_path / "config", kube_server.https_url, cluster=secure)
-        works(f"kubernetes://proxied?kubeconfig={config}")
+        use(f"kubernetes://proxied?kubeconfig={config}", wait=10)
         assert set(proxy.methods) == {"CONNECT"}
         assert base64.b64decode(proxy.logins[0].rpartition(" ")[2]) == b"me:s:cret"
         kubeconfig(config, kube_server, cluster={"proxy-url": proxy.url})
-        works(f"kubernetes://proxied?kubeconfig={config}")
+        use(f"kubernetes://proxied?kubeconfig={config}", wait=10)
         assert {"GET", "PUT"} <= set(proxy.methods)
 
 
@@ -296,11 +287,11 @@ def test_a_proxy_of_the_environment(
     url = f"kubernetes://proxied?kubeconfig={config}"
     with HttpProxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        works(url)
+        use(url, wait=10)
         assert set(proxy.methods) == {"CONNECT"}
         for exception in (".kube.invalid", "10.0.0.0/8,kube.invalid", "*"):
             monkeypatch.setenv("NO_PROXY", exception)
             asked = len(proxy.methods)
             with pytest.raises(BackendUnavailable):
-                try_once(url)
+                use(url)
             assert len(proxy.methods) == asked, "another way was taken"

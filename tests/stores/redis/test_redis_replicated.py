@@ -1,17 +1,13 @@
 """Sentinels and Clusters: which server has a key, also after that has changed."""
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-import dibs
-import dibs.sync
 from dibs.errors import BackendUnavailable
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from dibs.stores.redis.ledger import store_key
@@ -295,20 +291,3 @@ async def test_nodes_that_hang_cost_no_more_than_one(
             replies = await backend.apply(batch)
             assert [type(reply) for reply in replies] == [Failed, Failed, Status]
             assert time.monotonic() - began < (0.7 if is_connected else 1.5), "it is left for now"
-
-
-def test_a_hanging_node_costs_no_lease_of_another(cluster: RedisCluster, url: str) -> None:
-    """The keeper renews the leases of all nodes in one batch."""
-    hung, *healthy = one_for_each(cluster)
-    lost = threading.Event()
-    with dibs.sync.connect(url) as client:
-
-        def held(key: bytes, **more: Any) -> dibs.sync.Lease:
-            return client.lock(key.removeprefix(b"lock:"), ttl=3.0, **more).acquire(wait=0)
-
-        leases = [held(key, on_lost=lambda _: lost.set()) for key in healthy]
-        other = held(hung)
-        with paused(cluster.nodes[0]):
-            assert not lost.wait(4.0)
-        for lease in (*leases, other):
-            lease.release()
