@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -22,8 +23,13 @@ from dibs.model import (
     Revoke,
 )
 from dibs.stores.postgres import ledger
-from tests.stores.differential import OTHER, Time
+from tests.servers.binaries import postgres_programs, postgres_versions
+from tests.servers.fixtures import NO_POWER_CUT
+from tests.servers.postgres import PostgresServer
+from tests.stores.differential import OTHER, PLANS, VECTORS, Time, follow
 from tests.stores.postgres.database import Database, database, take
+from tests.stores.sides import waiting
+from tests.stores.test_ledgers import InSql
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -208,3 +214,25 @@ def test_others_wait_until_the_guarded_transaction_ends(
         with pytest.raises(psycopg.errors.LockNotAvailable):
             guard(another, second)
     guard(another, second)
+
+
+# ---- versions ------------------------------------------------------------------------------------
+
+OTHERS = [
+    version for version in postgres_versions() if version != str(postgres_programs()[0].version[0])
+]
+"""All but the one on which everything runs. Only `make torture` tests those between oldest and newest."""
+
+
+@pytest.mark.parametrize(
+    "version",
+    [pytest.param(each, marks=pytest.mark.long if each in OTHERS[1:-1] else ()) for each in OTHERS],
+)
+def test_other_versions_answer_as_python_and_notify(version: str, tmp_path: Path) -> None:
+    with PostgresServer(tmp_path, version=version, options=NO_POWER_CUT) as server:
+        with waiting(server.new_database()):
+            """It is notified."""
+        with database(server.new_database()) as found:
+            for manner in ("together", "one by one", "carefully"):
+                for plan in (*VECTORS[:8], *PLANS):
+                    follow(plan, InSql(found, manner))

@@ -172,6 +172,17 @@ def test_a_row_lasts_a_day_longer_than_what_follows_from_it(scripted: Scripted) 
     for command, least in plan.items():
         scripted.ask(command)
         assert least < lifetimes(scripted)[b""] <= least + 3_700_000, command
+    scripted.redis.flushall()
+    seconds, microseconds = scripted.redis.time()
+    far = (seconds + 864_000) * 1_000_000 + microseconds
+    for command in (
+        acquire("c", floor=far),
+        Release(KEY, "c"),
+        acquire("d"),
+        Renew(KEY, "d", 30.0),
+    ):
+        scripted.ask(command)
+        assert lifetimes(scripted)[b""] > 10.9 * DAY, "until the clock has passed that token"
 
 
 def test_all_of_a_key_ends_with_its_row(scripted: Scripted) -> None:
@@ -192,24 +203,6 @@ def test_all_of_a_key_ends_with_its_row(scripted: Scripted) -> None:
     assert min(lifetimes(scripted).values()) > 10 * DAY, "also what was emptied, and begun anew"
     scripted.ask(Inspect(KEY), now=NOW + 1e10, stamp=STAMP)
     assert scripted.redis.keys("*") == [ROW]
-
-
-@pytest.mark.parametrize("capacity", [1, 3])
-def test_a_key_with_a_far_token_is_kept_until_the_clock_has_passed_it(
-    scripted: Scripted, capacity: int
-) -> None:
-    seconds, microseconds = scripted.redis.time()
-    floor = (seconds + 864_000) * 1_000_000 + microseconds
-    for command in (
-        acquire("a", capacity=capacity, floor=floor),
-        Release(KEY, "a"),
-        acquire("b", capacity=capacity),
-        Renew(KEY, "b", 30.0),
-        acquire("c", capacity=capacity, queue=True),
-        Release(KEY, "b"),
-    ):
-        scripted.ask(command)
-        assert min(lifetimes(scripted).values()) > 10.9 * DAY, command
 
 
 def test_places_and_growth_wait_for_the_end_of_the_hold_off(scripted: Scripted) -> None:
