@@ -17,7 +17,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Command, Finding, Granted, Notification, Release, Reply
+from dibs.model import Acquire, Command, Finding, Granted, Notification, Release, Released, Reply
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing.conformance.users import now
@@ -142,6 +142,15 @@ class Side:
                 if notification.event == event:
                     return notification
         raise AssertionError(f"no {event!r} was pushed")
+
+    async def hand_over(self, waiter: Any, other: Any, key: bytes = KEY) -> None:
+        """A grant, a queue, a notification."""
+        first, second = "a" * 22, "b" * 22
+        await other.apply([acquire(first, key)])
+        await waiter.apply([acquire(second, key, queue=True, inbox=waiter.inbox)])
+        assert await other.apply([release(first, key)]) == [Released()]
+        assert (await self.pushed(waiter, "granted")).key == key
+        await waiter.apply([release(second, key)])
 
     async def resumed(self, backend: Connection, within: float = 10.0) -> None:
         """Wait until notifications come again, after they broke."""

@@ -127,7 +127,7 @@ async def test_a_key_that_cannot_be_read_fails_for_all_who_use_it_and_alone(
 ) -> None:
     process = Process(server, clock)
     await process.say(Acquire(b"lock:a", "a", "o", 30.0))
-    server.cells[KEY] = (999, b"nonsense")
+    server.cells[KEY] = (999, b'{"format": 1}')
     renewed, failed = await process.ledger.apply([Renew(b"lock:a", "a", 30.0), Renew(KEY, "x", 9)])
     assert isinstance(renewed, Renewed)
     assert isinstance(failed, Failed)

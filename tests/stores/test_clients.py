@@ -238,6 +238,12 @@ HEALTHY = {
         "all members are on this machine",
         "dates its answers",
     ],
+    "http": [
+        "scopes acquire",
+        "use a ttl of at least 1 s",
+        "1 to 86400 seconds",
+        "is this machine",
+    ],
     "kubernetes": ["is Kubernetes v", "dates its answers", "the API server is on this machine"],
     "nats": [r"NATS \d+\.\d+\.\d+", "dates its answers", "the server is on this machine"],
     "s3": ["refuses writes whose condition fails", "dates its answers"],

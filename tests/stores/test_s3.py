@@ -1,6 +1,5 @@
 """S3 as a store: servers without conditional writes, credentials, names, faults, and what it deletes."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 
-import dibs
 from dibs.core.book import MemoryBook
 from dibs.errors import Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Acquire, Granted, Release
@@ -147,16 +145,6 @@ def test_wrong_credentials(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_bucket(moto: MotoServer) -> None:
     with pytest.raises(NotConfigured, match="Check the bucket"):
         use(f"s3://missing?endpoint={moto.url}", wait=20)
-
-
-async def test_who_waits_hears_of_a_release_in_its_own_process(moto_url: str) -> None:
-    async with dibs.connect(moto_url) as client:
-        held = await client.lock("a", ttl=60).acquire()
-        waiting = asyncio.ensure_future(client.lock("a", ttl=60).acquire())
-        while not (await client.status("a")).waiting:
-            await asyncio.sleep(0.01)
-        await held.release()
-        await (await asyncio.wait_for(waiting, 5)).release()
 
 
 @pytest.mark.usefixtures("_credentials")

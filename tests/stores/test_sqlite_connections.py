@@ -43,11 +43,6 @@ def in_place(connection: Any, command: Command) -> Any:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases.db"
-
-
-@pytest.fixture
 def writer(path: Path) -> Iterator[sqlite3.Connection]:
     """Another process that writes from its BEGIN on."""
     found = sqlite3.connect(path, isolation_level=None)

@@ -26,11 +26,6 @@ type Open = Callable[..., Opened]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases.db"
-
-
-@pytest.fixture
 def open_file(path: Path) -> Iterator[Open]:
     """Open the file, or another one, until the test ends."""
     made: list[Opened] = []

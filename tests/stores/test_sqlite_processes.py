@@ -17,11 +17,6 @@ pytestmark = pytest.mark.multiprocess
 X, Y = b"lock:x", b"lock:y"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases.db"
-
-
 def test_killed_in_the_middle_of_a_transaction(path: Path) -> None:
     def be_killed() -> None:
         user = Opened(path)

@@ -14,7 +14,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.errors import BackendUnavailable, Forbidden
-from dibs.model import Granted, Inspect, Refused, Release, Released, Status
+from dibs.model import Granted, Inspect, Refused, Release, Status
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
 from tests.servers.certificates import key_of, self_signed
@@ -134,10 +134,7 @@ async def test_tls(side: Side, demanding: PostgresServer) -> None:
     assert await wire_of(waiter).run(in_use, 5) == [(True,)]
     large = [acquire("a", b"lock:%d" % number, note="x" * 50_000) for number in range(100)]
     assert {type(reply) for reply in await waiter.apply(large)} == {Granted}
-    await say(other, acquire("a"))
-    await say(waiter, acquire("b", queue=True, inbox=waiter.inbox))
-    assert await say(other, Release(KEY, "a")) == Released()
-    assert (await side.pushed(waiter, "granted")).key == KEY
+    await side.hand_over(waiter, other)
 
 
 @both_sides

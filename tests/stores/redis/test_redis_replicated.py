@@ -172,10 +172,7 @@ async def test_a_batch_over_all_nodes_is_one_call_for_each_slot(
 async def test_pushes_reach_their_inbox_from_any_node(side: Side, url: str) -> None:
     waiter, other = await side.open(url), await side.open(url)
     for key in KEYS[:12]:
-        await other.apply([acquire("a", key=key)])
-        await waiter.apply([acquire("b", key=key, queue=True, inbox=waiter.inbox)])
-        await other.apply([release("a", key=key)])
-        assert (await side.pushed(waiter, "granted")).key == key
+        await side.hand_over(waiter, other, key)
 
 
 @in_tasks
