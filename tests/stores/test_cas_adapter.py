@@ -11,17 +11,7 @@ import pytest
 import dibs
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, Corrupt
-from dibs.model import (
-    Acquire,
-    Failed,
-    Granted,
-    Inspect,
-    Refused,
-    Release,
-    Released,
-    Renew,
-    Renewed,
-)
+from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
 from dibs.session import StoreSession
 from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict
 from dibs.stores.cas.clock import StoreClock
@@ -210,23 +200,6 @@ async def test_callers_that_give_up_take_no_others_along() -> None:
     process.cells.delay = 0.0
     async with asyncio.timeout(5):
         await process.say(Inspect(KEY))
-
-
-def test_what_a_process_knows_is_bounded(
-    server: Server, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if each of many event loops uses a few keys only."""
-    monkeypatch.setattr("dibs.stores.cas.ledger.MAX_KEYS", 100)
-    known: dict[bytes, Cell] = {}
-
-    async def one(number: int) -> None:
-        process = Process(server, clock, known)
-        for more in range(20):
-            await process.cycle("a", b"lock:%d" % (20 * number + more))
-
-    for number in range(8):
-        asyncio.run(one(number))
-    assert len(known) <= 100
 
 
 async def test_an_idle_cell_is_deleted_after_long(server: Server, clock: ManualClock) -> None:

@@ -16,16 +16,7 @@ from dibs.testing.proxy import FaultProxy
 from tests.connections import connection_to
 from tests.servers.ports import free_port
 from tests.stores.places import Place
-from tests.stores.sides import (
-    Side,
-    acquire,
-    both_sides,
-    granted,
-    in_child,
-    in_threads,
-    on,
-    release,
-)
+from tests.stores.sides import Side, acquire, both_sides, granted, in_child, in_threads, on, release
 
 A, B = ("a" * 22, "b" * 22)
 OTHER = Inspect(b"lock:other")

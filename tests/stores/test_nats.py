@@ -34,6 +34,7 @@ def test_another_server_is_asked_if_one_is_gone_or_hangs(
     nats_server: NatsServer, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.stores.nats.store.shuffle", list)  # the first one is asked first
+    monkeypatch.setattr("dibs.stores.nats.store.TIMEOUT_OF_EACH", 0.5)
     real = f"127.0.0.1:{nats_server.port}"
     with FaultProxy("127.0.0.1", nats_server.port) as proxy:
         proxy.hang()

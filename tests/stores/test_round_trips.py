@@ -101,9 +101,7 @@ def test_an_acquire_is_one_round_trip_and_a_release_is_one(side: Side) -> None:
     side.run(case())
 
 
-def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(
-    side: Side,
-) -> None:
+def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(side: Side) -> None:
     names = ["a", "b", "c"]
 
     async def case() -> None:

@@ -13,15 +13,7 @@ import pytest
 
 from dibs import connect
 from dibs.errors import BackendUnavailable
-from dibs.model import (
-    Command,
-    Granted,
-    Inspect,
-    Notification,
-    Refused,
-    Release,
-    Released,
-)
+from dibs.model import Command, Granted, Inspect, Notification, Refused, Release, Released
 from dibs.stores.sqlite import SqliteStore, maintenance, notify
 from tests.connections import connection_to
 from tests.servers.waiting import wait_until

@@ -206,11 +206,7 @@ class Contest:
 @pytest.mark.serial
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("other", "ttl", "kills"),
-    [
-        ("go", 1.0, [False, True]),
-        ("python", 4.0, []),
-    ],
+    ("other", "ttl", "kills"), [("go", 1.0, [False, True]), ("python", 4.0, [])]
 )
 def test_a_leader_of_each_hands_over_to_the_other(
     cluster: Cluster, other: str, ttl: float, kills: list[bool]

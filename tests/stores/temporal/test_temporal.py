@@ -262,7 +262,11 @@ async def test_a_worker_that_is_away_is_missed_and_its_successor_knows_all(
         (backend, Renew(key, "a", 3.0), f"worker of the task queue '{queue}'"),
         (other, Renew(key, "b", 3.0), f"the task queue '{queue}'"),
         (early, acquire("a", new), f"nobody serves the task queue '{empty}'"),
-        (other, acquire("c", new), f"'{empty}'.*terminate --workflow-id {ids.broker_id(new)}"),
+        (
+            other,
+            acquire("c", new, ttl=3.0),
+            f"'{empty}'.*terminate --workflow-id {ids.broker_id(new)}",
+        ),
     ):
         with pytest.raises(BackendUnavailable, match=told):
             await user.apply([command])
