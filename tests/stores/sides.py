@@ -249,8 +249,8 @@ def findings(url: str) -> dict[str, Finding]:
 
 
 @contextmanager
-def waiting(holder_url: str, waiter_url: str = "") -> Iterator[None]:
-    """Another client waits for the lock `a`, which is held until the end of the block; then it gets it."""
+def waiting(holder_url: str, waiter_url: str = "") -> Iterator[dibs.sync.Lease]:
+    """A lease of the lock `a`. Another client waits for it, and gets it at the end of the block."""
     with (
         dibs.sync.connect(holder_url) as holder,
         dibs.sync.connect(waiter_url or holder_url) as waiter,
@@ -259,9 +259,9 @@ def waiting(holder_url: str, waiter_url: str = "") -> Iterator[None]:
         held = holder.lock("a", ttl=60).acquire()
         turn = thread.submit(lambda: waiter.lock("a", ttl=60, wait=30).acquire().release())
         wait_until(lambda: holder.status("a").waiting, "it waits")
-        yield
+        yield held
         assert not turn.done()
-        held.release()
+        assert held.release()
         turn.result(30)
 
 

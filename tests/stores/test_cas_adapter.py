@@ -202,6 +202,17 @@ async def test_callers_that_give_up_take_no_others_along() -> None:
         await process.say(Inspect(KEY))
 
 
+async def test_what_a_process_knows_is_bounded(
+    server: Server, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if each of many event loops uses a few keys only."""
+    monkeypatch.setattr("dibs.stores.cas.ledger.MAX_KEYS", 100)
+    known: dict[bytes, Cell] = {}
+    for number in range(160):
+        await Process(server, clock, known).cycle("a", b"lock:%d" % number)
+    assert len(known) <= 100
+
+
 async def test_an_idle_cell_is_deleted_after_long(server: Server, clock: ManualClock) -> None:
     """Tokens rise all the same, also if the next user does not go by the dates."""
     one, careful = Process(server, clock), Process(server, clock)

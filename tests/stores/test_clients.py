@@ -18,10 +18,9 @@ from dibs.core.timing import claim_timeout
 from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.sync import connect
 from dibs.testing import FaultProxy
-from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 from tests.stores.places import Place, own_server
-from tests.stores.sides import Side, findings, forked, in_child, on
+from tests.stores.sides import Side, findings, forked, in_child, on, waiting
 
 pytestmark = pytest.mark.once
 
@@ -45,35 +44,25 @@ async def wait_for(side: Side, client: Any, name: str, observer: Any) -> Any:
     return started
 
 
-# ---- servers and networks that fail ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("store", ["kubernetes", "nats", "s3", "http", "temporal"])
 def test_a_killed_server_comes_back_with_its_leases(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Redis, PostgreSQL and etcd are killed in `tests/faults`, again and again."""
-    with own_server(store, tmp_path, request) as (server, url):
-        side = Side("blocking")
-        side.run(survives_a_kill(side, server, url))
-
-
-async def survives_a_kill(side: Side, server: Server, url: str) -> None:
-    client, other = side.connect(connect(url, call_timeout=1)), side.connect(url)
-    held = client.lock("a", ttl=60).acquire(wait=LONG)
-    waiting = await wait_for(side, other, "a", client)
-    server.kill()
-    began = time.monotonic()
-    with pytest.raises((BackendUnavailable, AcquireTimeout)):
-        client.lock("b").acquire(wait=0.2)
-    assert time.monotonic() - began < 5
-    server.start()
-    wait_until(lambda: renewed(held), "the server answers", within=LONG)
-    assert side.connect(url).lock("a").locked()
-    assert held.release()
-    lease = await side.end(waiting)
-    assert lease.token > held.token
-    assert lease.release()
+    with (
+        own_server(store, tmp_path, request) as (server, url),
+        connect(url, call_timeout=1) as client,
+        waiting(url) as held,
+    ):
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises((BackendUnavailable, AcquireTimeout)):
+            client.lock("b").acquire(wait=0.2)
+        assert time.monotonic() - began < 5
+        server.start()
+        wait_until(lambda: renewed(held), "the server answers", within=LONG)
+        with connect(url) as another:
+            assert another.lock("a").locked()
 
 
 def renewed(lease: dibs.sync.Lease) -> bool:
@@ -143,9 +132,6 @@ async def test_a_lease_is_kept_through_a_short_outage(
                     await asyncio.sleep(0.02)
         async with asyncio.timeout(LONG), client.lock(name):
             pass
-
-
-# ---- processes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

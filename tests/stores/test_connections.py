@@ -38,9 +38,6 @@ def key() -> bytes:
     return b"lock:" + secrets.token_hex(6).encode()
 
 
-# ---- a network that fails -------------------------------------------------------------------------
-
-
 @services
 async def test_a_connection_that_ended_while_idle_is_replaced(
     side: Side, way: tuple[FaultProxy, str], key: bytes
@@ -138,9 +135,6 @@ async def test_where_nobody_listens(side: Side, url: str, monkeypatch: pytest.Mo
     assert "check" in str(failure.value)
     assert "hunter2" not in f"{failure.value} {failure.value.__cause__!r}"
     assert time.monotonic() - began < 10
-
-
-# ---- beginning, end and forks ---------------------------------------------------------------------
 
 
 @on("redis", "postgres", "http", "sqlite", "nats")

@@ -15,7 +15,7 @@ from dibs.model import Acquire, Granted, Release
 from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.registry import store_for
-from dibs.stores.s3 import S3Cells, S3Store
+from dibs.stores.s3 import S3Store
 from dibs.stores.snapshot import dump
 from dibs.sync import connect
 from tests.servers.moto import MotoServer
@@ -40,14 +40,6 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def moto_url(moto: MotoServer, _credentials: None) -> str:
     """A moto, and a prefix of its own in its bucket."""
     return f"s3://tests/{token_hex(6)}?endpoint={moto.url}"
-
-
-def cells_of(url: str) -> S3Cells:
-    store = store_for(url)
-    assert isinstance(store, S3Store)
-    cells = store.make_cells(StoreClock(), time.monotonic)
-    assert isinstance(cells, S3Cells)
-    return cells
 
 
 def without_conditions(params: Any, **_: Any) -> None:
@@ -107,7 +99,9 @@ def test_a_server_that_ignores_conditions_is_refused(
 @pytest.mark.parametrize("heeds", [True, False])
 async def test_a_cell_is_only_deleted_where_no_other_can_be(moto_url: str, *, heeds: bool) -> None:
     """Some servers delete whatever is there. An idle cell stays, unless the server is seen to compare."""
-    cells = cells_of(moto_url)
+    store = store_for(moto_url)
+    assert isinstance(store, S3Store)
+    cells: Any = store.make_cells(StoreClock(), time.monotonic)
     await cells.open()
     if not heeds:
         events = cells._client.meta.events

@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from dibs import connect
 from dibs.errors import BackendUnavailable
-from dibs.model import Command, Granted, Inspect, Notification, Refused, Release, Released
+from dibs.model import Command, Granted, Inspect, Notification, Refused, Release, Released, Renew
 from dibs.stores.sqlite import SqliteStore, maintenance, notify
 from tests.connections import connection_to
 from tests.servers.waiting import wait_until
@@ -40,9 +41,6 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
     found = sqlite3.connect(path, isolation_level=None)
     yield found
     found.close()
-
-
-# ---- commands -------------------------------------------------------------------------------------
 
 
 async def test_the_loop_uses_the_file_in_place_while_nobody_else_writes(
@@ -96,6 +94,20 @@ async def test_what_nobody_waits_for_any_more_is_not_tried_for_ever(
     await user.close()
 
 
+def test_a_batch_is_committed_once_and_a_key_used_before_takes_one_statement(path: Path) -> None:
+    user = Opened(path)
+    told: list[str] = []
+    db: Any = user.connection._connection._db
+    db.set_trace_callback(lambda text: told.append(text.split()[0]))
+    user.apply([acquire(b"lock:%d" % n, "a") for n in range(64)])
+    assert told.count("COMMIT") == 1
+    told.clear()
+    for command in (Renew(b"lock:0", "a", 30.0), Release(b"lock:0", "a"), acquire(b"lock:0", "b")):
+        user.say(command)
+    assert told == ["UPDATE"] * 3
+    user.close()
+
+
 async def test_upkeep_of_a_loop_goes_on_beside_its_commands(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,9 +121,6 @@ async def test_upkeep_of_a_loop_goes_on_beside_its_commands(
     await user.close()
 
 
-# ---- notifications --------------------------------------------------------------------------------------
-
-
 async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     user = Opened(path)
     for number, inbox in enumerate(["dibs-gone", "/nowhere/at/all", "x" * 200, "/nul\0nul"]):
@@ -122,24 +131,23 @@ async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     user.close()
 
 
-# ---- datagrams ------------------------------------------------------------------------------------
+def test_a_transaction_that_was_left_open_is_undone_first(path: Path) -> None:
+    one, other = Opened(path), Opened(path)
+    one.apply([acquire(KEY, "a"), Release(KEY, "a")])
+    db: Any = one.connection._connection._db
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("UPDATE lease_keys SET last = 0")
+    assert isinstance(one.say(acquire(KEY, "b")), Granted)
+    assert isinstance(other.say(acquire(KEY, "c")), Refused)
+    one.close()
+    other.close()
+
 
 GRANT = Notification(b"lock:x", "f" * 24, "me", "granted", 7, (0, 2), 12.5, 5.0, "", "c" * 64)
 
 
 def test_what_is_written_is_read() -> None:
-    largest = Notification(
-        key=b"\xff" * 523,
-        lease="\N{SNOWMAN}" * 24,
-        inbox="me",
-        event="refused",
-        token=2**53 - 1,
-        slots=tuple(range(9)),
-        granted_at=1e9,
-        claim_timeout=4.7,
-        detail='\0\n"' * 66,
-        proof="f" * 64,
-    )
+    largest = replace(GRANT, key=b"\xff" * 523, lease="\N{SNOWMAN}" * 24, detail='\0\n"' * 66)
     sent = [largest, GRANT] * 10  # more than one datagram
     found: list[Notification] = []
     for datagram in notify.datagrams_of(sent):

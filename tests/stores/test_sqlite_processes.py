@@ -96,8 +96,6 @@ def test_a_fork_amid_a_transaction_is_refused_in_the_child(
     user.close()
 
 
-# ---- the log; what one process does about it is in `test_sqlite_files.py` --------------------------
-
 KEYS = "SELECT count(*) FROM lease_keys"
 
 

@@ -1,5 +1,6 @@
 """What URLs of stores mean, what is refused and how, and that none shows a secret."""
 
+import os
 import re
 import subprocess
 import sys
@@ -38,9 +39,6 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-# ---- what is refused ------------------------------------------------------------------------------
-
-
 REFUSED = tomllib.loads(Path(__file__).with_name("refused_urls.toml").read_text())
 
 
@@ -65,9 +63,6 @@ def test_a_missing_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     found = re.findall(r"pip install 'dibs\[(\w+)\]'", done.stdout)
     assert found == ["redis", "redis", "postgres", "temporal"], done.stderr
-
-
-# ---- secrets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,11 +103,8 @@ def test_a_secret_is_shown_neither_with_a_url_nor_by_a_store_or_an_error(
     assert SECRET not in text
 
 
-# ---- what is understood ---------------------------------------------------------------------------
-
 READERS: dict[str, Callable[[str], Any]] = {
     "redis": redis_url.read_url,
-    "valkey": redis_url.read_url,
     "postgresql": Address,
     "http": http_url.read_url,
     "https": http_url.read_url,
@@ -146,9 +138,11 @@ UNDERSTOOD: list[tuple[str, dict[str, Any]]] = [
     ("https://[fd00::1]:8443/a/b/",
      {"host": "fd00::1", "port": 8443, "base": "/a/b", "authority": "[fd00::1]:8443"}),
     ("http://[::1]:80", {"authority": "[::1]", "tls": None}),
+    ("http://localhost:1", {"authority": "localhost:1", "tls": None}),
     ("http://h:1?insecure=true", {"authority": "h:1", "tls": None}),
     ("sqlite:////a%20b/%3F%25.db", {"path": "/a b/?%.db", "timeout": 10}),
     ("sqlite:///~/b.db?timeout=2.5", {"path": "/home/me/b.db", "timeout": 2.5}),
+    ("sqlite:////%ff", {"path": os.fsdecode(b"/\xff")}),
     ("temporal://", {"address": "localhost:7233", "namespace": "default"}),
     ("temporal://[::1]:7300/a.b-c", {"address": "[::1]:7300", "namespace": "a.b-c"}),
 ]  # fmt: skip
@@ -234,8 +228,6 @@ def test_a_path_of_sqlite_is_of_where_the_store_was_made(
     monkeypatch.chdir(tmp_path)
     assert StoreFile("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
 
-
-# ---- Temporal, with the settings of its own tools -------------------------------------------------
 
 PROFILES = """
 [profile.default]

@@ -52,9 +52,6 @@ def put(server: EtcdServer, key: str, value: str) -> None:
     server.call("kv/put", {each: b64encode(texts[each].encode()).decode() for each in texts})
 
 
-# -- calls -------------------------------------------------------------------------------------------
-
-
 def test_a_cycle_is_two_calls_and_a_renewal_is_one(etcd_url: str, etcd_server: EtcdServer) -> None:
     with connect(etcd_url) as client:
         client.lock("a").acquire().release()
@@ -106,9 +103,6 @@ def test_a_queue_has_a_limit(etcd_url: str) -> None:
     connection.close()
 
 
-# -- members that fail -------------------------------------------------------------------------------
-
-
 def test_members_that_hang_or_die_cost_time_only(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as cluster:
         leader = cluster.leader()
@@ -136,9 +130,6 @@ def test_members_that_hang_or_die_cost_time_only(tmp_path: Path) -> None:
             client.lock("c", wait=10).acquire().release()
             lease.renew()
             lease.release()
-
-
-# -- users and other servers -------------------------------------------------------------------------
 
 
 def test_users_and_wrong_passwords(tmp_path: Path) -> None:
@@ -187,12 +178,21 @@ def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:
             use(f"etcd{server.url[4:]}")
 
 
-# -- upkeep ------------------------------------------------------------------------------------------
-
-
 def compact(server: EtcdServer) -> None:
     header = json.loads(server.ctl("get", "any", "--write-out", "json"))["header"]
     server.ctl("compact", str(header["revision"]))
+
+
+def test_upkeep_leaves_leases_and_waiters_alone(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path / "etcd") as server:
+        ctl, url = server.ctl, f"etcd://127.0.0.1:{server.port}/dibs"
+        with waiting(url):
+            ctl("get", "--prefix", "dibs/")
+            compact(server)
+            ctl("defrag")
+            ctl("snapshot", "save", str(tmp_path / "snapshot.db"))
+            ctl("lease", "revoke", ctl("lease", "grant", "600").split()[1])
+            ctl("lock", "dibs/keys/lock:a", "true")
 
 
 def test_old_revisions_that_nobody_deletes_fill_etcd(tmp_path: Path) -> None:

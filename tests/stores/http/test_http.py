@@ -135,19 +135,6 @@ MISSPELT = answer(
 )
 
 
-async def failure(side: Side, said: bytes | None) -> DibsError:
-    """What a batch raises that is answered like this."""
-    with Peer(service(batch=said)) as peer:
-        connection = await side.open(store_for(peer.url), listen=False)
-        with pytest.raises(DibsError) as raised:
-            await connection.apply([acquire()])
-        error = raised.value
-        assert "secret" not in str(error)
-        assert f"127.0.0.1:{peer.port}" in str(error)
-        assert type(pickle.loads(pickle.dumps(error))) is type(error)
-        return error
-
-
 @pytest.mark.parametrize(
     ("said", "kind", "told"),
     [
@@ -170,9 +157,15 @@ async def failure(side: Side, said: bytes | None) -> DibsError:
 async def test_what_an_answer_means(
     said: bytes | None, kind: type[DibsError], told: str, side: Side
 ) -> None:
-    error = await failure(side, said)
-    assert type(error) is kind
+    with Peer(service(batch=said)) as peer:
+        connection = await side.open(store_for(peer.url), listen=False)
+        with pytest.raises(DibsError) as raised:
+            await connection.apply([acquire()])
+    error = raised.value
+    assert type(error) is type(pickle.loads(pickle.dumps(error))) is kind
     assert told in str(error)
+    assert "secret" not in str(error)
+    assert f"127.0.0.1:{peer.port}" in str(error)
     assert error.retry_after == (3 if told == "soon" else None)
 
 
@@ -271,21 +264,16 @@ def pushed(push: Notification = PUSH) -> bytes:
 
 @both_sides
 async def test_what_was_pushed_arrives_or_the_client_knows_what_it_missed(side: Side) -> None:
+    """A stream that ends comes again as another inbox."""
     strange = event("bye", b"what is this?")
-    with Peer(service(stream=stream(b": hello\n\n", strange, pushed(), inbox="s1.x"))) as peer:
+    first = stream(b": hello\n\n", strange, pushed(), inbox="s1.one")
+    with Peer(service(stream=first, batch=RELEASED)) as peer:
         backend = await side.open(store_for(peer.url))
-        assert backend.inbox == "s1.x"
-        assert await side.pushed(backend, "granted") == replace(PUSH, inbox="s1.x")
+        assert await side.pushed(backend, "granted") == replace(PUSH, inbox="s1.one")
         peer.links[-1].sendall(event("recheck"))
         assert "may have been missed" in str(await side.broken(backend))
         assert list(await backend.notifications(0.01)) == []
-        assert backend.inbox == "s1.x"  # it goes on
-
-
-@both_sides
-async def test_a_stream_that_ends_comes_again_as_another_inbox(side: Side) -> None:
-    with Peer(service(stream=stream(inbox="s1.one"), batch=RELEASED)) as peer:
-        backend = await side.open(store_for(peer.url))
+        assert backend.inbox == "s1.one"  # it goes on
         peer.say = service(stream=stream(pushed(), inbox="s1.two"), batch=RELEASED)
         peer.hang_up()
         assert "hung up" in str(await side.broken(backend))

@@ -73,9 +73,6 @@ async def test_what_connecting_reports(
                 await side.open(url)
 
 
-# ---- the schema -----------------------------------------------------------------------------------
-
-
 @in_threads
 async def test_a_newer_migration_of_our_format_is_fine_and_another_format_is_not_touched(
     side: Side, postgres_url: str
@@ -191,9 +188,6 @@ def check_as_app(url: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         app.execute("CREATE TABLE dibs.mine ()")
     app.close()
-
-
-# ---- `dibs migrate` -------------------------------------------------------------------------------
 
 
 def test_it_is_applied_once_and_a_dry_run_changes_nothing(dibs: Main, postgres_url: str) -> None:
