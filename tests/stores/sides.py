@@ -257,12 +257,12 @@ def waiting(holder_url: str, waiter_url: str = "") -> Iterator[dibs.sync.Lease]:
         ThreadPoolExecutor(1) as thread,
     ):
         held = holder.lock("a", ttl=60).acquire()
-        turn = thread.submit(lambda: waiter.lock("a", ttl=60, wait=30).acquire().release())
+        turn = thread.submit(lambda: waiter.lock("a", ttl=60, wait=60).acquire().release())
         wait_until(lambda: holder.status("a").waiting, "it waits")
         yield held
         assert not turn.done()
         assert held.release()
-        turn.result(30)
+        turn.result(60)
 
 
 def forked(action: Callable[[], object]) -> int:

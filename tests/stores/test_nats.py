@@ -59,42 +59,42 @@ def test_users(tmp_path: Path) -> None:
         host = f"127.0.0.1:{server.port}"
         for login in ("", "locks:wrong@", "nobody@"):
             with pytest.raises(Forbidden, match="The user needs to publish") as refused:
-                use(f"nats://{login}{host}")
+                use(f"nats://{login}{host}", wait=10)
             assert "wrong" not in str(refused.value)
         with pytest.raises(Forbidden, match=r"stream\.create"):
-            use(f"nats://reader:secret@{host}")
-        use(f"nats://locks:secret@{host}")
+            use(f"nats://reader:secret@{host}", wait=10)
+        use(f"nats://locks:secret@{host}", wait=10)
         began = time.monotonic()
         with connect(f"nats://deaf:secret@{host}") as client:
             with pytest.raises(Forbidden, match=r"\$kv\.dibs"):
                 client.lock("a").acquire()
         assert time.monotonic() - began < 4  # nobody waited for an answer
         with pytest.raises(NotConfigured, match="offers no TLS"):  # no password goes in the clear
-            use(f"nats://locks:secret@{host}?tls=on")
+            use(f"nats://locks:secret@{host}?tls=on", wait=10)
 
 
 def test_a_token(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", config="authorization { token: s3cret }") as server:
-        use(f"nats://s3cret@127.0.0.1:{server.port}")
+        use(f"nats://s3cret@127.0.0.1:{server.port}", wait=10)
         with pytest.raises(Forbidden):
-            use(f"nats://other@127.0.0.1:{server.port}")
+            use(f"nats://other@127.0.0.1:{server.port}", wait=10)
 
 
 def test_tls(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path / "server.pem")
     tls = f"tls {{ cert_file: '{certificate}', key_file: '{key_of(certificate)}' }}"
     with NatsServer(tmp_path / "nats", config=tls) as server:
-        use(f"{server.url}?cafile={certificate}")
+        use(f"{server.url}?cafile={certificate}", wait=10)
         with pytest.raises(BackendUnavailable, match="certificate verify failed"):
             use(f"{server.url}?tls=on")
     with pytest.raises(NotConfigured, match="certificate file"):
-        use(f"nats://127.0.0.1:1?cafile={tmp_path}/missing")
+        use(f"nats://127.0.0.1:1?cafile={tmp_path}/missing", wait=10)
 
 
 def test_a_server_without_jetstream(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", jetstream=False) as server:
         with pytest.raises(NotConfigured, match="--jetstream"):
-            use(server.url)
+            use(server.url, wait=10)
 
 
 @pytest.mark.parametrize(

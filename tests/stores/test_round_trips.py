@@ -1,7 +1,4 @@
-"""What each thing costs in round trips, as the servers count them, on both sides.
-
-The servers count our calls, beside clients whose time stands still.
-"""
+"""What each thing costs in round trips, as the servers count them, on both sides."""
 
 import re
 from collections.abc import Sequence
@@ -23,8 +20,10 @@ from tests.stores.sides import Mode
 
 TTL = 30.0
 ASKED = ("evalsha", "eval", "fcall", "select", "auth")
-STATEMENT = re.compile(r" LOG:  (?:execute [^:]*|statement): (?!SELECT dibs\.sweep\()")
-"""Upkeep sweeps once in a while."""
+STATEMENT = re.compile(
+    r" LOG:  (?:execute [^:]*|statement): (?:SELECT dibs\.(?!sweep\()|BEGIN|COMMIT)"
+)
+"""But for the first words of a connection, and upkeep, which sweeps once in a while."""
 
 
 class Side(sides.Side):
