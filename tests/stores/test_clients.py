@@ -44,7 +44,9 @@ async def wait_for(side: Side, client: Any, name: str, observer: Any) -> Any:
     return started
 
 
-@pytest.mark.parametrize("store", ["kubernetes", "nats", "s3", "http", "temporal"])
+@pytest.mark.parametrize(
+    "store", ["kubernetes", "nats", "s3", "http", pytest.param("temporal", marks=pytest.mark.long)]
+)
 def test_a_killed_server_comes_back_with_its_leases(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

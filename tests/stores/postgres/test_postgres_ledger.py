@@ -233,6 +233,6 @@ def test_other_versions_answer_as_python_and_notify(version: str, tmp_path: Path
         with waiting(server.new_database()):
             """It is notified."""
         with database(server.new_database()) as found:
-            for manner in ("together", "one by one", "carefully"):
+            for manner in ("together", "one by one"):
                 for plan in (*VECTORS[:8], *PLANS):
                     follow(plan, InSql(found, manner))
