@@ -43,6 +43,12 @@ def way(place: Place) -> Iterator[tuple[FaultProxy, str]]:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of a SQLite store."""
+    return tmp_path / "leases.db"
+
+
+@pytest.fixture
 def etcd_url(etcd_server: EtcdServer) -> str:
     return f"etcd://127.0.0.1:{etcd_server.port}/{token_hex(6)}"
 

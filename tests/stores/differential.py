@@ -154,9 +154,6 @@ def counted(notifications: Sequence[Notification], ids: dict[str, str]) -> Count
     return Counter({each: n if each.inbox == OWN else 1 for each, n in Counter(rounded).items()})
 
 
-# ---- plans ----------------------------------------------------------------------------------------
-
-
 VECTORS: list[list[Any]] = [*map(plan_of, vectors.PLANS)]
 
 SWEPT: list[Any] = [
@@ -176,6 +173,7 @@ SWEPT: list[Any] = [
 PLANS: list[list[Any]] = [
     SWEPT,
     # a mutex that nobody else holds or wants
+    [[wish("a")], "sweep", [leave("a"), Inspect(LINE)]],
     [[wish("a")], [leave("a")], [Inspect(LINE)], [wish("b", units=2, capacity=2)], [Inspect(LINE)]],
     [[wish("a", lock_delay=4.0)], [Inspect(LINE)], 31.0, [wish("b", queue=False)], [leave("a")]],
     [[wish("a", ttl=3.0)], 3.5, [leave("a")], [wish("b")], [leave("b"), Inspect(LINE)]],

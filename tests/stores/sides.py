@@ -7,8 +7,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import pytest
@@ -16,13 +17,14 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Command, Granted, Notification, Release, Reply
+from dibs.model import Acquire, Command, Finding, Granted, Notification, Release, Released, Reply
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing.conformance.users import now
 from dibs.testing.conformance.world import step
 from dibs.testing.connections import TestedConnection as Connection
 from tests.connections import connection_to
+from tests.servers.waiting import wait_until
 
 type Mode = Literal["async", "blocking"]
 
@@ -141,6 +143,15 @@ class Side:
                     return notification
         raise AssertionError(f"no {event!r} was pushed")
 
+    async def hand_over(self, waiter: Any, other: Any, key: bytes = KEY) -> None:
+        """A grant, a queue, a notification."""
+        first, second = "a" * 22, "b" * 22
+        await other.apply([acquire(first, key)])
+        await waiter.apply([acquire(second, key, queue=True, inbox=waiter.inbox)])
+        assert await other.apply([release(first, key)]) == [Released()]
+        assert (await self.pushed(waiter, "granted")).key == key
+        await waiter.apply([release(second, key)])
+
     async def resumed(self, backend: Connection, within: float = 10.0) -> None:
         """Wait until notifications come again, after they broke."""
 
@@ -223,6 +234,35 @@ def granted(reply: Reply) -> Granted:
     """A reply that must be a grant."""
     assert isinstance(reply, Granted), reply
     return reply
+
+
+def use(url: str, wait: float = 0.0) -> None:
+    """A cycle of a new client."""
+    with dibs.sync.connect(url) as client:
+        client.lock("a").acquire(wait=wait).release()
+
+
+def findings(url: str) -> dict[str, Finding]:
+    """What `dibs doctor` reports, by its subjects."""
+    with dibs.sync.connect(url) as client:
+        return {each.about: each for each in client.examine()}
+
+
+@contextmanager
+def waiting(holder_url: str, waiter_url: str = "") -> Iterator[dibs.sync.Lease]:
+    """A lease of the lock `a`. Another client waits for it, and gets it at the end of the block."""
+    with (
+        dibs.sync.connect(holder_url) as holder,
+        dibs.sync.connect(waiter_url or holder_url) as waiter,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        held = holder.lock("a", ttl=60).acquire()
+        turn = thread.submit(lambda: waiter.lock("a", ttl=60, wait=60).acquire().release())
+        wait_until(lambda: holder.status("a").waiting, "it waits")
+        yield held
+        assert not turn.done()
+        assert held.release()
+        turn.result(60)
 
 
 def forked(action: Callable[[], object]) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import secrets
 import signal
 import threading
@@ -17,10 +18,9 @@ from dibs.core.timing import claim_timeout
 from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.sync import connect
 from dibs.testing import FaultProxy
-from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 from tests.stores.places import Place, own_server
-from tests.stores.sides import Side, forked, in_child, on
+from tests.stores.sides import Side, findings, forked, in_child, on, waiting
 
 pytestmark = pytest.mark.once
 
@@ -44,35 +44,27 @@ async def wait_for(side: Side, client: Any, name: str, observer: Any) -> Any:
     return started
 
 
-# ---- servers and networks that fail ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("store", ["kubernetes", "nats", "s3", "http", "temporal"])
+@pytest.mark.parametrize(
+    "store", ["kubernetes", "nats", "s3", "http", pytest.param("temporal", marks=pytest.mark.long)]
+)
 def test_a_killed_server_comes_back_with_its_leases(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Redis, PostgreSQL and etcd are killed in `tests/faults`, again and again."""
-    with own_server(store, tmp_path, request) as (server, url):
-        side = Side("blocking")
-        side.run(survives_a_kill(side, server, url))
-
-
-async def survives_a_kill(side: Side, server: Server, url: str) -> None:
-    client, other = side.connect(connect(url, call_timeout=1)), side.connect(url)
-    held = client.lock("a", ttl=60).acquire(wait=LONG)
-    waiting = await wait_for(side, other, "a", client)
-    server.kill()
-    began = time.monotonic()
-    with pytest.raises((BackendUnavailable, AcquireTimeout)):
-        client.lock("b").acquire(wait=0.2)
-    assert time.monotonic() - began < 5
-    server.start()
-    wait_until(lambda: renewed(held), "the server answers", within=LONG)
-    assert side.connect(url).lock("a").locked()
-    assert held.release()
-    lease = await side.end(waiting)
-    assert lease.token > held.token
-    assert lease.release()
+    with (
+        own_server(store, tmp_path, request) as (server, url),
+        connect(url, call_timeout=1) as client,
+        waiting(url) as held,
+    ):
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises((BackendUnavailable, AcquireTimeout)):
+            client.lock("b").acquire(wait=0.2)
+        assert time.monotonic() - began < 5
+        server.start()
+        wait_until(lambda: renewed(held), "the server answers", within=LONG)
+        with connect(url) as another:
+            assert another.lock("a").locked()
 
 
 def renewed(lease: dibs.sync.Lease) -> bool:
@@ -124,7 +116,7 @@ async def test_an_answer_that_is_lost_costs_no_lease(
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-@pytest.mark.parametrize("place", ["redis", "nats", "http"], indirect=True)
+@pytest.mark.parametrize("place", ["nats", "http"], indirect=True)
 async def test_a_lease_is_kept_through_a_short_outage(
     way: tuple[FaultProxy, str], name: str, fault: str
 ) -> None:
@@ -144,10 +136,11 @@ async def test_a_lease_is_kept_through_a_short_outage(
             pass
 
 
-# ---- processes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", ["sqlite", "etcd", "kubernetes", "nats", "s3"], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["sqlite", "etcd", "kubernetes", "nats", pytest.param("s3", marks=pytest.mark.long)],
+    indirect=True,
+)
 def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str, tmp_path: Path) -> None:
     """Also on a store without a clock: each client is new, and has watched for no time at all."""
     url, skew, told = place.url, 0.2, tmp_path / "token"
@@ -177,7 +170,11 @@ def test_a_lone_try_gets_a_dead_holders_lease(place: Place, name: str, tmp_path:
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["sqlite", "redis", "postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["sqlite", *(pytest.param(each, marks=pytest.mark.long) for each in ("redis", "postgres"))],
+    indirect=True,
+)
 def test_any_number_of_killed_waiters_costs_two_claim_timeouts(place: Place) -> None:
     ttl = 4.0
 
@@ -220,3 +217,31 @@ def test_loops_that_end_without_a_close_leave_nothing_open(place: Place, name: s
     found = tokens()
     assert found == sorted(set(found))
     gc.collect()
+
+
+HEALTHY = {
+    "etcd": [
+        "etcd 3.* has a leader",
+        "quorum",
+        "all members are on this machine",
+        "dates its answers",
+    ],
+    "http": [
+        "scopes acquire",
+        "use a ttl of at least 1 s",
+        "1 to 86400 seconds",
+        "is this machine",
+    ],
+    "kubernetes": ["is Kubernetes v", "dates its answers", "the API server is on this machine"],
+    "nats": [r"NATS \d+\.\d+\.\d+", "dates its answers", "the server is on this machine"],
+    "s3": ["refuses writes whose condition fails", "dates its answers"],
+    "temporal": [r"Temporal 1\.", "a worker serves the task queue", "development server"],
+}
+
+
+@pytest.mark.parametrize("place", HEALTHY, indirect=True)
+def test_doctor_knows_a_healthy_server(place: Place, request: pytest.FixtureRequest) -> None:
+    found = findings(place.url)
+    assert "problem" not in {each.level for each in found.values()}
+    for told in HEALTHY[request.node.callspec.params["place"]]:
+        assert re.search(told, str(found))

@@ -226,8 +226,6 @@ def test_any_plan_is_answered_alike(subject: Subject, plan: list[Any]) -> None:
     follow(plan, subject)
 
 
-# ---- values that no row can hold ------------------------------------------------------------------
-
 ODD: dict[str, list[dict[str, Any]]] = {
     "sqlite": [{"floor": 2**70}],
     "postgres": [{"note": b"bytes"}, {"units": 2.0, "capacity": 2}, {"priority": None}],
@@ -263,9 +261,6 @@ def test_a_command_that_no_row_can_hold_fails_alone(
         assert getattr(replies[1], "reason", "") == "invalid"
         assert getattr(replies[4], "holders", None) == ()
     connection.close()
-
-
-# ---- planted mistakes -----------------------------------------------------------------------------
 
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("planted_mistakes.toml").read_text())

@@ -1,6 +1,5 @@
 """NATS as a store: its faults, its users, and buckets that leases could vanish from."""
 
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +13,12 @@ from nats.js.api import KeyValueConfig, StorageType
 
 import dibs
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
-from dibs.model import Finding
-from dibs.stores.registry import store_for
 from dibs.sync import connect
 from dibs.testing import FaultProxy
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.nats import NatsServer
 from tests.servers.ports import free_port
+from tests.stores.sides import findings, use
 
 
 @asynccontextmanager
@@ -32,15 +30,11 @@ async def own_client(server: NatsServer) -> AsyncIterator[Client]:
         await client.close()
 
 
-def use(url: str, wait: float = 1) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=wait).release()
-
-
 def test_another_server_is_asked_if_one_is_gone_or_hangs(
     nats_server: NatsServer, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.stores.nats.store.shuffle", list)  # the first one is asked first
+    monkeypatch.setattr("dibs.stores.nats.store.TIMEOUT_OF_EACH", 0.5)
     real = f"127.0.0.1:{nats_server.port}"
     with FaultProxy("127.0.0.1", nats_server.port) as proxy:
         proxy.hang()
@@ -65,42 +59,42 @@ def test_users(tmp_path: Path) -> None:
         host = f"127.0.0.1:{server.port}"
         for login in ("", "locks:wrong@", "nobody@"):
             with pytest.raises(Forbidden, match="The user needs to publish") as refused:
-                use(f"nats://{login}{host}")
+                use(f"nats://{login}{host}", wait=10)
             assert "wrong" not in str(refused.value)
         with pytest.raises(Forbidden, match=r"stream\.create"):
-            use(f"nats://reader:secret@{host}")
-        use(f"nats://locks:secret@{host}")
+            use(f"nats://reader:secret@{host}", wait=10)
+        use(f"nats://locks:secret@{host}", wait=10)
         began = time.monotonic()
         with connect(f"nats://deaf:secret@{host}") as client:
             with pytest.raises(Forbidden, match=r"\$kv\.dibs"):
                 client.lock("a").acquire()
         assert time.monotonic() - began < 4  # nobody waited for an answer
         with pytest.raises(NotConfigured, match="offers no TLS"):  # no password goes in the clear
-            use(f"nats://locks:secret@{host}?tls=on")
+            use(f"nats://locks:secret@{host}?tls=on", wait=10)
 
 
 def test_a_token(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", config="authorization { token: s3cret }") as server:
-        use(f"nats://s3cret@127.0.0.1:{server.port}")
+        use(f"nats://s3cret@127.0.0.1:{server.port}", wait=10)
         with pytest.raises(Forbidden):
-            use(f"nats://other@127.0.0.1:{server.port}")
+            use(f"nats://other@127.0.0.1:{server.port}", wait=10)
 
 
 def test_tls(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path / "server.pem")
     tls = f"tls {{ cert_file: '{certificate}', key_file: '{key_of(certificate)}' }}"
     with NatsServer(tmp_path / "nats", config=tls) as server:
-        use(f"{server.url}?cafile={certificate}")
+        use(f"{server.url}?cafile={certificate}", wait=10)
         with pytest.raises(BackendUnavailable, match="certificate verify failed"):
             use(f"{server.url}?tls=on")
     with pytest.raises(NotConfigured, match="certificate file"):
-        use(f"nats://127.0.0.1:1?cafile={tmp_path}/missing")
+        use(f"nats://127.0.0.1:1?cafile={tmp_path}/missing", wait=10)
 
 
 def test_a_server_without_jetstream(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", jetstream=False) as server:
         with pytest.raises(NotConfigured, match="--jetstream"):
-            use(server.url)
+            use(server.url, wait=10)
 
 
 @pytest.mark.parametrize(
@@ -133,20 +127,10 @@ async def test_a_bucket_that_is_gone_is_made_anew(nats_server: NatsServer, nats_
             assert lease.token > last.token
 
 
-def test_the_doctor(nats_url: str) -> None:
-    def look(url: str) -> dict[str, Finding]:
-        connection = store_for(url).blocking_connection()
-        connection.open(10)
-        found = {finding.about: finding for finding in connection.examine()}
-        connection.close()
-        return found
-
-    found = look(nats_url)
-    assert re.fullmatch(r"NATS \d+\.\d+\.\d+\S*", found["server"].told)
-    assert found["encryption"].told == "none needed: the server is on this machine"
-    levels = [found[about].level for about in ("replicas", "disk", "dates")]
-    assert levels == ["note", "note", "ok"]
-    wished = look(f"{nats_url}&replicas=3")["replicas"]  # but the bucket is there by now
+def test_doctor_knows_how_many_copies_there_are(nats_url: str) -> None:
+    found = findings(nats_url)
+    assert [found[about].level for about in ("replicas", "disk")] == ["note", "note"]
+    wished = findings(f"{nats_url}&replicas=3")["replicas"]  # but the bucket is there by now
     assert wished.level == "warning"
     assert "replicas=3 in the URL has no effect" in wished.told
     assert "--replicas 3" in wished.advice

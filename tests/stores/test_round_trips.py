@@ -1,14 +1,61 @@
 """What each thing costs in round trips, as the servers count them, on both sides."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import dibs
+import dibs.sync
+from dibs.session import StoreSession
 from dibs.stores.port import MAX_BATCH
-from tests.stores.round_trips import Mode, Side, counter_of
+from dibs.stores.registry import store_for
+from dibs.testing import ManualClock
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+from tests.stores import sides
+from tests.stores.redis.counting import calls
+from tests.stores.sides import Mode
 
 TTL = 30.0
+ASKED = ("evalsha", "eval", "fcall", "select", "auth")
+STATEMENT = re.compile(
+    r" LOG:  (?:execute [^:]*|statement): (?:SELECT dibs\.(?!sweep\()|BEGIN|COMMIT)"
+)
+"""But for the first words of a connection, and upkeep, which sweeps once in a while."""
+
+
+class Side(sides.Side):
+    """Clients of one side, on a clock that is moved by hand; the server's own goes on."""
+
+    def __init__(self, mode: Mode, server: RedisServer | PostgresServer, url: str) -> None:
+        super().__init__(mode)
+        self.clock = ManualClock()
+        self._server = server
+        self._url = url
+        self._module: Any = dibs if mode == "async" else dibs.sync
+        self._counted = 0
+        if isinstance(server, PostgresServer):
+            with server.connect() as admin:
+                name = url.rpartition("/")[2]
+                admin.execute(f"ALTER DATABASE {name} SET log_statement TO 'all'".encode())
+
+    def client(self) -> Any:
+        """One more client, as if of another process."""
+        session = StoreSession(store_for(self._url), clock=self.clock)
+        return self.connect(self._module.Client(session))
+
+    def trips(self) -> int:
+        """How many round trips there were since the last time."""
+        before = self._counted
+        if isinstance(self._server, RedisServer):
+            counts = calls(self._server)
+            self._counted = sum(counts.get(name, 0) for name in ASKED)
+        else:
+            log = (self._server.folder / "postgres.log").read_text(errors="replace")
+            self._counted = len(STATEMENT.findall(log))
+        return self._counted - before
 
 
 @pytest.fixture(params=["redis", "postgres"])
@@ -18,8 +65,8 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["async", "blocking"])
 def side(request: pytest.FixtureRequest, store: str) -> Side:
-    mode: Mode = request.param
-    return Side(mode, counter_of(store, request))
+    server, url = (request.getfixturevalue(f"{store}_{what}") for what in ("server", "url"))
+    return Side(request.param, server, url)
 
 
 async def held(side: Side, client: Any, names: Sequence[str]) -> list[Any]:
@@ -53,9 +100,7 @@ def test_an_acquire_is_one_round_trip_and_a_release_is_one(side: Side) -> None:
     side.run(case())
 
 
-def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(
-    side: Side,
-) -> None:
+def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(side: Side) -> None:
     names = ["a", "b", "c"]
 
     async def case() -> None:

@@ -1,6 +1,5 @@
 """S3 as a store: servers without conditional writes, credentials, names, faults, and what it deletes."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,17 +9,17 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 
-import dibs
 from dibs.core.book import MemoryBook
 from dibs.errors import Forbidden, InvalidRequest, NotConfigured
 from dibs.model import Acquire, Granted, Release
 from dibs.stores.cas.cells import Cell, Change, SwapConflict
 from dibs.stores.cas.clock import StoreClock
 from dibs.stores.registry import store_for
-from dibs.stores.s3 import S3Cells, S3Store
+from dibs.stores.s3 import S3Store
 from dibs.stores.snapshot import dump
 from dibs.sync import connect
 from tests.servers.moto import MotoServer
+from tests.stores.sides import findings, use
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +40,6 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def moto_url(moto: MotoServer, _credentials: None) -> str:
     """A moto, and a prefix of its own in its bucket."""
     return f"s3://tests/{token_hex(6)}?endpoint={moto.url}"
-
-
-def use(url: str) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=20).release()
-
-
-def cells_of(url: str) -> S3Cells:
-    store = store_for(url)
-    assert isinstance(store, S3Store)
-    cells = store.make_cells(StoreClock(), time.monotonic)
-    assert isinstance(cells, S3Cells)
-    return cells
 
 
 def without_conditions(params: Any, **_: Any) -> None:
@@ -107,13 +93,15 @@ def test_a_server_that_ignores_conditions_is_refused(
 
     monkeypatch.setattr(S3Store, "_make_client", deaf(S3Store._make_client))
     with pytest.raises(NotConfigured, match="ignores the conditions"):
-        use(moto_url)
+        use(moto_url, wait=20)
 
 
 @pytest.mark.parametrize("heeds", [True, False])
 async def test_a_cell_is_only_deleted_where_no_other_can_be(moto_url: str, *, heeds: bool) -> None:
     """Some servers delete whatever is there. An idle cell stays, unless the server is seen to compare."""
-    cells = cells_of(moto_url)
+    store = store_for(moto_url)
+    assert isinstance(store, S3Store)
+    cells: Any = store.make_cells(StoreClock(), time.monotonic)
     await cells.open()
     if not heeds:
         events = cells._client.meta.events
@@ -135,55 +123,34 @@ def test_no_credentials(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(NotConfigured, match="Credentials come from"):
-        use(moto_url)
+        use(moto_url, wait=20)
     monkeypatch.setenv("AWS_PROFILE", "missing")
     with pytest.raises(NotConfigured, match="missing"):
-        use(moto_url)
+        use(moto_url, wait=20)
 
 
 def test_wrong_credentials(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(Forbidden, match="credentials need s3:GetObject"):
-        use(s3_url)
+        use(s3_url, wait=20)
 
 
 @pytest.mark.usefixtures("_credentials")
 def test_no_bucket(moto: MotoServer) -> None:
     with pytest.raises(NotConfigured, match="Check the bucket"):
-        use(f"s3://missing?endpoint={moto.url}")
+        use(f"s3://missing?endpoint={moto.url}", wait=20)
 
 
-async def test_who_waits_hears_of_a_release_in_its_own_process(moto_url: str) -> None:
-    async with dibs.connect(moto_url) as client:
-        held = await client.lock("a", ttl=60).acquire()
-        waiting = asyncio.ensure_future(client.lock("a", ttl=60).acquire())
-        while not (await client.status("a")).waiting:
-            await asyncio.sleep(0.01)
-        await held.release()
-        await (await asyncio.wait_for(waiting, 5)).release()
-
-
-def look(url: str) -> dict[str, str]:
-    """What the doctor finds, by what it is about."""
-    connection = store_for(url).blocking_connection()
-    connection.open(10)
-    found: dict[str, str] = {each.about: each.level for each in connection.examine()}
-    connection.close()
-    return found
-
-
-def test_the_doctor(moto: MotoServer, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(s3_url).items() >= {"conditions": "ok", "dates": "ok"}.items()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+@pytest.mark.usefixtures("_credentials")
+def test_doctor_knows_whether_objects_expire(moto: MotoServer) -> None:
     session = boto3.session.Session()  # which looks at the environment now
     client = session.client("s3", endpoint_url=moto.url, region_name="us-east-1")
     client.create_bucket(Bucket="expiring")
     url = f"s3://expiring?endpoint={moto.url}"
-    assert look(url)["lifecycle"] == "ok"
+    assert findings(url)["lifecycle"].level == "ok"
     rule = {"ID": "all", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
     client.put_bucket_lifecycle_configuration(
         Bucket="expiring", LifecycleConfiguration={"Rules": [rule]}
     )
     client.close()
-    assert look(url)["lifecycle"] == "warning"
+    assert findings(url)["lifecycle"].level == "warning"

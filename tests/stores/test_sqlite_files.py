@@ -26,11 +26,6 @@ type Open = Callable[..., Opened]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases.db"
-
-
-@pytest.fixture
 def open_file(path: Path) -> Iterator[Open]:
     """Open the file, or another one, until the test ends."""
     made: list[Opened] = []
@@ -319,31 +314,11 @@ def test_making_the_file_never_closes_it_under_another_thread(
 
 # ---- upkeep: what deleting a key does to its users is compared with memory in `test_ledgers.py` ----
 
-KEYS = "SELECT count(*) FROM lease_keys"
-
 
 def cycles(user: Opened, count: int) -> None:
     """Use so many keys once."""
     for n in range(count):
         user.apply([acquire(b"lock:%03d" % n, "a"), Release(b"lock:%03d" % n, "a")])
-
-
-def test_idle_keys_are_swept_in_turns_and_others_spared(
-    path: Path, monkeypatch: pytest.MonkeyPatch, open_file: Open
-) -> None:
-    monkeypatch.setattr(maintenance, "CHUNK", 100)
-    monkeypatch.setattr(maintenance, "CHUNKS", 2)
-    monkeypatch.setattr(maintenance, "EVERY", 1000)
-    user = open_file(clock=Time())
-    user.say(acquire(b"semaphore:held", "h", ttl=1e6))
-    user.say(Release(b"semaphore:late", "late", tombstone=1e6))
-    user.apply([acquire(b"semaphore:kept", "k"), Release(b"semaphore:kept", "k", retain=1e6)])
-    cycles(user, 500)
-    left = [rows(path, KEYS)[0][0]]
-    for _ in range(2):
-        maintenance.maintain(user.connection._connection)
-        left.append(rows(path, KEYS)[0][0])
-    assert left == [303, 103, 3]
 
 
 def test_what_has_ended_is_settled_for_those_who_wait(open_file: Open) -> None:

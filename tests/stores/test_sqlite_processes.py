@@ -2,10 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,11 +15,6 @@ from tests.stores.sqlite_help import Opened, acquire, rows
 pytestmark = pytest.mark.multiprocess
 
 X, Y = b"lock:x", b"lock:y"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases.db"
 
 
 def test_killed_in_the_middle_of_a_transaction(path: Path) -> None:
@@ -86,42 +77,6 @@ def cycle(user: Opened, key: bytes, lease: str) -> None:
     assert user.say(Release(key, lease)) == Released()
 
 
-def test_forks_while_other_threads_commit(path: Path) -> None:
-    over = threading.Event()
-    errors: list[BaseException] = []
-    users = [Opened(path) for _ in range(2)]
-
-    def work(user: Opened, key: bytes) -> None:
-        n = 0
-        try:
-            while not over.is_set():
-                n += 1
-                cycle(user, key, f"{n}")
-        except BaseException as error:
-            errors.append(error)
-
-    def work_once() -> None:
-        own = Opened(path)
-        cycle(own, b"lock:child", f"child-{os.getpid()}")
-        own.close()
-
-    pairs = zip(users, (X, Y), strict=True)
-    threads = [threading.Thread(target=work, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(12):
-            in_child(work_once)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    for user in users:
-        user.close()
-    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
-
-
 def test_a_fork_amid_a_transaction_is_refused_in_the_child(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,39 +96,7 @@ def test_a_fork_amid_a_transaction_is_refused_in_the_child(
     user.close()
 
 
-# ---- the log; what one process does about it is in `test_sqlite_files.py` --------------------------
-
 KEYS = "SELECT count(*) FROM lease_keys"
-LOADER = """
-import os, sys, time
-from pathlib import Path
-from dibs.model import Release
-from tests.stores.sqlite_help import Opened, acquire
-user, end, n = Opened(Path(sys.argv[1])), time.monotonic() + 2, 0
-while time.monotonic() < end:
-    n += 1
-    keys = [b"lock:%d-%d" % (os.getpid(), n * 8 + k) for k in range(8)]
-    user.apply([acquire(key, key.decode(), note="x" * 200) for key in keys])
-    user.apply([Release(key, key.decode()) for key in keys])
-user.close()
-assert n > 50
-"""
-
-
-@pytest.mark.long
-def test_the_log_stays_small_and_idle_keys_go(path: Path) -> None:
-    """Three processes write without a pause, and a fourth keeps the file open."""
-    keeper = Opened(path)
-    log, largest = Path(f"{path}-wal"), 0
-    command = [sys.executable, "-c", LOADER, str(path)]
-    loaders = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for _ in range(3)]
-    while any(loader.poll() is None for loader in loaders):
-        largest = max(largest, log.stat().st_size)
-        time.sleep(0.01)
-    assert [loader.returncode for loader in loaders] == [0, 0, 0]
-    assert largest < 192 << 20
-    assert rows(path, KEYS)[0][0] < 10_000
-    keeper.close()
 
 
 def test_programs_that_take_one_lease_clean_up_too(

@@ -1,16 +1,12 @@
-"""etcd as a store: its calls, watches, members and users, and what `etcdctl` does to our keys."""
+"""etcd as a store: its calls, watches, members and users, and what fills it."""
 
 import json
 import re
 import time
 import urllib.request
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
-from itertools import cycle
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -18,30 +14,18 @@ import pytest
 
 import dibs
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
-from dibs.model import Acquire, Finding, Granted, Queued, Refused, Revoke, Revoked
+from dibs.model import Acquire, Granted, Queued, Refused, Revoke, Revoked
 from dibs.runtime.batcher import apply_over
 from dibs.stores.cas.ledger import QUEUE_LIMIT
 from dibs.stores.registry import store_for
 from dibs.sync import connect
-from tests.servers.binaries import etcdctl_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.etcd_cluster import EtcdCluster
 from tests.servers.waiting import wait_until
-from tests.stores.contending import contend
+from tests.stores.sides import findings, use, waiting
 
 pytestmark = pytest.mark.once
-
-
-def try_once(url: str) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=0)
-
-
-def findings(url: str) -> dict[str, Finding]:
-    """What `dibs doctor` reports, by its subjects."""
-    with connect(url) as client:
-        return {each.about: each for each in client.examine()}
 
 
 def metrics(server: EtcdServer) -> str:
@@ -66,22 +50,6 @@ def watchers(server: EtcdServer) -> int:
 def put(server: EtcdServer, key: str, value: str) -> None:
     texts = {"key": key, "value": value}
     server.call("kv/put", {each: b64encode(texts[each].encode()).decode() for each in texts})
-
-
-@contextmanager
-def waiting(url: str) -> Iterator[None]:
-    """Another client waits for the lock `a`, which is held until the end of the block; then it gets it."""
-    with connect(url) as holder, connect(url) as waiter, ThreadPoolExecutor(1) as thread:
-        held = holder.lock("a", ttl=60).acquire()
-        turn = thread.submit(lambda: waiter.lock("a", ttl=60, wait=30).acquire().release())
-        wait_until(lambda: holder.status("a").waiting, "it waits")
-        yield
-        assert not turn.done()
-        held.release()
-        assert turn.result(30)
-
-
-# -- calls -------------------------------------------------------------------------------------------
 
 
 def test_a_cycle_is_two_calls_and_a_renewal_is_one(etcd_url: str, etcd_server: EtcdServer) -> None:
@@ -135,9 +103,6 @@ def test_a_queue_has_a_limit(etcd_url: str) -> None:
     connection.close()
 
 
-# -- members that fail -------------------------------------------------------------------------------
-
-
 def test_members_that_hang_or_die_cost_time_only(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path) as cluster:
         leader = cluster.leader()
@@ -167,9 +132,6 @@ def test_members_that_hang_or_die_cost_time_only(tmp_path: Path) -> None:
             lease.release()
 
 
-# -- users and other servers -------------------------------------------------------------------------
-
-
 def test_users_and_wrong_passwords(tmp_path: Path) -> None:
     with EtcdServer(tmp_path) as server:
         server.enable_auth("s:cret/1")
@@ -179,10 +141,10 @@ def test_users_and_wrong_passwords(tmp_path: Path) -> None:
             server.restart()  # which makes all tokens invalid
             client.lock("a").acquire().release()
         with pytest.raises(Forbidden, match="does not accept the user 'root'") as refusal:
-            try_once(f"etcd://root:secret9@{place}")
+            use(f"etcd://root:secret9@{place}")
         assert "secret9" not in str(refusal.value)
         with pytest.raises(Forbidden, match="etcd://user:password@host"):
-            try_once(f"etcd://{place}")
+            use(f"etcd://{place}")
 
 
 async def test_roles_may_change_while_clients_run(tmp_path: Path) -> None:
@@ -213,15 +175,7 @@ async def test_roles_may_change_while_clients_run(tmp_path: Path) -> None:
 def test_a_member_without_the_gateway_says_so(tmp_path: Path) -> None:
     with EtcdServer(tmp_path, extra=["--enable-grpc-gateway=false"]) as server:
         with pytest.raises(NotConfigured, match="--enable-grpc-gateway"):
-            try_once(f"etcd{server.url[4:]}")
-
-
-# -- `etcdctl` ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _etcdctl() -> None:
-    etcdctl_program()
+            use(f"etcd{server.url[4:]}")
 
 
 def compact(server: EtcdServer) -> None:
@@ -229,28 +183,16 @@ def compact(server: EtcdServer) -> None:
     server.ctl("compact", str(header["revision"]))
 
 
-@pytest.mark.multiprocess
-def test_upkeep_leaves_one_holder_at_a_time(tmp_path: Path) -> None:
-    with EtcdServer(tmp_path / "etcd") as server, ThreadPoolExecutor(1) as thread:
-        ctl = server.ctl
-        upkeep: dict[str, Callable[[], object]] = {
-            "get": lambda: ctl("get", "--prefix", "dibs/"),
-            "compact": lambda: compact(server),
-            "defrag": lambda: ctl("defrag"),
-            "snapshot": lambda: ctl("snapshot", "save", str(tmp_path / "snapshot.db")),
-            "revoke": lambda: ctl("lease", "revoke", ctl("lease", "grant", "600").split()[1]),
-            "lock": lambda: ctl("lock", "dibs/keys/lock:contended", "true"),
-        }
-        url = f"etcd://127.0.0.1:{server.port}/dibs"
-        turns = thread.submit(contend, url, tmp_path, seconds=1.5, processes=2)
-        done: Counter[str] = Counter()
-        for name, do in cycle(upkeep.items()):
-            if turns.done():
-                break
-            do()
-            done[name] += 1
-        assert all(count > 0 for count in turns.result())
-    assert done.keys() == upkeep.keys()
+def test_upkeep_leaves_leases_and_waiters_alone(tmp_path: Path) -> None:
+    with EtcdServer(tmp_path / "etcd") as server:
+        ctl, url = server.ctl, f"etcd://127.0.0.1:{server.port}/dibs"
+        with waiting(url):
+            ctl("get", "--prefix", "dibs/")
+            compact(server)
+            ctl("defrag")
+            ctl("snapshot", "save", str(tmp_path / "snapshot.db"))
+            ctl("lease", "revoke", ctl("lease", "grant", "600").split()[1])
+            ctl("lock", "dibs/keys/lock:a", "true")
 
 
 def test_old_revisions_that_nobody_deletes_fill_etcd(tmp_path: Path) -> None:
@@ -262,14 +204,11 @@ def test_old_revisions_that_nobody_deletes_fill_etcd(tmp_path: Path) -> None:
             for _ in range(1001):
                 gateway.request("POST", "/v3/kv/put", json.dumps({"key": key, "value": key}))
                 gateway.getresponse().read()
-        found = findings(url)
-        assert found["history"].level == "warning"
-        assert "has a leader" in str(found)
-        assert "the store dates its answers" in str(found)
+        assert findings(url)["history"].level == "warning"
         compact(server)
         assert findings(url)["history"].level == "ok"
         with pytest.raises(HTTPError):
             for _ in range(1000):
                 server.call("kv/put", {"key": key, "value": large})
         with pytest.raises(BackendUnavailable, match="auto-compaction"):
-            try_once(url)
+            use(url)

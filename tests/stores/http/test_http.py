@@ -15,17 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 
-import dibs
-import dibs.sync
 from dibs import model
-from dibs.errors import (
-    BackendUnavailable,
-    DibsError,
-    Forbidden,
-    IncompatibleVersion,
-    MissingCapability,
-    NotConfigured,
-)
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.model import Failed, Granted, Inspect, Notification, Released, Status
 from dibs.server.auth.policy import Scope
 from dibs.stores.http import wire
@@ -144,25 +135,14 @@ MISSPELT = answer(
 )
 
 
-async def failure(side: Side, said: bytes | None) -> DibsError:
-    """What a batch raises that is answered like this."""
-    with Peer(service(batch=said)) as peer:
-        connection = await side.open(store_for(peer.url), listen=False)
-        with pytest.raises(DibsError) as raised:
-            await connection.apply([acquire()])
-        error = raised.value
-        assert "secret" not in str(error)
-        assert f"127.0.0.1:{peer.port}" in str(error)
-        assert type(pickle.loads(pickle.dumps(error))) is type(error)
-        return error
-
-
 @pytest.mark.parametrize(
     ("said", "kind", "told"),
     [
         (problem(401, "there is no such key"), Forbidden, "there is no such key"),
         (problem(400, "the batch: nonsense"), DibsError, "the batch: nonsense"),
         (answer(500, b"<html>"), BackendUnavailable, "status 500"),
+        (problem(503, "soon", retry_after="3"), BackendUnavailable, "soon"),
+        (answer(503, server=None, retry_after="soon"), BackendUnavailable, "answered 503"),
         (answer(400, b"hi", server=None), NotConfigured, "want TLS"),
         (batch(GRANTED, dibs_format="2"), IncompatibleVersion, "format 2"),
         (batch(), BackendUnavailable, "0 replies to 1 commands"),
@@ -177,16 +157,16 @@ async def failure(side: Side, said: bytes | None) -> DibsError:
 async def test_what_an_answer_means(
     said: bytes | None, kind: type[DibsError], told: str, side: Side
 ) -> None:
-    """For answers that do not depend on what was asked, see `tests/cli/test_foreign_servers.py`."""
-    error = await failure(side, said)
-    assert type(error) is kind
+    with Peer(service(batch=said)) as peer:
+        connection = await side.open(store_for(peer.url), listen=False)
+        with pytest.raises(DibsError) as raised:
+            await connection.apply([acquire()])
+    error = raised.value
+    assert type(error) is type(pickle.loads(pickle.dumps(error))) is kind
     assert told in str(error)
-
-
-@both_sides
-async def test_when_to_try_again(side: Side) -> None:
-    assert (await failure(side, problem(503, retry_after="3"))).retry_after == 3
-    assert (await failure(side, answer(503, server=None, retry_after="soon"))).retry_after is None
+    assert "secret" not in str(error)
+    assert f"127.0.0.1:{peer.port}" in str(error)
+    assert error.retry_after == (3 if told == "soon" else None)
 
 
 @both_sides
@@ -217,7 +197,12 @@ async def test_a_refused_key_is_looked_for_again(
 async def test_one_command_may_fail_and_the_path_may_be_below_another(side: Side) -> None:
     replies: list[model.Reply] = [GRANTED, Failed("forbidden", "no"), Status(b"lock:a", 1)]
     with Peer(service(batch=batch(*replies))) as peer:
-        backend = await side.open(store_for(f"{peer.url}/some/where/"))
+        store = store_for(f"{peer.url}/some/where/")
+        assert not store.capabilities.asked
+        assert store.capabilities.names() <= {"cluster", "host", "process"}
+        backend = await side.open(store)
+        assert store.capabilities.asked, "what a service promises is known once it was asked"
+        assert {"durable", "crash", "notifies", "clock"} <= store.capabilities.names()
         assert list(await backend.apply([acquire(), acquire(), Inspect(b"lock:a")])) == replies
         paths = ["about", "stream", "batch"]
         assert peer.asked == [f"/some/where/v1/{each}" for each in paths]
@@ -262,25 +247,6 @@ async def test_a_connection_that_ends_or_was_idle_for_long_is_not_used(
         assert len(peer.links) == 5
 
 
-@both_sides
-async def test_what_a_service_promises_is_known_once_it_was_asked(side: Side) -> None:
-    with Peer(service(batch=batch(GRANTED))) as peer:
-        store = store_for(peer.url)
-        assert not store.capabilities.asked
-        assert store.capabilities.names() <= {"cluster", "host", "process"}
-        await side.open(store, listen=False)
-        assert store.capabilities.asked
-        assert {"durable", "crash", "notifies", "clock"} <= store.capabilities.names()
-        api: Any = dibs if side.mode == "async" else dibs.sync
-        client = api.connect(peer.url)
-        with pytest.raises(MissingCapability, match="power-loss"):
-            await side.get(client.lock("a", require={"power-loss"}).acquire())
-        lease = await side.get(client.lock("a", require={"durable"}).acquire())
-        peer.say = service(batch=batch(Released()))
-        await side.get(lease.release())
-        await side.get(client.close())
-
-
 # ---- streams -------------------------------------------------------------------------------------
 
 
@@ -298,21 +264,16 @@ def pushed(push: Notification = PUSH) -> bytes:
 
 @both_sides
 async def test_what_was_pushed_arrives_or_the_client_knows_what_it_missed(side: Side) -> None:
+    """A stream that ends comes again as another inbox."""
     strange = event("bye", b"what is this?")
-    with Peer(service(stream=stream(b": hello\n\n", strange, pushed(), inbox="s1.x"))) as peer:
+    first = stream(b": hello\n\n", strange, pushed(), inbox="s1.one")
+    with Peer(service(stream=first, batch=RELEASED)) as peer:
         backend = await side.open(store_for(peer.url))
-        assert backend.inbox == "s1.x"
-        assert await side.pushed(backend, "granted") == replace(PUSH, inbox="s1.x")
+        assert await side.pushed(backend, "granted") == replace(PUSH, inbox="s1.one")
         peer.links[-1].sendall(event("recheck"))
         assert "may have been missed" in str(await side.broken(backend))
         assert list(await backend.notifications(0.01)) == []
-        assert backend.inbox == "s1.x"  # it goes on
-
-
-@both_sides
-async def test_a_stream_that_ends_comes_again_as_another_inbox(side: Side) -> None:
-    with Peer(service(stream=stream(inbox="s1.one"), batch=RELEASED)) as peer:
-        backend = await side.open(store_for(peer.url))
+        assert backend.inbox == "s1.one"  # it goes on
         peer.say = service(stream=stream(pushed(), inbox="s1.two"), batch=RELEASED)
         peer.hang_up()
         assert "hung up" in str(await side.broken(backend))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dibs.stores.http.url import FILE_VARIABLE, OPTIONS, VARIABLE
-from tests.cli.processes import Main
 from tests.pages import DOCS, blocks, run
 from tests.stores.http.serving import Served
 
@@ -70,17 +69,3 @@ def test_the_examples_for_the_shell_work(settings: dict[str, str], tmp_path: Pat
     (answer,) = shell(batch)
     kinds = ["granted", "granted", "renewed", "status", "released", "released"]
     assert [each["is"] for each in answer["replies"]] == kinds
-
-
-def test_doctor(
-    settings: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    told = Main(capsys)("doctor")
-    assert told.code == 0
-    assert "scopes acquire, read below jobs/" in told.out
-    assert "use a ttl of at least 1 s" in told.out, "the service grants none below that"
-    assert "none, and none needed: 127.0.0.1 is this machine" in told.out
-    assert "WARNING  persistence: it depends on the settings of the service's store" in told.out
-    assert "ttl: this service grants 1 to 86400 seconds" in told.out

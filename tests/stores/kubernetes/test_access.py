@@ -5,8 +5,6 @@ import json
 import re
 import ssl
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,10 @@ from dibs.stores.kubernetes import access, credentials
 from dibs.sync import connect
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.kube import ADMIN, KubeServer
+from tests.stores.http.peers import Peer, answer
 from tests.stores.kubernetes.configs import kubeconfig
 from tests.stores.kubernetes.proxies import HttpProxy
+from tests.stores.sides import use
 
 VARIABLES = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
@@ -30,16 +30,6 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
-
-
-def try_once(url: str) -> None:
-    with connect(url) as client:
-        client.lock("a").acquire(wait=0)
-
-
-def works(url: str) -> None:
-    with connect(url) as client, client.lock("access", ttl=5, wait=10):
-        """Got in."""
 
 
 def names_in(server: KubeServer, namespace: str) -> list[str]:
@@ -65,10 +55,10 @@ def pod(kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("pod")
 def test_in_a_pod(kube_server: KubeServer) -> None:
-    works("kubernetes://")
-    assert names_in(kube_server, "the-pods-own") == ["dibs-lock.access"]
-    works("kubernetes://pods-other")
-    assert names_in(kube_server, "pods-other") == ["dibs-lock.access"]
+    use("kubernetes://", wait=10)
+    assert names_in(kube_server, "the-pods-own") == ["dibs-lock.a"]
+    use("kubernetes://pods-other", wait=10)
+    assert names_in(kube_server, "pods-other") == ["dibs-lock.a"]
 
 
 def test_a_token_that_changes_is_read_again(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,17 +101,17 @@ users:
   user:
     tokenFile: token
 """)
-    works("kubernetes://")
-    assert "dibs-lock.access" in names_in(kube_server, "by-home")
+    use("kubernetes://", wait=10)
+    assert "dibs-lock.a" in names_in(kube_server, "by-home")
     mine = {"name": "mine", "context": {"cluster": "home", "user": "admin"}}
     first = {"current-context": "mine", "contexts": [mine]}
     (tmp_path / "first.yaml").write_text(json.dumps(first))
     files = [tmp_path / "first.yaml", tmp_path / "missing", folder / "config"]
     monkeypatch.setenv("KUBECONFIG", ":".join(map(str, files)))
-    works("kubernetes://")
-    assert "dibs-lock.access" in names_in(kube_server, "default")
-    works("kubernetes://several?context=home")
-    assert names_in(kube_server, "several") == ["dibs-lock.access"]
+    use("kubernetes://", wait=10)
+    assert "dibs-lock.a" in names_in(kube_server, "default")
+    use("kubernetes://several?context=home", wait=10)
+    assert names_in(kube_server, "several") == ["dibs-lock.a"]
 
 
 MISSING_PLUGIN = {
@@ -157,7 +147,7 @@ def test_a_kubeconfig_that_is_wrong(tmp_path: Path, content: Any, said: str) -> 
     elif content is not None:
         kubeconfig(file, "https://127.0.0.1:1", **content)
     with pytest.raises(NotConfigured, match=re.escape(said)) as refusal:
-        try_once(f"kubernetes://?kubeconfig={file}")
+        use(f"kubernetes://?kubeconfig={file}")
     assert "s3cret" not in str(refusal.value)
 
 
@@ -220,57 +210,46 @@ def test_a_server_that_nobody_vouches_for(kube_server: KubeServer, tmp_path: Pat
     config = kubeconfig(tmp_path / "config", kube_server.https_url)
     url = f"kubernetes://tls?kubeconfig={config}"
     with pytest.raises(BackendUnavailable, match="its certificate is not trusted"):
-        try_once(url)
+        use(url)
     kubeconfig(config, kube_server.https_url, cluster={"insecure-skip-tls-verify": True})
-    works(url)
+    use(url, wait=10)
     trusted = {"certificate-authority": str(kube_server.ca)}
     kubeconfig(config, kube_server.https_url, cluster=trusted | {"tls-server-name": "other.test"})
     with pytest.raises(BackendUnavailable, match=r"other\.test"):
-        try_once(url)
-
-
-class Refusing(BaseHTTPRequestHandler):
-    """A server that lets nobody in, after it has seen a client certificate."""
-
-    def do_GET(self) -> None:
-        self.send_error(401)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        use(url)
 
 
 def test_a_client_certificate(tmp_path: Path) -> None:
-    """The API server of these tests goes by tokens, so another server asks for it."""
+    """The API server of these tests goes by tokens, so another server asks for it, and then refuses."""
     mine, other, front = (self_signed(tmp_path / f"{name}.pem") for name in ("a", "b", "front"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=mine)
     context.load_cert_chain(front, key_of(front))
     context.verify_mode = ssl.CERT_REQUIRED
-    server = HTTPServer(("127.0.0.1", 0), Refusing)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with Peer(lambda path, body: answer(401)) as peer:
+        peer.socket = context.wrap_socket(peer.socket, server_side=True)
 
-    def url(user: dict[str, str]) -> str:
-        config = tmp_path / "config"
-        cluster = {"certificate-authority": str(front)}
-        place = f"https://localhost:{server.server_port}"
-        kubeconfig(config, place, cluster=cluster, user={"token": ADMIN} | user)
-        return f"kubernetes://certified?kubeconfig={config}"
+        def connects(**user: str) -> None:
+            config = kubeconfig(
+                tmp_path / "config",
+                f"https://localhost:{peer.port}",
+                cluster={"certificate-authority": str(front)},
+                user={"token": ADMIN, **user},
+            )
+            use(f"kubernetes://certified?kubeconfig={config}")
 
-    def files(pem: Path) -> dict[str, str]:
-        return {"client-certificate": str(pem), "client-key": str(key_of(pem))}
+        def files(pem: Path) -> dict[str, str]:
+            return {"client-certificate": str(pem), "client-key": str(key_of(pem))}
 
-    inline = {
-        f"{name}-data": base64.b64encode(Path(file).read_bytes()).decode()
-        for name, file in files(mine).items()
-    }
-    for user in (files(mine), inline):
-        with pytest.raises(Forbidden):
-            try_once(url(user))
-    for user in ({}, files(other)):
-        with pytest.raises(BackendUnavailable, match="check the client certificate"):
-            try_once(url(user))
-    server.shutdown()
-    server.server_close()
+        inline = {
+            f"{name}-data": base64.b64encode(Path(file).read_bytes()).decode()
+            for name, file in files(mine).items()
+        }
+        for user in (files(mine), inline):
+            with pytest.raises(Forbidden):
+                connects(**user)
+        for user in ({}, files(other)):
+            with pytest.raises(BackendUnavailable, match="check the client certificate"):
+                connects(**user)
 
 
 def test_a_proxy_of_the_kubeconfig(kube_server: KubeServer, tmp_path: Path) -> None:
@@ -278,12 +257,9 @@ def test_a_proxy_of_the_kubeconfig(kube_server: KubeServer, tmp_path: Path) -> N
         login = proxy.url.replace("//", "//me:s%3Acret@")
         secure = {"certificate-authority": str(kube_server.ca), "proxy-url": login}
         config = kubeconfig(tmp_path / "config", kube_server.https_url, cluster=secure)
-        works(f"kubernetes://proxied?kubeconfig={config}")
+        use(f"kubernetes://proxied?kubeconfig={config}", wait=10)
         assert set(proxy.methods) == {"CONNECT"}
         assert base64.b64decode(proxy.logins[0].rpartition(" ")[2]) == b"me:s:cret"
-        kubeconfig(config, kube_server, cluster={"proxy-url": proxy.url})
-        works(f"kubernetes://proxied?kubeconfig={config}")
-        assert {"GET", "PUT"} <= set(proxy.methods)
 
 
 def test_a_proxy_of_the_environment(
@@ -296,11 +272,11 @@ def test_a_proxy_of_the_environment(
     url = f"kubernetes://proxied?kubeconfig={config}"
     with HttpProxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        works(url)
+        use(url, wait=10)
         assert set(proxy.methods) == {"CONNECT"}
         for exception in (".kube.invalid", "10.0.0.0/8,kube.invalid", "*"):
             monkeypatch.setenv("NO_PROXY", exception)
             asked = len(proxy.methods)
             with pytest.raises(BackendUnavailable):
-                try_once(url)
+                use(url)
             assert len(proxy.methods) == asked, "another way was taken"

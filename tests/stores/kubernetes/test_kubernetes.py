@@ -2,19 +2,16 @@
 
 import json
 import re
-import threading
 import time
-import urllib.request
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any
 
 import pytest
 
 from dibs.errors import AcquireTimeout, BackendUnavailable, Forbidden, NotConfigured
-from dibs.model import Acquire, Finding, Gone, Granted, Lost, Renew
+from dibs.model import Acquire, Gone, Granted, Lost, Renew
 from dibs.stores.kubernetes.objects import lease_name
 from dibs.stores.registry import store_for
 from dibs.sync import LeaderElection, connect
@@ -22,6 +19,7 @@ from tests.servers.kube import READER, STRANGER
 from tests.servers.waiting import wait_until
 from tests.stores.kubernetes.configs import Cluster
 from tests.stores.kubernetes.proxies import HttpProxy
+from tests.stores.sides import findings, use, waiting
 
 pytestmark = pytest.mark.once
 
@@ -36,23 +34,6 @@ def proxy() -> Iterator[HttpProxy]:
 def through(cluster: Cluster, proxy: HttpProxy) -> str:
     """The URL of the namespace by way of the proxy."""
     return cluster.url_for(cluster.server, cluster={"proxy-url": proxy.url})
-
-
-class Waiter:
-    """A thread that waits for the lock `a`, and then releases it."""
-
-    def __init__(self, url: str) -> None:
-        self.got = threading.Event()
-        self._thread = threading.Thread(target=self._wait, args=(url,))
-        self._thread.start()
-
-    def _wait(self, url: str) -> None:
-        with connect(url) as client, client.lock("a", ttl=60, wait=60):
-            self.got.set()
-
-    def join(self) -> None:
-        assert self.got.wait(10)
-        self._thread.join()
 
 
 # -- what is asked -----------------------------------------------------------------------------------
@@ -74,19 +55,15 @@ def test_a_waiter_sends_heartbeats_and_no_more(
     cluster: Cluster, through: str, proxy: HttpProxy
 ) -> None:
     """Each is one PUT; after the holder has written, a GET and a PUT more."""
-    with connect(cluster.url) as holder:
-        lease = holder.lock("a", ttl=60).acquire()
-        waiter = Waiter(through)
-        assert not waiter.got.wait(1), "it has its place, and a watch"
+    with waiting(cluster.url, through):
+        time.sleep(1)  # it has its place, and a watch
         before = Counter(proxy.methods)
-        assert not waiter.got.wait(3.5)
+        time.sleep(2)
         calls = Counter(proxy.methods) - before
-        lease.release()
-        waiter.join()
-        handed = Counter(proxy.methods) - before - calls
+    handed = Counter(proxy.methods) - before - calls
     assert calls.keys() <= {"PUT", "GET"}
     assert calls["GET"] <= 1, "the holder has written once: where it can be notified"
-    assert 2 <= calls["PUT"] - calls["GET"] <= 3, "a heartbeat each 1.7 s"
+    assert calls["PUT"] - calls["GET"] <= 2, "a heartbeat each 1.7 s"
     assert handed.total() <= 5, "it was told, and did not ask again and again"
 
 
@@ -111,9 +88,10 @@ def test_a_busy_server_is_asked_again_when_it_says_so(through: str, proxy: HttpP
 
 
 def test_kubectl_shows_who_holds(cluster: Cluster) -> None:
+    name = "dibs-lock.order-3a42"
     with connect(cluster.url) as client:
         with client.lock("order:42", ttl=2.5, label="web") as lease:
-            found = cluster.lease("dibs-lock.order-3a42")
+            found = cluster.lease(name)
             spec, metadata = found["spec"], found["metadata"]
             assert lease.owner.endswith("/web")
             assert re.fullmatch(rf"{lease.owner}_[0-9a-f]{{8}}", spec["holderIdentity"])
@@ -123,20 +101,16 @@ def test_kubectl_shows_who_holds(cluster: Cluster) -> None:
             assert metadata["annotations"]["dibs/key"] == "lock:order:42"
             assert metadata["labels"]["app.kubernetes.io/managed-by"] == "dibs"
             lease.renew()
-            found = cluster.lease("dibs-lock.order-3a42")
-            assert found["spec"]["renewTime"] > spec["renewTime"]
-            assert found["spec"]["acquireTime"] == spec["acquireTime"]
-        found = cluster.lease("dibs-lock.order-3a42")
-        spec = found["spec"]
-        assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)
+            renewed = cluster.lease(name)["spec"]
+            assert renewed["renewTime"] > spec["renewTime"] == renewed["acquireTime"]
+        found = cluster.lease(name)
+        assert (found["spec"]["holderIdentity"], found["spec"]["leaseDurationSeconds"]) == ("", 1)
         found["metadata"]["annotations"]["team"] = "blue"
-        found["metadata"]["labels"]["tier"] = "one"
         assert cluster.put(found).status == HTTPStatus.OK
         with client.lock("order:42"):
-            found = cluster.lease("dibs-lock.order-3a42")
+            found = cluster.lease(name)
             assert found["spec"]["leaseTransitions"] == 1
             assert found["metadata"]["annotations"]["team"] == "blue", "it is somebody else's"
-            assert found["metadata"]["labels"]["tier"] == "one"
         with client.semaphore("pool", 3) as one, client.semaphore("pool", 3, label="b"):
             holder = cluster.lease("dibs-semaphore.pool")["spec"]["holderIdentity"]
             assert re.fullmatch(rf"{one.owner}_[0-9a-f]{{8}} and 1 more", holder)
@@ -195,21 +169,14 @@ def test_a_waiter_is_served_after_watches_that_fail(
     def watches() -> int:
         return sum("watch=1" in each for each in proxy.requests)
 
-    with connect(cluster.url) as holder:
-        lease = holder.lock("a", ttl=60).acquire()
-        for answer in (forgotten, head + b"0\r\n\r\n"):
-            proxy.always = {"watch=1": answer}
-            before = watches()
-            waiter = Waiter(through)
+    for answer in (forgotten, head + b"0\r\n\r\n"):
+        proxy.always = {"watch=1": answer}
+        before = watches()
+        with waiting(cluster.url, through):
             wait_until(lambda: watches() >= before + 2, "it watches again")  # noqa: B023 -- at once
             proxy.always = {}
             before = watches()
             wait_until(lambda: watches() > before, "and again")  # noqa: B023
-            begun = time.monotonic()
-            lease.release()
-            waiter.join()
-            assert time.monotonic() - begun < 5
-            lease = holder.lock("a", ttl=60).acquire()
 
 
 # -- users and what `dibs doctor` finds --------------------------------------------------------------
@@ -224,25 +191,15 @@ def test_a_waiter_is_served_after_watches_that_fail(
     ],
 )
 def test_users_without_rights(cluster: Cluster, token: str, said: str) -> None:
-    with connect(cluster.url_for(cluster.server, user={"token": token})) as client:
-        with pytest.raises(Forbidden, match=said) as refusal:
-            client.lock("a").acquire(wait=0)
+    with pytest.raises(Forbidden, match=said) as refusal:
+        use(cluster.url_for(cluster.server, user={"token": token}))
     assert "secret9" not in str(refusal.value)
 
 
-def examine(url: str) -> dict[str, Finding]:
-    with connect(url) as client:
-        return {each.about: each for each in client.examine()}
-
-
-def test_doctor_knows_the_server_and_what_is_lacking(cluster: Cluster) -> None:
-    found = examine(cluster.url)
-    assert {each.level for each in found.values()} == {"ok"}, found
-    assert "is Kubernetes v" in found["server"].told
-    assert found["encryption"].told == "none needed: the API server is on this machine"
-    assert "dates its answers" in found["dates"].told
+def test_doctor_knows_what_is_lacking(cluster: Cluster) -> None:
+    assert {each.level for each in findings(cluster.url).values()} == {"ok"}
     assert not cluster.server.request("GET", cluster.leases).body["items"], "it has left nothing"
-    rights = examine(cluster.url_for(cluster.server, user={"token": READER}))["rights"]
+    rights = findings(cluster.url_for(cluster.server, user={"token": READER}))["rights"]
     assert rights.level == "problem"
     assert "no create, update, delete on Leases" in rights.told
 
@@ -267,13 +224,12 @@ def test_a_namespace_that_takes_no_leases_is_no_lack_of_rights(
     body = json.dumps(said).encode()
     answer = b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%b" % (code, len(body), body)
     proxy.always = {"POST": answer}
-    found = examine(through)
+    found = findings(through)
     assert (found[about].level, found["rights"].level) == ("problem", "ok")
     assert message in found[about].told
     error, advice = (NotConfigured, "check that the namespace") if code == 404 else (Forbidden, "")
-    with connect(through) as client:
-        with pytest.raises(error, match=f"{re.escape(message)}.*{advice}") as refusal:
-            client.lock("a").acquire(wait=0)
+    with pytest.raises(error, match=f"{re.escape(message)}.*{advice}") as refusal:
+        use(through)
     assert "kubernetes-rbac.yaml" not in str(refusal.value)
 
 
@@ -303,36 +259,29 @@ def test_a_leader_who_was_overruled_is_lost_and_its_id_is_never_granted_again(
     connection.close()
 
 
-def test_a_lease_of_coordinated_election_is_refused(cluster: Cluster) -> None:
-    """It is put into etcd as a server does that elects by itself. This one drops the option, unless it is
-    there already.
-    """
-    with connect(cluster.url) as client:
+def test_a_lease_of_coordinated_election_is_refused(
+    cluster: Cluster, through: str, proxy: HttpProxy
+) -> None:
+    """This server drops the option, so the proxy puts it in."""
+    with connect(through) as client:
         election = LeaderElection("web", ttl=2, client=client)
         with election.campaign() as campaign:
             assert campaign.wait(5)
-            coordinate(cluster, "web")
+            lease = cluster.lease("web")
+            lease["spec"]["strategy"] = "OldestEmulationVersion"
+            lease["metadata"]["resourceVersion"] = "0"
+            body = json.dumps(lease).encode()
+            found = b"HTTP/1.1 200 So\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            conflict = b"HTTP/1.1 409 So\r\ncontent-length: 0\r\n\r\n"
+            path = f"{cluster.leases}/web"
+            proxy.always = {
+                f"GET {cluster.server.url}{path}": found,
+                f"PUT {cluster.server.url}{path}": conflict,
+            }
             assert campaign.wait_lost(5), "it is lost to whoever led already"
             wait_until(lambda: isinstance(campaign.error, NotConfigured), "it tells why")
-        before = cluster.lease("web")
-        assert before["spec"]["strategy"] == "OldestEmulationVersion"
+        before = len(proxy.methods)
         for ask in (election.status, lambda: election.run(lambda _: None)):
             with pytest.raises(NotConfigured, match=r"the Lease web is for .* coordinated"):
                 ask()
-        assert cluster.lease("web") == before
-
-
-def coordinate(cluster: Cluster, name: str) -> None:
-    """Make a Lease one of coordinated election."""
-
-    def etcd(method: str, **said: str) -> Any:
-        url = f"{cluster.server.etcd_url}/v3/kv/{method}"
-        with urllib.request.urlopen(url, json.dumps(said).encode(), timeout=5) as answer:
-            return json.load(answer)
-
-    key = b64encode(f"/registry/leases/{cluster.namespace}/{name}".encode()).decode()
-    (found,) = etcd("range", key=key)["kvs"]
-    lease = json.loads(b64decode(found["value"]))
-    lease["spec"]["strategy"] = "OldestEmulationVersion"
-    etcd("put", key=key, value=b64encode(json.dumps(lease).encode()).decode())
-    wait_until(lambda: "strategy" in cluster.lease(name)["spec"], "the API server has seen it")
+        assert set(proxy.methods[before:]) == {"GET"}, "it is left as it is"

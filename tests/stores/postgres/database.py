@@ -1,9 +1,8 @@
 """A database with the ledger in SQL, asked directly."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
@@ -110,25 +109,3 @@ def wire_of(backend: Any) -> Wire:
 def admin(url: str) -> psycopg.Connection[Any]:
     """A plain connection, to look and to disturb."""
     return psycopg.connect(url, autocommit=True)
-
-
-class Traced:
-    """Counts what a connection sends during the block, by the kind of message."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._lines: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._file = tempfile.TemporaryFile("w+")
-        self._wire.pgconn.trace(self._file.fileno())
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self._wire.pgconn.untrace()
-        self._file.seek(0)
-        self._lines = self._file.read().splitlines()
-        self._file.close()
-
-    def sent(self, kind: str) -> int:
-        return sum("\tF\t" in line and f"\t{kind}\t" in f"{line}\t" for line in self._lines)

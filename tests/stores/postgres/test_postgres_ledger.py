@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -22,8 +23,13 @@ from dibs.model import (
     Revoke,
 )
 from dibs.stores.postgres import ledger
-from tests.stores.differential import OTHER, Time
+from tests.servers.binaries import postgres_programs, postgres_versions
+from tests.servers.fixtures import NO_POWER_CUT
+from tests.servers.postgres import PostgresServer
+from tests.stores.differential import OTHER, PLANS, VECTORS, Time, follow
 from tests.stores.postgres.database import Database, database, take
+from tests.stores.sides import waiting
+from tests.stores.test_ledgers import InSql
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -182,22 +188,17 @@ def guard(database: Database, token: int, key: str | bytes = "order:42", slot: i
     database.execute("SELECT dibs.guard(%s, %s, %s)", [key, token, slot])
 
 
-def test_tokens_of_a_key_and_slot_may_rise_and_repeat_but_not_fall(subject: Database) -> None:
-    for token in (5, 5, 9, 1_700_000_000_000_000, 1_700_000_000_000_000):
+def test_a_write_with_an_old_token_is_undone(subject: Database) -> None:
+    subject.execute("CREATE TABLE account (balance integer)")
+    for token in (5, 5, 9, 1_700_000_000_000_000):
         guard(subject, token)
     guard(subject, 1, slot=1)
     guard(subject, 1, "order:43")
     with pytest.raises(psycopg.Error, match="order:42 is no longer yours") as raised:
-        guard(subject, 9)
+        with subject.connection.transaction():
+            subject.execute("INSERT INTO account VALUES (1)")
+            guard(subject, 9)
     assert raised.value.sqlstate == "ZDF01"
-
-
-def test_a_write_with_an_old_token_is_undone(subject: Database) -> None:
-    subject.execute("CREATE TABLE account (balance integer)")
-    guard(subject, 9)
-    with pytest.raises(psycopg.Error), subject.connection.transaction():
-        guard(subject, 8)
-        subject.execute("INSERT INTO account VALUES (1)")
     assert subject.execute("SELECT * FROM account") == []
 
 
@@ -215,14 +216,23 @@ def test_others_wait_until_the_guarded_transaction_ends(
     guard(another, second)
 
 
-def test_a_role_needs_no_more_than_the_page_says(subject: Database) -> None:
-    subject.execute("DROP ROLE IF EXISTS guarded")
-    subject.execute("CREATE ROLE guarded")
-    subject.execute("GRANT USAGE ON SCHEMA dibs TO guarded")
-    subject.execute("GRANT SELECT, INSERT, UPDATE ON dibs.fences TO guarded")
-    subject.execute("SET ROLE guarded")
-    guard(subject, 9)
-    guard(subject, 10)
-    subject.execute("RESET ROLE")
-    subject.execute("DROP OWNED BY guarded")
-    subject.execute("DROP ROLE guarded")
+# ---- versions ------------------------------------------------------------------------------------
+
+OTHERS = [
+    version for version in postgres_versions() if version != str(postgres_programs()[0].version[0])
+]
+"""All but the one on which everything runs. Only `make torture` tests those between oldest and newest."""
+
+
+@pytest.mark.parametrize(
+    "version",
+    [pytest.param(each, marks=pytest.mark.long if each in OTHERS[1:-1] else ()) for each in OTHERS],
+)
+def test_other_versions_answer_as_python_and_notify(version: str, tmp_path: Path) -> None:
+    with PostgresServer(tmp_path, version=version, options=NO_POWER_CUT) as server:
+        with waiting(server.new_database()):
+            """It is notified."""
+        with database(server.new_database()) as found:
+            for manner in ("together", "one by one"):
+                for plan in (*VECTORS[:8], *PLANS):
+                    follow(plan, InSql(found, manner))

@@ -20,7 +20,7 @@ from tests.connections import connection_to
 from tests.pages import blocks
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.database import Database, admin, migrate, say
-from tests.stores.sides import Side, acquire, both_sides, in_tasks, in_threads
+from tests.stores.sides import Side, acquire, both_sides, in_threads, use
 
 ALL = list(range(1, NEWEST + 1))
 
@@ -71,21 +71,6 @@ async def test_what_connecting_reports(
             connection.execute(f"ALTER DATABASE {name} CONNECTION LIMIT {limit}".encode())
             with pytest.raises(kind, match=told):
                 await side.open(url)
-
-
-# ---- the schema -----------------------------------------------------------------------------------
-
-
-@in_tasks
-async def test_a_role_that_may_not_migrate_names_the_command(
-    side: Side, postgres_url: str, role: str
-) -> None:
-    place = postgres_url.partition("@")[2]
-    with pytest.raises(Forbidden, match=f"dibs migrate --url postgresql://OWNER@{place}"):
-        await side.open(role)
-    with pytest.raises(Forbidden, match="dibs migrate"):
-        await side.open(f"{postgres_url}?migrate=no")
-    assert not has_schema(postgres_url)
 
 
 @in_threads
@@ -153,8 +138,11 @@ def test_an_older_database_gets_what_it_lacks(
     """One that was prepared for us, with an empty schema, lacks everything."""
     known = schema.migrations()
     with admin(postgres_url) as connection:
+        with pytest.raises(psycopg.errors.SyntaxError):
+            migrate(connection, ("CREATE FUNCTION dibs.sweep", "CREATE NONSENSE dibs.sweep"))
+        connection.rollback()
         connection.execute("CREATE SCHEMA dibs")
-        assert version(connection) is None
+        assert version(connection) is None, "what fails leaves nothing behind"
         monkeypatch.setattr(schema, "migrations", lambda: known[:-1])
         monkeypatch.setattr(schema, "NEWEST", NEWEST - 1)
         assert migrate(connection) == ALL[:-1]
@@ -163,15 +151,6 @@ def test_an_older_database_gets_what_it_lacks(
         assert migrate(connection) == [NEWEST]
         assert version(connection) == (NEWEST, FORMAT)
         assert migrate(connection) == []
-
-
-def test_one_that_fails_leaves_nothing_behind(postgres_url: str) -> None:
-    with admin(postgres_url) as connection:
-        with pytest.raises(psycopg.errors.SyntaxError):
-            migrate(connection, ("CREATE FUNCTION dibs.sweep", "CREATE NONSENSE dibs.sweep"))
-        connection.rollback()
-        assert version(connection) is None
-        assert migrate(connection) == ALL
 
 
 def test_the_page_grants_a_role_just_enough(
@@ -211,30 +190,25 @@ def check_as_app(url: str) -> None:
     app.close()
 
 
-# ---- `dibs migrate` -------------------------------------------------------------------------------
-
-
 def test_it_is_applied_once_and_a_dry_run_changes_nothing(dibs: Main, postgres_url: str) -> None:
     steps = [f"{each.number:04} {each.name}" for each in schema.migrations()]
-    dry = dibs("migrate", "--url", postgres_url, "--dry-run")
-    assert (dry.code, dry.err) == (0, "")
-    assert dry.out.splitlines() == [f"would apply {each}" for each in steps]
-    assert not has_schema(postgres_url)
-    first = dibs("migrate", "--url", postgres_url)
-    assert (first.code, first.err) == (0, "")
-    assert first.out.splitlines()[: len(steps)] == [f"applied {each}" for each in steps]
-    assert has_schema(postgres_url)
+    for options, done, is_there in ((["--dry-run"], "would apply", False), ([], "applied", True)):
+        told = dibs("migrate", "--url", postgres_url, *options)
+        assert (told.code, told.err) == (0, "")
+        assert told.out.splitlines()[: len(steps)] == [f"{done} {each}" for each in steps]
+        assert has_schema(postgres_url) == is_there
     again = dibs("migrate", "--url", postgres_url)
     assert again.code == 0
     assert again.out.startswith(f"{postgres_url} is up to date\n")
 
 
 def test_a_role_that_may_not_migrate_is_told(dibs: Main, postgres_url: str, role: str) -> None:
-    done = dibs("migrate", "--url", role)
-    assert done.code == 77
-    assert "permission denied" in done.err
-    dry = dibs("migrate", "--url", role, "--dry-run")
-    assert dry.code == 77
-    assert dry.out.startswith("would apply 0001 ")
-    assert dry.err.startswith("dibs: this role may not ")
+    place = postgres_url.partition("@")[2]
+    with pytest.raises(Forbidden, match=f"dibs migrate --url postgresql://OWNER@{place}"):
+        use(role)
+    with pytest.raises(Forbidden, match="dibs migrate"):
+        use(f"{postgres_url}?migrate=no")
+    for options, out, err in (([], "", "permission denied"), (["--dry-run"], "0001", "may not")):
+        done = dibs("migrate", "--url", role, *options)
+        assert (done.code, out in done.out, err in done.err) == (77, True, True)
     assert not has_schema(postgres_url)

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
-from dibs.model import Failed, Granted, Inspect, Refused, Renew, Status
+from dibs.model import Failed, Granted, Inspect, Refused, Status
 from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import RIGHTS
 from dibs.testing.proxy import FaultProxy
@@ -27,24 +27,6 @@ from tests.stores.sides import (
     in_threads,
     release,
 )
-
-
-@both_sides
-async def test_each_batch_is_one_call(
-    side: Side, redis_server: RedisServer, redis_url: str
-) -> None:
-    backend = await side.open(redis_url)
-    await backend.apply([acquire(), release()])
-    reset(redis_server)
-    keys = [b"lock:%d" % number for number in range(512)]
-    await backend.apply([acquire(key=key) for key in keys])
-    await backend.apply([Renew(key, "a", 30.0) for key in keys])
-    await backend.apply([acquire("a"), acquire("b", queue=True, inbox=backend.inbox)])
-    await backend.apply([release("a")])
-    assert (await backend.notifications(0))[0].event == "granted", "it came with the answer"
-    found = calls(redis_server)
-    assert found["fcall"] == 4
-    assert not {"auth", "select", "ping", "eval", "evalsha", "publish"} & found.keys()
 
 
 @in_threads
@@ -118,9 +100,8 @@ async def test_what_no_server_can_do_is_reported(
             client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
         await refused(side, server.url, NotConfigured, r"add \?cluster=true")
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await reader.read()
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as web_server:
@@ -132,7 +113,7 @@ async def test_what_no_server_can_do_is_reported(
 async def test_a_unix_socket(side: Side, tmp_path: Path) -> None:
     with RedisServer(tmp_path, unix=True) as server:
         url = f"redis://{server.unix_path}?db=1"
-        await hand_over(side, url)
+        await works(side, url)
     with pytest.raises(BackendUnavailable, match=r"redis\.sock can't be reached"):
         await side.open(url)
 
@@ -207,20 +188,17 @@ def url_of(server: RedisServer, name: str) -> str:
     return f"redis://{name}:{QUOTED}@127.0.0.1:{server.port}"
 
 
-async def hand_over(side: Side, url: str) -> None:
-    """A grant, a queue, a notification, a list."""
+async def works(side: Side, url: str) -> None:
+    """A notification, and a list."""
     waiter, other = await side.open(url), await side.open(url)
-    await other.apply([acquire("a")])
-    await waiter.apply([acquire("b", queue=True, inbox=waiter.inbox)])
-    await other.apply([release("a")])
-    assert (await side.pushed(waiter, "granted")).key == KEY
-    assert len((await waiter.scan(b"lock:", None, 10)).items) == 1
+    await side.hand_over(waiter, other)
+    await waiter.scan(b"lock:", None, 10)
 
 
 @both_sides
 async def test_passwords(side: Side, server: RedisServer, redis_server: RedisServer) -> None:
     host = f"127.0.0.1:{server.port}"
-    await hand_over(side, f"redis://:{QUOTED}@{host}")
+    await works(side, f"redis://:{QUOTED}@{host}")
     for url, told in {
         f"redis://{host}": "Redis requires a password. Add it to the URL.*NOAUTH",
         f"redis://:s3wrong@{host}": "rejects.*WRONGPASS",
@@ -236,7 +214,7 @@ async def test_passwords(side: Side, server: RedisServer, redis_server: RedisSer
 async def test_a_user_with_the_rights_of_the_page(side: Side, server: RedisServer) -> None:
     """They suffice, and another user can neither read this one's notifications nor forge any."""
     assert blocks("redis.md", "text")[0].split() == RIGHTS.split()
-    await hand_over(side, url_of(server, "app"))
+    await works(side, url_of(server, "app"))
     backend = await side.open(url_of(server, "app"))
     login = {"port": server.port, "username": "other", "password": PASSWORD}
     with redis.Redis(**login, protocol=2) as other:  # type: ignore[arg-type]
@@ -248,12 +226,18 @@ async def test_a_user_with_the_rights_of_the_page(side: Side, server: RedisServe
                 channel.get_message(timeout=10)
 
 
-@pytest.mark.parametrize("name", ["no-ledger", "no-subscribe", "no-keys"])
 @in_tasks
-async def test_a_user_who_lacks_a_right(side: Side, server: RedisServer, name: str) -> None:
-    with pytest.raises(Forbidden, match=r"ACL does not allow it.*NOPERM"):
-        backend = await side.open(url_of(server, name))
-        await backend.apply([acquire()])
+async def test_users_who_lack_a_right(side: Side, server: RedisServer) -> None:
+    """Without one to Functions, the ledger runs as a script."""
+    for name in ("no-ledger", "no-subscribe", "no-keys"):
+        with pytest.raises(Forbidden, match=r"ACL does not allow it.*NOPERM"):
+            backend = await side.open(url_of(server, name))
+            await backend.apply([acquire()])
+    for name in ("by-script", "no-fcall", "no-load"):
+        await cycle(side, url_of(server, name))
+        reset(server)
+        await cycle(side, url_of(server, name))
+        assert calls(server)["evalsha"] >= 1
 
 
 @both_sides
@@ -325,18 +309,6 @@ async def test_every_server_applies_batches(side: Side, tmp_path: Path, program:
         has_functions = program.name == "valkey" or program.version >= (7,)
         found = calls(server)
         assert ("fcall" in found, "evalsha" in found) == (has_functions, not has_functions)
-
-
-@pytest.mark.parametrize("name", ["by-script", "no-fcall", "no-load"])
-@in_tasks
-async def test_without_a_right_to_functions_the_ledger_runs_as_a_script(
-    side: Side, server: RedisServer, name: str
-) -> None:
-    await cycle(side, url_of(server, name))
-    reset(server)
-    backend = await side.open(url_of(server, name))
-    await backend.apply([acquire(), release()])
-    assert calls(server)["evalsha"] >= 1
 
 
 @in_tasks

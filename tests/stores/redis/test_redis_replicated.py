@@ -1,17 +1,13 @@
 """Sentinels and Clusters: which server has a key, also after that has changed."""
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-import dibs
-import dibs.sync
 from dibs.errors import BackendUnavailable
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from dibs.stores.redis.ledger import store_key
@@ -33,8 +29,6 @@ from tests.stores.sides import (
 )
 
 pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
-
-# ---- Sentinels ------------------------------------------------------------------------------------
 
 
 def sentinel_url(sentinels: RedisSentinel) -> str:
@@ -104,8 +98,6 @@ async def test_a_master_that_dies(side: Side, tmp_path: Path) -> None:
             await side.open(url)
 
 
-# ---- Clusters -------------------------------------------------------------------------------------
-
 KEYS = [b"lock:%d" % number for number in range(60)]
 
 
@@ -128,17 +120,6 @@ def url(cluster: RedisCluster) -> str:
 def cluster_url(cluster: RedisCluster) -> str:
     hosts = ",".join(f"{host}:{port}" for host, port in cluster.addresses)
     return f"redis://{hosts}?cluster=true"
-
-
-def primaries(teller: RedisServer) -> list[tuple[int, int, int]]:
-    """Ranges of slots, and the port at which they are served, as a node sees it."""
-    return [(first, last, primary[1]) for first, last, primary, *_ in ask(teller, "CLUSTER SLOTS")]
-
-
-def owner(cluster: RedisCluster, slot: int) -> RedisServer:
-    """The node that serves a slot."""
-    (port,) = [at for first, last, at in primaries(cluster.nodes[0]) if first <= slot <= last]
-    return next(node for node in cluster.nodes if node.port == port)
 
 
 def test_slots_are_those_of_redis(cluster: RedisCluster) -> None:
@@ -176,10 +157,7 @@ async def test_a_batch_over_all_nodes_is_one_call_for_each_slot(
 async def test_pushes_reach_their_inbox_from_any_node(side: Side, url: str) -> None:
     waiter, other = await side.open(url), await side.open(url)
     for key in KEYS[:12]:
-        await other.apply([acquire("a", key=key)])
-        await waiter.apply([acquire("b", key=key, queue=True, inbox=waiter.inbox)])
-        await other.apply([release("a", key=key)])
-        assert (await side.pushed(waiter, "granted")).key == key
+        await side.hand_over(waiter, other, key)
 
 
 @in_tasks
@@ -189,7 +167,7 @@ async def test_slots_that_have_moved_and_slots_that_move(
     backend = await side.open(url)
     await backend.apply([acquire(key=key) for key in KEYS])
     slot = slot_of(store_key(KEYS[0]))
-    source = owner(cluster, slot)
+    source = cluster.node_of(store_key(KEYS[0]))
     target = next(node for node in cluster.nodes if node is not source)
     for finish in (False, True):
         move(slot, source, target, finish=finish, nodes=cluster.nodes)
@@ -255,9 +233,6 @@ async def test_a_node_that_dies_costs_the_other_keys_nothing(side: Side, tmp_pat
         assert [granted(reply).token for reply in replies] == tokens
 
 
-# ---- nodes that hang ------------------------------------------------------------------------------
-
-
 @contextmanager
 def paused(*nodes: RedisServer) -> Iterator[None]:
     with ExitStack() as stack:
@@ -267,18 +242,13 @@ def paused(*nodes: RedisServer) -> Iterator[None]:
         yield
 
 
-def one_for_each(cluster: RedisCluster) -> list[bytes]:
-    """For each node a key that it serves."""
-    served = {owner(cluster, slot_of(store_key(key))).port: key for key in KEYS}
-    return [served[node.port] for node in cluster.nodes]
-
-
 @both_sides
 async def test_nodes_that_hang_cost_no_more_than_one(
     side: Side, cluster: RedisCluster, url: str
 ) -> None:
     """Neither where they are connected to, nor where they do not answer. A batch has a second."""
-    *hung, healthy = one_for_each(cluster)
+    served = {cluster.node_of(store_key(key)).port: key for key in KEYS[:12]}
+    *hung, healthy = [served[node.port] for node in cluster.nodes]
     for is_connected in (False, True):
         backend = await side.open(url)
         await backend.apply([Inspect(healthy)])
@@ -295,20 +265,3 @@ async def test_nodes_that_hang_cost_no_more_than_one(
             replies = await backend.apply(batch)
             assert [type(reply) for reply in replies] == [Failed, Failed, Status]
             assert time.monotonic() - began < (0.7 if is_connected else 1.5), "it is left for now"
-
-
-def test_a_hanging_node_costs_no_lease_of_another(cluster: RedisCluster, url: str) -> None:
-    """The keeper renews the leases of all nodes in one batch."""
-    hung, *healthy = one_for_each(cluster)
-    lost = threading.Event()
-    with dibs.sync.connect(url) as client:
-
-        def held(key: bytes, **more: Any) -> dibs.sync.Lease:
-            return client.lock(key.removeprefix(b"lock:"), ttl=3.0, **more).acquire(wait=0)
-
-        leases = [held(key, on_lost=lambda _: lost.set()) for key in healthy]
-        other = held(hung)
-        with paused(cluster.nodes[0]):
-            assert not lost.wait(4.0)
-        for lease in (*leases, other):
-            lease.release()
