@@ -12,18 +12,9 @@ from dibs.testing.torture.plan import PRIMITIVES, SIDES, SideName
 from tests.torture.planted import announce
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.once,
-    pytest.mark.serial,
-    pytest.mark.multiprocess,
+    *(pytest.mark.slow, pytest.mark.once, pytest.mark.serial, pytest.mark.multiprocess),
     pytest.mark.timeout(150),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
-    monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)
 
 
 @pytest.fixture
