@@ -164,7 +164,7 @@ def run_processes(arguments: Namespace) -> int:
 
     def is_enough(progress: TortureProgress, happened: Counter[str]) -> bool:
         struck = progress.kills + progress.pauses + happened.total()
-        return progress.cycles >= arguments.cycles and struck >= arguments.faults
+        return bool(progress.cycles >= arguments.cycles and struck >= arguments.faults)
 
     def at_random(names: Sequence[str]) -> Generator[tuple[float, str, float]]:
         draw = random.Random(arguments.seed)

@@ -23,25 +23,26 @@ pytestmark = [
 
 TTL = 1.0
 
-SHORT = [("redis", FAULTS), ("postgres", ("killed",)), ("etcd cluster", ("leader killed",))]
+SHORT = [("redis", *FAULTS), ("postgres", "killed"), ("etcd cluster", "leader killed")]
 """Each of the faults happens once, and then the run ends."""
 LONG = [
-    *((store, (fault,)) for store in ("redis", "postgres", "etcd") for fault in FAULTS),
-    ("postgres", ("sessions ended",)),
+    *((store, fault) for store in ("redis", "postgres", "etcd") for fault in FAULTS),
+    ("postgres", "sessions ended"),
 ]
 """They happen again and again, and there is a calm phase, in which everybody is served."""
 
 
 @pytest.mark.parametrize(
-    ("store", "names", "is_long"),
+    ("faulty", "is_long"),
     [
-        *((*each, False) for each in SHORT),
-        *(pytest.param(*each, True, marks=pytest.mark.long) for each in LONG),
+        *(pytest.param(each, False, id=each[0]) for each in SHORT),
+        *(pytest.param(each, True, id=" ".join(each), marks=pytest.mark.long) for each in LONG),
     ],
 )
 def test_leases_are_kept_through_faults(
-    store: str, names: tuple[str, ...], is_long: bool, tmp_path: Path
+    faulty: tuple[str, ...], is_long: bool, tmp_path: Path
 ) -> None:
+    store, *names = faulty
     every = 2.4 if is_long else 0.3
     times = [(every, name, 1.2 * TTL if name == "paused" else 0.3) for name in names]
     plan = TorturePlan(seconds=20.0 if is_long else 90.0, ttl=TTL, processes=3, seed=1)
