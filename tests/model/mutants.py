@@ -13,17 +13,7 @@ from unittest.mock import patch
 from dibs.core import ledger, transition
 from dibs.core.book import Hold, QueueEntry
 from dibs.core.transition import Transition
-from dibs.model import (
-    Acquire,
-    Granted,
-    Release,
-    Released,
-    Renew,
-    Renewed,
-    Reply,
-    Resize,
-    Unknown,
-)
+from dibs.model import Acquire, Granted, Release, Released, Renew, Renewed, Reply, Resize, Unknown
 from dibs.stores.cas import clock
 from tests.model import worlds
 from tests.model.size import Protocol, World
@@ -80,9 +70,7 @@ MUTANTS = [
         gone=lambda self, client: client,
     ),
     of_client(
-        "holder that counts on units it gave up",
-        worlds.RESIZES,
-        shrunk=lambda self, client: client,
+        "holder that counts on units it gave up", worlds.RESIZES, shrunk=lambda self, client: client
     ),
     # in a store without a clock
     of_client(

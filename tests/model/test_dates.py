@@ -16,13 +16,7 @@ from tests.model.dates import DATED_WORLDS, DatedWorld, explore
 
 pytestmark = pytest.mark.once  # searches are the same for each version of Python
 
-SMALLER = {
-    dates.LONE_TRIES: 7,
-    dates.WATCHER: 5,
-    dates.RIVALS: 5,
-    dates.BURIED: 4,
-    dates.AGAIN: 5,
-}
+SMALLER = {dates.LONE_TRIES: 7, dates.WATCHER: 5, dates.RIVALS: 5, dates.BURIED: 4, dates.AGAIN: 5}
 """The horizon in CI of worlds that are larger in `make torture`."""
 
 LARGER = (

@@ -7,7 +7,16 @@ import pytest
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.search import explore
 from tests.model.size import World
-from tests.model.worlds import CONTENTION, RESIZES, WIPE, WORLDS
+from tests.model.worlds import (
+    CONTENTION,
+    KEPT,
+    LARGE_HEAD,
+    PRIORITY,
+    RESIZES,
+    REVOCATION,
+    WIPE,
+    WORLDS,
+)
 
 pytestmark = pytest.mark.once  # searches are the same for each version of Python
 
@@ -18,22 +27,8 @@ SMALLER = (
 )
 """In CI, instead of the larger ones of the same names."""
 
-LARGE = {
-    CONTENTION.name,
-    RESIZES.name,
-    WIPE.name,
-    "slots of a semaphore",
-    "two adversaries",
-    "three in a queue, each of whom may die",
-    "a place that speaks by Acquire",
-    "a place that speaks by Renew",
-    "a hold that shrinks and grows in a store without a clock",
-    "a queue in a store without a clock",
-    "a waiter whose Acquires come late in a store without a clock",
-    "a waiter that speaks by Acquire in a store without a clock",
-    "a store that restarts with its book",
-    "a store without a clock",
-}
+SMALL = (*SMALLER, LARGE_HEAD, PRIORITY, REVOCATION, KEPT)
+LARGE = [world for world in WORLDS if world not in SMALL]
 
 _OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
 
@@ -42,8 +37,8 @@ _OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(world, id=world.name, marks=_OF_LARGE if world.name in LARGE else ())
-        for world in (*SMALLER, *WORLDS)
+        *(pytest.param(world, id=world.name) for world in SMALL),
+        *(pytest.param(world, id=world.name, marks=_OF_LARGE) for world in LARGE),
     ],
 )
 def test_nothing_goes_wrong(world: World) -> None:

@@ -252,8 +252,16 @@ async def allof(hand: Hand) -> None:
         await hand.hold(await hand.acquire(primitive, units))
         return
     leases = await acquire_all(hand, wanted)
-    way = within_all if hand.draw.random() < 0.5 else without_all
-    await way(hand, leases)
+    as_block = hand.draw.random() < 0.5
+    if as_block:
+        await leases._begin()
+
+    async def leave(error: BaseException | None) -> None:
+        for lease in leases:
+            hand.tell("releasing", lease)
+        await (leases._leave(error) if as_block else leases._release())
+
+    await in_block(use_all(hand, leases), leave)
 
 
 async def acquire_all(hand: Hand, wanted: list[Any]) -> Any:
@@ -274,31 +282,6 @@ async def acquire_all(hand: Hand, wanted: list[Any]) -> Any:
         units, capacity = lease._options.units, primitive._capacity
         hand.granted(lease, invoked, MANY if units == MANY else units, capacity)
     return leases
-
-
-async def within_all(hand: Hand, leases: Any) -> None:
-    """As `async with AllOf(…) as leases` does."""
-
-    async def leave(error: BaseException | None) -> None:
-        releasing(hand, leases)
-        await leases._leave(error)
-
-    await leases._begin()
-    await in_block(use_all(hand, leases), leave)
-
-
-async def without_all(hand: Hand, leases: Any) -> None:
-    """By hand."""
-    try:
-        await use_all(hand, leases)
-    finally:
-        releasing(hand, leases)
-        await leases._release()
-
-
-def releasing(hand: Hand, leases: Any) -> None:
-    for lease in leases:
-        hand.tell("releasing", lease)
 
 
 async def use_all(hand: Hand, leases: Any) -> None:

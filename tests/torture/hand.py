@@ -111,32 +111,21 @@ class Hand:
 
     # -- holding --------------------------------------------------------------------------------------
 
-    async def within(self, lease: Any, body: Body) -> None:
-        """Hold as a `with` block does: whoever loses the lease is interrupted."""
-        try:
-            lease._enter()
-        except BaseException:  # lost before it began, and handed back
-            self.tell("releasing", lease)
-            raise
+    async def hold(self, lease: Any, body: Body | None = None) -> None:
+        """Hold as a `with` block does, where whoever loses the lease is interrupted, or without one."""
+        as_block = self.draw.random() < 0.5
 
         async def leave(error: BaseException | None) -> None:
             self.tell("releasing", lease)
-            await lease._leave(error)
+            await (lease._leave(error) if as_block else lease._release())
 
-        await in_block(body(lease), leave)
-
-    async def without(self, lease: Any, body: Body) -> None:
-        """Hold without a block."""
-        try:
-            await body(lease)
-        finally:
-            self.tell("releasing", lease)
-            await lease._release()
-
-    async def hold(self, lease: Any, body: Body | None = None) -> None:
-        """Either way."""
-        way = self.within if self.draw.random() < 0.5 else self.without
-        await way(lease, body or self.use)
+        if as_block:
+            try:
+                lease._enter()
+            except BaseException:  # lost before it began, and handed back
+                self.tell("releasing", lease)
+                raise
+        await in_block((body or self.use)(lease), leave)
 
     async def use(self, lease: Any) -> None:
         """Most holds are short, some last several ttls, some are paused between check and write."""

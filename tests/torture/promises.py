@@ -43,18 +43,8 @@ def told(event: HistoryEvent) -> str:
 
 def check_all(events: Sequence[HistoryEvent]) -> list[Violation]:
     """Everything that only a simulation can tell."""
-    found: list[Violation] = []
-    for check in (
-        check_units,
-        check_told,
-        check_beliefs,
-        check_starts,
-        check_delays,
-        check_kept,
-        check_terms,
-    ):
-        found += check(events)
-    return found
+    checks = (check_units, check_told, check_beliefs, check_starts, check_delays, check_kept)
+    return [broken for check in (*checks, check_terms) for broken in check(events)]
 
 
 def check_beliefs(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
@@ -94,9 +84,7 @@ def check_delays(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
         if event.key != "lock:slow":
             continue
         before = last.get(event.key)
-        if (
-            told(event) == "granted" and event.at < event.until
-        ):  # else it was lost before it was told
+        if told(event) == "granted" and event.at < event.until:  # else it was lost untold
             if before and event.at < before.until + DELAY * (1 - DRIFT) - STEP:
                 message = f"granted {event.at - before.until:.3f} s after its holder was lost"
                 yield Broken("early", event.key, message, (before, event))

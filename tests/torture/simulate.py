@@ -264,10 +264,7 @@ def repeatable(seed: int, simulation: Simulation) -> Generator[None]:
 
 
 def simulate(
-    seed: int,
-    cycles: int = RUN,
-    bug: str | None = None,
-    kinds: Sequence[str] = tuple(ACTIONS),
+    seed: int, cycles: int = RUN, bug: str | None = None, kinds: Sequence[str] = tuple(ACTIONS)
 ) -> Result:
     """One history; the same seed is the same history. `bug` names one of `BUGS`."""
     planted = BUGS[bug] if bug is not None else Bug()
