@@ -42,15 +42,15 @@ PRIMITIVES = {"ReaderClients", "TaskClients"}
 ALL = RULES | CARRIED | USERS | PRIMITIVES
 
 LEDGERS = ("Memory", "Sqlite", "Redis", "Http", "DatedCells")
-"""Stores that have a ledger or rules of their own, but for two that need no primitives."""
+"""Stores that have a ledger or rules of their own. `tests/stores/test_ledgers.py` tests PostgreSQL's."""
 MESSENGERS = ("Etcd", "Kubernetes", "Nats", "Temporal")
 """Stores that keep or carry what another one's ledger says. Threads use them as they use cells."""
 
 PARTS: dict[str, dict[str, set[str]]] = {
     "async": {
         **dict.fromkeys(LEDGERS, ALL),
-        **dict.fromkeys(("Postgresql", "UndatedCells"), ALL - PRIMITIVES),
-        **dict.fromkeys(MESSENGERS, CARRIED | USERS),
+        "UndatedCells": ALL - PRIMITIVES,
+        **dict.fromkeys(("Postgresql", *MESSENGERS), CARRIED | USERS),
         "S3": LOCKS | CONTENDING,  # it has no notifications, and is slow
         **dict.fromkeys(("Rediss", "Valkey", "Valkeys", "Etcds", "Https"), LOCKS),
     },
@@ -66,6 +66,7 @@ DEAR = {
     "test_a_full_batch": {"Kubernetes", "Temporal"},
     "test_each_is_released_alone": {"Kubernetes", "Temporal"},
     "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats", "Temporal"},
+    "test_look_alikes_are_different_keys": {"Temporal"},
 }
 """Cases that need very many keys, and the stores to which each key is dear."""
 
