@@ -65,8 +65,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
 DEAR = {
     "test_a_full_batch": {"Kubernetes", "Temporal"},
     "test_each_is_released_alone": {"Kubernetes", "Temporal"},
-    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats", "Temporal"},
-    "test_look_alikes_are_different_keys": {"Temporal"},
+    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats"},
 }
 """Cases that need very many keys, and the stores to which each key is dear."""
 

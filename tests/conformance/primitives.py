@@ -21,9 +21,20 @@ def rwlock(users: Users, *, blocking: bool | None = None, **options: Any) -> Any
     return users.client(blocking=blocking).rwlock(users.name, **options)
 
 
+def try_to_pass(users: Users, reader: Any) -> list[Any]:
+    """As soon as somebody waits another one tries to read, which the list tells, and `reader` leaves."""
+    later: list[Any] = []
+
+    def act() -> None:
+        later.append(rwlock(users, blocking=True).read().try_acquire())
+        reader.release()
+
+    users.when_queued(act, kind="rwlock")
+    return later
+
+
 @contextmanager
 def passing(world: World) -> Generator[None]:
-    """Time passes by itself meanwhile."""
     over = threading.Event()
 
     def pass_on() -> None:
@@ -41,8 +52,6 @@ def passing(world: World) -> Generator[None]:
 
 
 class ReaderClients(Suite):
-    """Readers and writers."""
-
     @case
     @using
     async def test_many_read_or_one_writes(self, world: World, users: Users) -> None:
@@ -72,13 +81,7 @@ class ReaderClients(Suite):
     ) -> None:
         mine, theirs = rwlock(users), rwlock(users, blocking=True)
         reader = await call(world, theirs.read().acquire)
-        later: list[Any] = []
-
-        def try_to_pass() -> None:
-            later.append(rwlock(users, blocking=True).read().try_acquire())
-            reader.release()
-
-        users.when_queued(try_to_pass, kind="rwlock")
+        later = try_to_pass(users, reader)
         writer = await now(mine.write().acquire(wait=None))
         assert later == [None]
         assert writer.token > reader.token
@@ -117,13 +120,7 @@ class ReaderClients(Suite):
         mine, theirs = rwlock(users), rwlock(users, blocking=True)
         other = await call(world, theirs.read().acquire)
         lease = await now(mine.read().acquire())
-        later: list[Any] = []
-
-        def try_to_pass() -> None:
-            later.append(rwlock(users, blocking=True).read().try_acquire())
-            other.release()
-
-        users.when_queued(try_to_pass, kind="rwlock")
+        later = try_to_pass(users, other)
         with passing(world):
             await now(lease.upgrade())
         assert later == [None]
@@ -231,8 +228,6 @@ class TaskClients(Suite):
 
 
 class CircleClients(Suite):
-    """Deadlocks."""
-
     @needing("circles")
     @using
     async def test_one_of_two_who_wait_for_each_other_gives_way(

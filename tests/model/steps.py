@@ -33,8 +33,6 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """The transitions of one world."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.protocol = world.protocol

@@ -75,8 +75,6 @@ RETAIN, BURY = Transition.retain, Transition.set_tombstone
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake, the world that shows it, and what the search says."""
-
     world: DatedWorld
     target: tuple[Any, str] = (StoreClock, "time")
     mistake: Any = TIME

@@ -18,8 +18,6 @@ TAKE = Acquire(KEY, "a", "me", ttl=10)
 
 
 class Rig:
-    """A faulty and a sound connection to one store."""
-
     def __init__(self, mode: Mode) -> None:
         store = store_for("memory://", clock=ManualClock())
         self.faults = Faults()

@@ -19,8 +19,6 @@ type Pair = tuple[socket.socket, socket.socket]
 
 
 class Rig:
-    """A listening server, a proxy before it, and pairs of connected ends."""
-
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self.listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -32,7 +30,6 @@ class Rig:
         return self._stack.enter_context(socket.create_connection(address, PATIENCE))
 
     def pair(self) -> Pair:
-        """The client's end and the server's."""
         client = self.client()
         server = self._stack.enter_context(self.listener.accept()[0])
         server.settimeout(PATIENCE)
@@ -55,7 +52,6 @@ def carries(source: socket.socket, target: socket.socket, data: bytes) -> bool:
 
 
 def read(end: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer if the connection ends before."""
     data = b""
     while len(data) < count and (piece := end.recv(count - len(data))):
         data += piece

@@ -45,7 +45,6 @@ def one(hand: Hand, name: str) -> Any:
 
 @action(5)
 async def lock(hand: Hand) -> None:
-    """One of a few."""
     await hand.hold(await hand.acquire(one(hand, hand.draw.choice(LOCKS))))
 
 
@@ -115,7 +114,6 @@ async def delayed(hand: Hand) -> None:
 
 @action(4)
 async def semaphore(hand: Hand) -> None:
-    """One or two of three."""
     await take(hand, "pool", 3, hand.draw.randint(1, 2), most=3)
 
 
@@ -266,18 +264,10 @@ async def allof(hand: Hand) -> None:
 
 async def acquire_all(hand: Hand, wanted: list[Any]) -> Any:
     """All of them, or nothing is left of it."""
-    wait, invoked = hand.draw.choice(PATIENCES), hand.engine.now
+    wait = hand.draw.choice(PATIENCES)
     primitives = [one[0] if isinstance(one, tuple) else one for one in wanted]
-    hand.keys += [primitive.key.decode() for primitive in primitives]
-    hand.tries += 1
-    note = f"{hand.process.number}.{hand.number}.{hand.tries}"
-    try:
+    with hand.attempt(*primitives) as (note, invoked):
         leases = await SimAllOf(*wanted)._acquire(wait, None, note)
-    except BaseException:
-        if hand.process.alive:
-            for primitive in primitives:
-                hand.world.look_for(hand.process, primitive.key, note, primitive.config.ttl)
-        raise
     for lease, primitive in zip(leases, primitives, strict=True):
         units, capacity = lease._options.units, primitive._capacity
         hand.granted(lease, invoked, MANY if units == MANY else units, capacity)
@@ -345,7 +335,6 @@ class Candidate:
             self.hand.tell("over", term)
 
     def look(self) -> None:
-        """Once it is over nothing of it is left."""
         hand, election = self.hand, self.election
         if hand.process.alive:
             hand.world.look_for(hand.process, election.key, self.note, election.ttl)

@@ -40,8 +40,6 @@ def announce(folder: Path) -> None:
 
 @dataclass
 class Bug:
-    """What it changes."""
-
     command: Callable[[Any], Command] = lambda command: command
     reply: Callable[[Any, Any], Reply] = lambda reply, command: reply
     push: Callable[[Notification], Notification] = lambda push: push
@@ -120,8 +118,6 @@ BUGS = {
 
 
 class PlantedStore(ChangedStore):
-    """By URL."""
-
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         parts = urlsplit(url)
         super().__init__(SqliteStore(f"sqlite:///{parts.path}", clock=clock))

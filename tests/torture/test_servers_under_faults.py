@@ -66,12 +66,12 @@ def test_leases_are_kept_through_faults(
 def test_redis_with_an_old_snapshot_keeps_exclusion_by_its_hold_off(tmp_path: Path) -> None:
     """It comes back with what it had before the lease, and that it was running already."""
     with RedisServer(tmp_path) as server:
-        url = f"{server.url}?restart_holdoff=2s"
-        with connect(url) as client:
+        soon, url = (f"{server.url}?restart_holdoff={seconds}s" for seconds in (0.1, 3))
+        with connect(soon) as client:
             client.lock("first").acquire(wait=10).release()
             with server.client() as plain:
                 plain.save()
-            held = client.lock("a", ttl=1).acquire()
+            held = client.lock("a", ttl=2).acquire()
             server.kill()
             server.start()
             with connect(url) as others, others.lock("a").acquire(wait=10) as second:

@@ -20,7 +20,6 @@ pytestmark = [
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a store that may have a bug."""
     announce(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("dibs.testing.torture.crew.PATIENCE", 2.0)  # some wait for ever
@@ -46,7 +45,6 @@ def verdict_on(url: str, seconds: float, **size: Any) -> Verdict:
     ]
 )
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of a store that processes share."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'leases.db'}"
     of_server: str = request.getfixturevalue(request.param)
