@@ -40,6 +40,7 @@ USERS = LOCKS | CONTENDING | {"NotificationCases"}
 PRIMITIVES = {"ReaderClients", "TaskClients"}
 """These touch no store, so some stores are enough for them."""
 ALL = RULES | CARRIED | USERS | PRIMITIVES
+NONE: set[str] = set()
 
 LEDGERS = ("Memory", "Sqlite", "Redis", "Http", "DatedCells")
 """Stores that have a ledger or rules of their own. `tests/stores/test_ledgers.py` tests PostgreSQL's."""
@@ -59,6 +60,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
         **dict.fromkeys(("Memory", "Sqlite"), ALL - {"Vectors"}),
         **dict.fromkeys((*MESSENGERS, "UndatedCells", "S3"), CONTENDING),
         **dict.fromkeys(("Rediss", "Https"), LOCKS),
+        **dict.fromkeys(("Valkey", "Valkeys", "Etcds"), NONE),
     },
 }
 
@@ -85,4 +87,4 @@ def _is_left_out(item: pytest.Function) -> bool:
     if store in DEAR.get(case, ()):
         return True
     parts = {part.__name__ for part in item.cls.__mro__ if case in vars(part)}
-    return not parts & PARTS[str(item.callspec.params["world"])].get(store, set())
+    return parts <= ALL - PARTS[str(item.callspec.params["world"])].get(store, ALL)
