@@ -9,8 +9,7 @@ from tests.servers.etcd import EtcdServer
 from tests.servers.moto import MotoServer
 from tests.servers.redis import RedisServer
 
-for _part in ("circles", "readers", "tasklocks"):
-    pytest.register_assert_rewrite(f"tests.conformance.{_part}")
+pytest.register_assert_rewrite("tests.conformance.primitives")
 
 
 @pytest.fixture(scope="session")
@@ -31,57 +30,61 @@ def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer
         yield server
 
 
-# ---- what is left out, unless `DIBS_WHOLE_CONFORMANCE` is set --------------------------------------
+# ---- which parts of the suite each store runs, unless `DIBS_WHOLE_CONFORMANCE` is set ---------------
 
-BOTH = frozenset({"async", "blocking"})
-ONE = frozenset({"async"})
-
-LEDGERS = {
-    **dict.fromkeys(("TestMemory", "TestSqlite"), BOTH),
-    **dict.fromkeys(("TestRedis", "TestPostgresql", "TestHttp"), ONE),
-    **dict.fromkeys(("TestDatedCells", "TestUndatedCells"), ONE),
-}
-"""Stores that have a ledger or rules of their own, and the sides on which they are tested whole."""
-
-MESSENGERS = {"TestEtcd", "TestKubernetes", "TestNats", "TestTemporal"}
-"""Stores that keep or carry what another one's ledger says. Threads use them in the loop of a thread."""
-MESSAGES = {"Batches", "ReadingCases", "Naming", "TokenCases", "CircleClients", "Vectors"}
-"""The parts of the suite that show whether they do so, besides those that all stores pass."""
-
-FOR_ALL = {"NotificationCases", "Contending", "Clients"}
-"""These run on both sides of all stores, also of those that are another one by TLS."""
-FEWER = {"TestValkey": {"Clients"}, "TestValkeys": {"Clients"}, "TestS3": {"Clients", "Contending"}}
-"""Only these for another one by its name, and for S3, which has no notifications and is slow."""
-
+RULES = {"HoldingCases", "Sharing", "Queueing", "Revoking"}
+CARRIED = {"Batches", "ReadingCases", "Naming", "TokenCases", "CircleClients", "Vectors"}
+"""What shows whether a store keeps and carries what another one's ledger says."""
+LOCKS, CONTENDING = {"Clients"}, {"Contending"}
+USERS = LOCKS | CONTENDING | {"NotificationCases"}
 PRIMITIVES = {"ReaderClients", "TaskClients"}
-PRIMITIVES_ON = {**LEDGERS, "TestPostgresql": frozenset(), "TestUndatedCells": frozenset()}
-"""Primitives touch no store, so some stores are enough for them."""
+"""These touch no store, so some stores are enough for them."""
+ALL = RULES | CARRIED | USERS | PRIMITIVES
+NONE: set[str] = set()
+
+LEDGERS = ("Memory", "Sqlite", "Redis", "Http", "DatedCells")
+"""Stores that have a ledger or rules of their own. `tests/stores/test_ledgers.py` tests PostgreSQL's."""
+MESSENGERS = ("Etcd", "Kubernetes", "Nats", "Temporal")
+"""Stores that keep or carry what another one's ledger says. Threads use them as they use cells."""
+
+PARTS: dict[str, dict[str, set[str]]] = {
+    "async": {
+        **dict.fromkeys(LEDGERS, ALL),
+        "UndatedCells": ALL - PRIMITIVES,
+        **dict.fromkeys(("Postgresql", *MESSENGERS), CARRIED | USERS),
+        "S3": LOCKS | CONTENDING,  # it has no notifications, and is slow
+        **dict.fromkeys(("Rediss", "Valkey", "Valkeys", "Etcds", "Https"), LOCKS),
+    },
+    "blocking": {  # the vectors are for asyncio
+        **dict.fromkeys((*LEDGERS, "Postgresql"), USERS),
+        **dict.fromkeys(("Memory", "Sqlite"), ALL - {"Vectors"}),
+        **dict.fromkeys((*MESSENGERS, "UndatedCells", "S3"), CONTENDING),
+        **dict.fromkeys(("Rediss", "Https"), LOCKS),
+        **dict.fromkeys(("Valkey", "Valkeys", "Etcds"), NONE),
+    },
+}
 
 DEAR = {
-    "test_every_vector_is_answered_as_the_ledger_does": {"blocking"},  # asyncio tells enough
-    "test_a_full_batch": {"TestTemporal"},  # a workflow for each of very many keys
-    "test_each_is_released_alone": {"TestTemporal"},
+    "test_a_full_batch": {"Kubernetes", "Temporal"},
+    "test_each_is_released_alone": {"Kubernetes", "Temporal"},
+    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats"},
 }
-"""Cases that take long, and the sides or stores for which they are left out likewise."""
+"""Cases that need very many keys, and the stores to which each key is dear."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("DIBS_WHOLE_CONFORMANCE"):
         return
-    left_out = [item for item in items if _is_told_elsewhere(item)]
+    left_out = [item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
-def _is_told_elsewhere(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function) or item.parent is None or item.cls is None:
+def _is_left_out(item: pytest.Function) -> bool:
+    if item.cls is None:
         return False
-    store, case, side = item.parent.name, item.originalname, item.name.rpartition("[")[2][:-1]
-    if store in DEAR.get(case, ()) or side in DEAR.get(case, ()):
+    store, case = item.cls.__name__.removeprefix("Test"), item.originalname
+    if store in DEAR.get(case, ()):
         return True
     parts = {part.__name__ for part in item.cls.__mro__ if case in vars(part)}
-    if not parts or parts & FOR_ALL:
-        return bool(parts) and not parts & FEWER.get(store, FOR_ALL)
-    if store in MESSENGERS:
-        return side not in ONE or not parts & MESSAGES
-    return side not in (PRIMITIVES_ON if parts & PRIMITIVES else LEDGERS).get(store, ())
+    return parts <= ALL - PARTS[str(item.callspec.params["world"])].get(store, ALL)

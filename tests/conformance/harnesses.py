@@ -18,9 +18,7 @@ from dibs.stores.temporal.wire import BrokerInput
 from dibs.temporal.broker.workflow import DibsBroker
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance, contending
-from tests.conformance.circles import CircleClients
-from tests.conformance.readers import ReaderClients
-from tests.conformance.tasklocks import TaskClients
+from tests.conformance.primitives import CircleClients, ReaderClients, TaskClients
 from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
@@ -33,9 +31,6 @@ from tests.stores.temporal.serving import brokers_for
 
 WHOLE = bool(os.environ.get("DIBS_WHOLE_CONFORMANCE"))
 
-SLOW_ROUNDS = 8
-"""Rounds of each contending thread at a store to which each is dear."""
-
 
 class WholeSuite(BackendConformance, ReaderClients, TaskClients, CircleClients):
     """Every case, also of primitives. These touch no store, so a store of another project needs none."""
@@ -46,7 +41,7 @@ class WholeSuite(BackendConformance, ReaderClients, TaskClients, CircleClients):
     `tests/stores/test_ledgers.py` asks the ledgers in Lua, in SQL and over rows without a connection.
     """
 
-    contention = 40
+    contention = 20
     """Rounds of each thread in the cases of `Contending`; fewer likewise."""
 
     _seen = 0
@@ -92,12 +87,12 @@ class Shared(WholeSuite):
 
 
 class Postgresql(Shared):
-    every = 4
+    every = 8
     server = "postgres_server"
 
 
 class Redis(Shared):
-    every = 4
+    every = 8
     server = "redis_server"
 
 
@@ -115,7 +110,7 @@ class Valkeys(Redis):
 
 class Etcd(Shared):
     many = 400
-    every = 4
+    every = 8
     server = "etcd_server"
 
 
@@ -128,7 +123,7 @@ class Etcds(Etcd):
 
 class Kubernetes(Shared):
     many = 200
-    every = 8
+    every = 16
     server = "kube_server"
 
     def url_of(self, server: KubeServer, folder: Path) -> str:
@@ -136,12 +131,12 @@ class Kubernetes(Shared):
 
 
 class Nats(Shared):
-    every = 4
+    every = 8
     server = "nats_server"
 
 
 class S3(Shared):
-    every = 8
+    every = 16
     contention = 4
     server = "moto_server"
 
@@ -182,8 +177,8 @@ class Temporal(WholeSuite):
     """All cases share a server and a worker, as they have names of their own."""
 
     many = 50
-    every = 8
-    contention = SLOW_ROUNDS
+    every = 16
+    contention = 4
     url: str
 
     def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
@@ -211,7 +206,7 @@ class Temporal(WholeSuite):
 class Http(WholeSuite):
     """All cases share a server; each has a store of its own behind it, which tells the case's time."""
 
-    every = 4
+    every = 8
     tls = False
     served: Served
     stores: dict[Path, Stores]

@@ -12,8 +12,8 @@ from dibs.testing import ManualClock
 from tests.conformance.harnesses import HARNESSES, WholeSuite
 from tests.stores.memory_cells import MemoryCellStore, Server
 
-ALIKE = frozenset(HARNESSES.keys() - {"memory", "sqlite", "redis", "postgresql", "etcd"})
-"""These differ from `redis` in the server's build or in TLS, or are slow: one Python is enough."""
+ALIKE = frozenset(HARNESSES.keys() - {"memory", "sqlite", "redis", "postgresql"})
+"""These are like others, or like the cells below, or are slow: one version of Python is enough."""
 
 for _scheme, _harness in HARNESSES.items():
     if _scheme in ALIKE:

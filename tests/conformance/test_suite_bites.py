@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -78,29 +79,19 @@ def key(change: Callable[[bytes], bytes]) -> Bug:
     return lambda command, apply: apply(replace(command, key=change(command.key)))
 
 
-def commands(kind: type[Command], **changes: Any) -> Bug:
-    """These commands arrive with other fields."""
-    return lambda command, apply: apply(
-        replace(command, **changes) if isinstance(command, kind) else command
-    )
+def commands(kind: type[Command], change: Callable[[Any], Command]) -> Bug:
+    return lambda command, apply: apply(change(command) if isinstance(command, kind) else command)
 
 
-def replies(kind: type[Reply], **changes: Any) -> Bug:
-    """These replies come back with other fields."""
-
-    def change(command: Command, apply: Apply) -> Reply:
+def replies(kind: type[Reply], change: Callable[[Any, Any], Reply]) -> Bug:
+    def changed(command: Command, apply: Apply) -> Reply:
         reply = apply(command)
-        return replace(reply, **changes) if isinstance(reply, kind) else reply
+        return change(reply, command) if isinstance(reply, kind) else reply
 
-    return change
+    return changed
 
 
-def forgets_the_order_of_resizes(command: Command, apply: Apply) -> Reply:
-    if isinstance(command, Resize):
-        order = forgets_the_order_of_resizes
-        order.seq = getattr(order, "seq", 0) + 1  # type: ignore[attr-defined]
-        return apply(replace(command, seq=order.seq))  # type: ignore[attr-defined]
-    return apply(command)
+ARRIVALS = count(1)
 
 
 def revives_the_expired(command: Command, apply: Apply) -> Reply:
@@ -109,15 +100,6 @@ def revives_the_expired(command: Command, apply: Apply) -> Reply:
         again = apply(Acquire(command.key, command.id, "revived", command.ttl))
         return Renewed(command.ttl) if isinstance(again, Granted) else reply
     return reply
-
-
-def shortens(command: Command, apply: Apply) -> Reply:
-    reply = apply(command)
-    return (
-        replace(reply, ttl=command.ttl)
-        if isinstance(command, Renew) and isinstance(reply, Renewed)
-        else reply
-    )
 
 
 def ignores_repeats(command: Command, apply: Apply) -> Reply:
@@ -138,23 +120,9 @@ def anybody_releases(command: Command, apply: Apply) -> Reply:
     return reply
 
 
-def overtakes(command: Command, apply: Apply) -> Reply:
-    if isinstance(command, Acquire) and not command.queue:
-        return apply(replace(command, capacity=command.capacity + 1))
-    return apply(command)
-
-
-def shows_ids(command: Command, apply: Apply) -> Reply:
-    reply = apply(command)
-    if isinstance(command, Acquire) and isinstance(reply, Refused) and reply.holders:
-        owner = reply.holders[0].owner.removeprefix("owner-")
-        return replace(reply, holders=(replace(reply.holders[0], lease=owner),))
-    return reply
-
-
-def never_gone(command: Command, apply: Apply) -> Reply:
-    reply = apply(command)
-    return Refused("held") if isinstance(reply, Gone) else reply
+def shows_ids(reply: Refused, command: Command) -> Reply:
+    shown = (replace(each, lease=each.owner.removeprefix("owner-")) for each in reply.holders[:1])
+    return replace(reply, holders=tuple(shown))
 
 
 def fails_the_batch(command: Command, apply: Apply) -> Reply:
@@ -170,23 +138,27 @@ BUGS: dict[str, Bug] = {
     "folds case": key(bytes.lower),
     "cuts at NUL": key(lambda name: name.split(b"\0")[0]),
     "cuts long names": key(lambda name: name[:255]),
-    "forgets priority": commands(Acquire, priority=0),
-    "forgets lock delay": commands(Acquire, lock_delay=0.0),
-    "forgets the floor": commands(Acquire, floor=0),
-    "forgets burials": commands(Release, tombstone=0.0),
-    "forgets to retain": commands(Release, retain=0.0),
-    "revokes at once": commands(Revoke, now=True),
-    "forgets why": replies(Lost, detail=""),
-    "tokens stand still": replies(Granted, token=7),
-    "always first": replies(Queued, position=0),
-    "forgets the order of resizes": forgets_the_order_of_resizes,
+    "forgets priority": commands(Acquire, lambda asked: replace(asked, priority=0)),
+    "forgets lock delay": commands(Acquire, lambda asked: replace(asked, lock_delay=0.0)),
+    "forgets the floor": commands(Acquire, lambda asked: replace(asked, floor=0)),
+    "forgets burials": commands(Release, lambda asked: replace(asked, tombstone=0.0)),
+    "forgets to retain": commands(Release, lambda asked: replace(asked, retain=0.0)),
+    "revokes at once": commands(Revoke, lambda asked: replace(asked, now=True)),
+    "forgets the order of resizes": commands(
+        Resize, lambda asked: replace(asked, seq=next(ARRIVALS))
+    ),
+    "overtakes": commands(
+        Acquire, lambda asked: replace(asked, capacity=asked.capacity + (not asked.queue))
+    ),
+    "forgets why": replies(Lost, lambda reply, _: replace(reply, detail="")),
+    "tokens stand still": replies(Granted, lambda reply, _: replace(reply, token=7)),
+    "always first": replies(Queued, lambda reply, _: replace(reply, position=0)),
+    "shortens": replies(Renewed, lambda reply, asked: replace(reply, ttl=asked.ttl)),
+    "shows ids": replies(Refused, shows_ids),
+    "never gone": replies(Gone, lambda reply, _: Refused("held")),
     "revives the expired": revives_the_expired,
-    "shortens": shortens,
     "ignores repeats": ignores_repeats,
     "anybody releases": anybody_releases,
-    "overtakes": overtakes,
-    "shows ids": shows_ids,
-    "never gone": never_gone,
     "fails the batch": fails_the_batch,
 }
 

@@ -43,8 +43,6 @@ UNKNOWN: Bounds = ()
 
 @dataclass(frozen=True)
 class DatedWorld:
-    """How large a world is, and what may go wrong in it."""
-
     name: str
     horizon: int = 10
     ttl: int = 2
@@ -133,8 +131,6 @@ written."""
 
 
 class DatedSteps:
-    """The transitions of a world."""
-
     def __init__(self, world: DatedWorld) -> None:
         self.world = world
         self.seen: Counter[str] = Counter()
@@ -287,7 +283,6 @@ class DatedSteps:
         return state
 
     def _is_done(self, state: State, p: int) -> bool:
-        """Whether a process does nothing and has nothing left to do."""
         world = self.world
         if state.processes[p].work is not None or state.tries[p] < world.tries[p]:
             return False
@@ -390,7 +385,6 @@ def _command(call: Call) -> Command:
 
 
 def _holders(text: str) -> dict[str, int]:
-    """The tokens of those who hold, by id."""
     entries = json.loads(text)["entries"] if text else ()
     return {
         each["id"]: each["token"]

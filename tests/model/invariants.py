@@ -9,7 +9,6 @@ from tests.model.world import FOREVER, Call, Client, FrozenBook, FrozenEntry, Gh
 
 
 def flaws_of(state: State, capacity: int) -> Iterator[str]:
-    """What is wrong with this state."""
     believers = [client for client in state.clients if client.believes]
     taken = sum(client.units for client in believers)
     if taken > capacity:

@@ -1,34 +1,23 @@
 """Planted mistakes: each is a rule of the ledger or of the client with one thing wrong.
 
-They replace functions from outside; nothing in the product knows of them. A mistake is named as the function
-or class that makes it, with the world that shows it, and what the search must say.
+They replace functions from outside; nothing in the product knows of them. A mistake in the ledger that is a
+function is named as it is.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from re import sub
 from typing import Any
 from unittest.mock import patch
 
 from dibs.core import ledger, transition
 from dibs.core.book import Hold, QueueEntry
 from dibs.core.transition import Transition
-from dibs.model import (
-    Acquire,
-    Granted,
-    Release,
-    Released,
-    Renew,
-    Renewed,
-    Reply,
-    Resize,
-    Unknown,
-)
+from dibs.model import Acquire, Granted, Release, Released, Renew, Renewed, Reply, Resize, Unknown
 from dibs.stores.cas import clock
 from tests.model import worlds
 from tests.model.size import Protocol, World
-from tests.model.world import FOREVER, Client, Trip
+from tests.model.world import FOREVER
 
 type Planting = Callable[[], AbstractContextManager[Any]]
 
@@ -43,108 +32,86 @@ class Mutant:
     plant: Planting = nullcontext
 
 
-MUTANTS: list[Mutant] = []
-
-
-def _named(mistake: Any) -> str:
-    return sub("(?<!^)([A-Z])", r" \1", mistake.__name__).replace("_", " ").lower()
-
-
-def client[C: type[Protocol]](world: World, **more: Any) -> Callable[[C], C]:
-    """A client of that world makes this mistake, and two believe in a lease."""
-
-    def plant(protocol: C) -> C:
-        name = more.pop("name", _named(protocol))
-        shows = more.pop("shows", "two believers")
-        MUTANTS.append(Mutant(name, replace(world, protocol=protocol(), **more), shows))
-        return protocol
-
-    return plant
-
-
-def in_ledger(target: Any, world: World, shows: str, **more: Any) -> Callable[[Any], Any]:
-    """It takes the place of a command's rule, of a method of `Transition`, or of what `target` names."""
-
-    def plant(mistake: Any) -> Any:
-        def planting() -> AbstractContextManager[Any]:
-            if isinstance(target, type):
-                return patch.dict(ledger._RULES, {target: mistake})
-            place, name = (Transition, target) if isinstance(target, str) else target
-            return patch.multiple(place, **{name: mistake, **more})  # type: ignore[no-any-return]
-
-        MUTANTS.append(Mutant(_named(mistake), world, shows, planting))
-        return mistake
-
-    return plant
+def of_client(name: str, world: World, shows: str = "two believers", **mistake: Any) -> Mutant:
+    """A client of that world has another arithmetic: methods and fields of `Protocol`."""
+    protocol = type("Mistaken", (Protocol,), mistake)()
+    return Mutant(name, replace(world, protocol=protocol), shows)
 
 
 # ---- clients that believe too much ----------------------------------------------------------------
 
-
-@client(worlds.CONTENTION)
-class DeadlineFromTheReply(Protocol):
-    def left(self, ttl: float, sent: int) -> int:
-        return int(ttl) - self.margin
-
-
-@client(worlds.QUEUE_OF_ACQUIRES)
-class DeadlineFromTheReceiptOfAPush(Protocol):
-    def left_of_push(self, window: float, trip: Trip | None, granted: int) -> int | None:
-        return int(window) - self.margin
-
-
-@client(worlds.QUEUE_OF_RENEWS)
-class NoAllowanceForAClockThatSlippedBeforeThePush(Protocol):
-    def slip(self, waited: int) -> int:
-        return 0
-
-
-@client(worlds.QUEUE_OF_RENEWS, name="no margin for a skewed clock after a push")
-@client(worlds.CONTENTION)
-class NoMarginForASkewedClock(Protocol):
-    margin = 0
-
-
-@client(worlds.CONTENTION, shows="was given up, and holds again")
-class DelayedAcquireAfterItsRelease(Protocol):
-    def set_tombstone(self, client: Client) -> int:
-        return 0
-
-
-@client(worlds.CONTENTION)
-class HolderThatBelievesUntilItsReleaseIsAnswered(Protocol):
-    def gone(self, client: Client) -> Client:
-        return client
-
-
-@client(worlds.RESIZES)
-class HolderThatCountsOnUnitsItGaveUp(Protocol):
-    def shrunk(self, client: Client) -> Client:
-        return client
-
-
-# -- in a store without a clock
-
-
-@client(worlds.CLOCKLESS_WAITER, tombstone=FOREVER)
-class PushThatIsBelievedThoughAnAnswerWasLost(Protocol):
-    def doubted(self, client: Client) -> Client:
-        return client
-
-
-@client(worlds.CLOCKLESS_WAITER)
-class PushThatIsBelievedFromItsArrival(Protocol):
-    def left_of_push(self, window: float, trip: Trip | None, granted: int) -> int | None:
-        return None if trip is None else int(window) - self.margin
-
-
-@client(worlds.CLOCKLESS_WAITER, ids=(1, 2))
-class PushThatIsBelievedAfterALongSilence(Protocol):
-    def was_silent(self, client: Client, tombstone: int) -> bool:
-        return False
+MUTANTS = [
+    of_client(
+        "deadline from the reply",
+        worlds.CONTENTION,
+        left=lambda self, ttl, sent: int(ttl) - self.margin,
+    ),
+    of_client(
+        "deadline from the receipt of a push",
+        worlds.QUEUE_OF_ACQUIRES,
+        left_of_push=lambda self, window, trip, granted: int(window) - self.margin,
+    ),
+    of_client(
+        "no allowance for a clock that slipped before the push",
+        worlds.QUEUE_OF_RENEWS,
+        slip=lambda self, waited: 0,
+    ),
+    of_client("no margin for a skewed clock", worlds.CONTENTION, margin=0),
+    of_client("no margin for a skewed clock after a push", worlds.QUEUE_OF_RENEWS, margin=0),
+    of_client(
+        "delayed acquire after its release",
+        worlds.CONTENTION,
+        "was given up, and holds again",
+        set_tombstone=lambda self, client: 0,
+    ),
+    of_client(
+        "holder that believes until its release is answered",
+        worlds.CONTENTION,
+        gone=lambda self, client: client,
+    ),
+    of_client(
+        "holder that counts on units it gave up", worlds.RESIZES, shrunk=lambda self, client: client
+    ),
+    # in a store without a clock
+    of_client(
+        "push that is believed though an answer was lost",
+        replace(worlds.CLOCKLESS_WAITER, tombstone=FOREVER),
+        doubted=lambda self, client: client,
+    ),
+    of_client(
+        "push that is believed from its arrival",
+        worlds.CLOCKLESS_WAITER,
+        left_of_push=lambda self, window, trip, granted: trip and int(window) - self.margin,
+    ),
+    of_client(
+        "push that is believed after a long silence",
+        replace(worlds.CLOCKLESS_WAITER, ids=(1, 2)),
+        was_silent=lambda self, client, tombstone: False,
+    ),
+]
 
 
 # ---- ledgers that forget a rule -------------------------------------------------------------------
+
+
+def plant(name: str, target: Any, world: World, shows: str, mistake: Any, **more: Any) -> None:
+    """It takes the place of a command's rule, of a method of `Transition`, or of what `target` names."""
+
+    def planting() -> AbstractContextManager[Any]:
+        if isinstance(target, type):
+            return patch.dict(ledger._RULES, {target: mistake})
+        place, name = (Transition, target) if isinstance(target, str) else target
+        return patch.multiple(place, **{name: mistake, **more})  # type: ignore[no-any-return]
+
+    MUTANTS.append(Mutant(name, world, shows, planting))
+
+
+def in_ledger(target: Any, world: World, shows: str, **more: Any) -> Callable[[Any], Any]:
+    def planted(mistake: Any) -> Any:
+        plant(mistake.__name__.replace("_", " "), target, world, shows, mistake, **more)
+        return mistake
+
+    return planted
 
 
 @in_ledger(Release, worlds.CONTENTION, "two believers")
@@ -193,11 +160,6 @@ def a_delayed_resize(transition: Transition, command: Resize) -> Reply:
     return ledger._resize(transition, command)
 
 
-@in_ledger("fits", worlds.LARGE_HEAD, "overtook")
-def a_newcomer_that_passes_the_queue(change: Transition, units: int, *, queue: bool = True) -> bool:
-    return change.book.used + units <= change.book.capacity
-
-
 @in_ledger("_grant_next", worlds.LARGE_HEAD, "overtook")
 def a_queue_that_grants_whatever_fits(transition: Transition) -> bool:
     for place in transition.book.queue():
@@ -205,21 +167,6 @@ def a_queue_that_grants_whatever_fits(transition: Transition) -> bool:
             transition._grant_waiter(place)
             return True
     return False
-
-
-@in_ledger("_is_passed_over", worlds.DEAD_WAITERS, "overtook")
-def a_place_that_is_passed_over_though_it_speaks(change: Transition, place: QueueEntry) -> bool:
-    return change.book.ahead_of(place) == 0
-
-
-@in_ledger((transition, "next_token"), worlds.CONTENTION, "was granted after")
-def a_token_that_repeats(last: int, stamp: int, floor: int) -> int:
-    return max(last, 1)
-
-
-@in_ledger((transition, "next_token"), worlds.WIPE, "was granted after")
-def a_token_that_falls(last: int, stamp: int, floor: int) -> int:
-    return last + 1
 
 
 _expire = Transition._expire
@@ -264,29 +211,40 @@ def a_revoked_lease_that_is_renewed(transition: Transition, command: Renew) -> R
     return ledger._renew(transition, command)
 
 
-@in_ledger((clock, "mark_of"), worlds.CLOCKLESS_QUEUE, "")
-def a_sight_that_outlives_what_was_seen(entry: Any) -> Any:
-    return type(entry), 0, entry.beat
+plant(
+    *("a newcomer that passes the queue", "fits", worlds.LARGE_HEAD, "overtook"),
+    lambda change, units, *, queue=True: change.book.used + units <= change.book.capacity,
+)
+plant(
+    "a place that is passed over though it speaks",
+    *("_is_passed_over", worlds.DEAD_WAITERS, "overtook"),
+    lambda change, place: change.book.ahead_of(place) == 0,
+)
+plant(
+    *("a token that repeats", (transition, "next_token"), worlds.CONTENTION, "was granted after"),
+    lambda last, stamp, floor: max(last, 1),
+)
+plant(
+    *("a token that falls", (transition, "next_token"), worlds.WIPE, "was granted after"),
+    lambda last, stamp, floor: last + 1,
+)
+plant(
+    *("a queue that grants the last first", (QueueEntry, "rank"), worlds.DEAD_WAITERS, "overtook"),
+    property(lambda place: (-place.priority, -place.arrival)),
+)
+plant(
+    *("a sight that outlives what was seen", (clock, "mark_of"), worlds.CLOCKLESS_QUEUE, ""),
+    lambda entry: (type(entry), 0, entry.beat),
+)
+plant(
+    *("no allowance for an observer's clock", (clock, "DRIFT"), worlds.CLOCKLESS, "two believers"),
+    0.0,
+)
 
-
-LAST_FIRST = property(lambda place: (-place.priority, -place.arrival))
-
-MUTANTS += [
-    Mutant(
-        "a queue that grants the last first",
-        worlds.DEAD_WAITERS,
-        "overtook",
-        lambda: patch.object(QueueEntry, "rank", LAST_FIRST),
-    ),
-    Mutant(
-        "no allowance for an observer's clock",
-        worlds.CLOCKLESS,
-        "two believers",
-        lambda: patch.object(clock, "DRIFT", 0.0),
-    ),
+MUTANTS.append(
     Mutant(
         "a store that loses its book and promises exclusion",
         replace(worlds.WIPE, exclusive=True, grants=FOREVER),
         "two believers",
-    ),
-]
+    )
+)

@@ -19,8 +19,6 @@ MOST = 400_000
 
 @dataclass
 class Search:
-    """What a search found."""
-
     states: list[Any] = field(default_factory=list)
     cames: list[tuple[int, Label]] = field(default_factory=list)
     """For each state the one it was first reached from, and how."""

@@ -33,8 +33,6 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """The transitions of one world."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.protocol = world.protocol
@@ -58,9 +56,7 @@ class Steps:
     def _judged(self, step: Step) -> Step:
         """Let the believers write to the resource, and look for flaws."""
         if step.flaw or not self.world.exclusive:
-            return (
-                step  # (where the data is lost, tokens come of the clock: they keep their values)
-            )
+            return step  # where the data is lost, tokens come of the clock: they keep their values
         ghost, fenced = written(step.state.ghost, step.state.clients)
         state = step.state._replace(ghost=ghost)
         if state.net and state.net[0][0] == "p":
@@ -90,7 +86,7 @@ class Steps:
 
     def _acts(self, state: State, i: int) -> Iterator[Step]:
         client = state.clients[i]
-        yield from _ACTS[client.mode](self, state, i, client)
+        yield from getattr(self, f"_{client.mode}")(state, i, client)
         if client.call is not None:  # no answer came in time: what was sent may yet arrive
             asked = 2 if client.call[0] == "acquire" else client.asked
             # A retry keeps the send time, until that is so old that no answer would be of use.
@@ -288,9 +284,7 @@ class Steps:
         self, client: Client, calm: Client, token: int, slots: tuple[int, ...], ttl: float
     ) -> Client:
         if client.mode == "held" and token < client.token:
-            return calm._replace(
-                mode="held"
-            )  # late: it was granted again since, and told by a push
+            return calm._replace(mode="held")  # late: it was granted again since, by a push
         left = max(self.protocol.left(ttl, client.sent), client.left)
         if left <= 0:
             return lost(calm)
@@ -315,15 +309,6 @@ class Steps:
             stamp = state.ghost.top + 1
             state = state._replace(book=FrozenBook(sights=state.book.sights), stamp=stamp)
         return Step((self.world.fault,), FAULT, state._replace(net=()))
-
-
-_ACTS = {
-    "idle": Steps._idle,
-    "asking": Steps._asking,
-    "queued": Steps._queued,
-    "held": Steps._held,
-    "lost": Steps._lost,
-}
 
 
 # ---- the small changes of which all steps are made -----------------------------------------------

@@ -78,7 +78,6 @@ class Store:
         return Outcome(after, plain(reply, 0 if self.clock else LONG_AGO), pushes, tokens, flaw)
 
     def command(self, call: Call, by: int) -> Command:
-        """The command that a call stands for."""
         match call:
             case ("acquire", id_, units, queue, priority):
                 return Acquire(

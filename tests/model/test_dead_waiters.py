@@ -54,7 +54,6 @@ def lines() -> Iterator[Line]:
 
 
 def flaw_of(line: Line) -> str | None:
-    """What is wrong with how the living are granted, if anything."""
     granted = _granted(line)
     living = [f"w{n}" for n, death in enumerate(line.deaths) if death < 0]
     first = living[0]

@@ -7,33 +7,18 @@ import pytest
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.search import explore
 from tests.model.size import World
-from tests.model.worlds import CONTENTION, RESIZES, WIPE, WORLDS
+from tests.model.worlds import CONTENTION, KEPT, LARGE_HEAD, RESIZES, REVOCATION, WORLDS
 
 pytestmark = pytest.mark.once  # searches are the same for each version of Python
 
 SMALLER = (
     replace(CONTENTION, ids=(1, 1), name=f"{CONTENTION.name}, with an id each"),
     replace(RESIZES, renewals=(2, 0), name=f"{RESIZES.name} a little"),
-    replace(WIPE, grants=3, name=f"{WIPE.name}, for three grants"),
 )
 """In CI, instead of the larger ones of the same names."""
 
-LARGE = {
-    CONTENTION.name,
-    RESIZES.name,
-    WIPE.name,
-    "slots of a semaphore",
-    "two adversaries",
-    "three in a queue, each of whom may die",
-    "a place that speaks by Acquire",
-    "a place that speaks by Renew",
-    "a hold that shrinks and grows in a store without a clock",
-    "a queue in a store without a clock",
-    "a waiter whose Acquires come late in a store without a clock",
-    "a waiter that speaks by Acquire in a store without a clock",
-    "a store that restarts with its book",
-    "a store without a clock",
-}
+SMALL = (*SMALLER, LARGE_HEAD, REVOCATION, KEPT)
+LARGE = [world for world in WORLDS if world not in SMALL]
 
 _OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
 
@@ -42,8 +27,8 @@ _OF_LARGE = (pytest.mark.long, pytest.mark.timeout(600))
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(world, id=world.name, marks=_OF_LARGE if world.name in LARGE else ())
-        for world in (*SMALLER, *WORLDS)
+        *(pytest.param(world, id=world.name) for world in SMALL),
+        *(pytest.param(world, id=world.name, marks=_OF_LARGE) for world in LARGE),
     ],
 )
 def test_nothing_goes_wrong(world: World) -> None:
@@ -56,6 +41,8 @@ def test_nothing_goes_wrong(world: World) -> None:
 DEEP = {
     "push that is believed though an answer was lost",
     "push that is believed after a long silence",
+    "push that is believed from its arrival",
+    "no allowance for a clock that slipped before the push",
     "a delayed resize",
     "deadline from the receipt of a push",
     "a repeated acquire that renews nothing",

@@ -32,8 +32,6 @@ type Message = tuple[Any, ...]
 
 
 class FrozenBook(NamedTuple):
-    """A book that can be compared and hashed."""
-
     last: int = 0
     capacity: int = 0
     doubt: int = 0
@@ -42,8 +40,6 @@ class FrozenBook(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What one client knows and believes."""
-
     born: int = 0
     """How many ids it has used; the present one is its name and this number."""
     mode: str = "idle"
@@ -105,7 +101,6 @@ _AT = {(tag, name): 1 + n for tag, k in _KINDS.items() for n, name in enumerate(
 
 
 def part(entry: FrozenEntry, name: str) -> Any:
-    """One field of a frozen entry."""
     return entry[_AT[entry[0], name]]
 
 

@@ -162,9 +162,7 @@ CLOCKLESS_WAITER = World(
 )
 
 CLOCKLESS_COPIES = replace(
-    CLOCKLESS_WAITER,
-    name="a waiter whose Acquires come late in a store without a clock",
-    stale=1,
+    CLOCKLESS_WAITER, name="a waiter whose Acquires come late in a store without a clock", stale=1
 )
 
 CLOCKLESS_RESIZES = replace(

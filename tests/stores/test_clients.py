@@ -50,7 +50,7 @@ async def wait_for(side: Side, client: Any, name: str, observer: Any) -> Any:
 def test_a_killed_server_comes_back_with_its_leases(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Redis, PostgreSQL and etcd are killed in `tests/faults`, again and again."""
+    """Redis, PostgreSQL and etcd are killed in `tests/torture`, again and again."""
     with (
         own_server(store, tmp_path, request) as (server, url),
         connect(url, call_timeout=1) as client,

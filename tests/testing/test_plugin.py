@@ -118,8 +118,7 @@ def test_the_wall_clock_goes_with_the_clock_however_small_the_steps_are() -> Non
 
 
 def test_callbacks_are_called_in_the_order_of_time_while_the_clock_stands_at_each() -> None:
-    clock = ManualClock(now=0)
-    seen: list[tuple[str, float]] = []
+    clock, seen = ManualClock(now=0), list[tuple[str, float]]()
 
     def note(name: str) -> Callable[[], None]:
         return lambda: seen.append((name, clock.now()))
@@ -128,12 +127,10 @@ def test_callbacks_are_called_in_the_order_of_time_while_the_clock_stands_at_eac
         note("beat")()
         clock.at(clock.now() + 1.5, beat)
 
-    clock.at(3, note("third"))
-    clock.at(1, note("first"))
+    for when, name in ((3, "third"), (1, "first"), (1, "second"), (5, "never")):
+        clock.at(when, note(name))
     cancel = clock.at(1, note("cancelled"))
-    clock.at(1, note("second"))
     clock.at(1.5, beat)
-    clock.at(5, note("never"))
     cancel()
     cancel()
     clock.advance(4)
@@ -141,18 +138,14 @@ def test_callbacks_are_called_in_the_order_of_time_while_the_clock_stands_at_eac
     assert (clock.now(), clock.next_due) == (4, 4.5)
 
 
-def test_what_is_overdue_is_called_aside() -> None:
+def test_what_is_overdue_is_called_aside_and_an_error_leaves_the_clock_where_it_happened() -> None:
     clock, caller = ManualClock(now=10), SimpleQueue[threading.Thread]()
     clock.at(10, lambda: caller.put(threading.current_thread()))
     assert caller.get(timeout=5) is not threading.current_thread()
-
-
-def test_an_error_leaves_the_clock_where_it_happened() -> None:
-    clock = ManualClock(now=0)
-    clock.at(1, lambda: 1 // 0)  # type: ignore[arg-type]
+    clock.at(11, lambda: 1 // 0)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
         clock.advance(5)
-    assert clock.now() == 1
+    assert clock.now() == 11
 
 
 def test_threads_advance_in_turns() -> None:

@@ -55,7 +55,6 @@ def run_simulation(arguments: argparse.Namespace) -> int:
 
 
 def listed(counts: Counter[str]) -> str:
-    """The greatest first."""
     return ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
 
 

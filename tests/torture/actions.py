@@ -45,7 +45,6 @@ def one(hand: Hand, name: str) -> Any:
 
 @action(5)
 async def lock(hand: Hand) -> None:
-    """One of a few."""
     await hand.hold(await hand.acquire(one(hand, hand.draw.choice(LOCKS))))
 
 
@@ -115,7 +114,6 @@ async def delayed(hand: Hand) -> None:
 
 @action(4)
 async def semaphore(hand: Hand) -> None:
-    """One or two of three."""
     await take(hand, "pool", 3, hand.draw.randint(1, 2), most=3)
 
 
@@ -252,53 +250,28 @@ async def allof(hand: Hand) -> None:
         await hand.hold(await hand.acquire(primitive, units))
         return
     leases = await acquire_all(hand, wanted)
-    way = within_all if hand.draw.random() < 0.5 else without_all
-    await way(hand, leases)
+    as_block = hand.draw.random() < 0.5
+    if as_block:
+        await leases._begin()
+
+    async def leave(error: BaseException | None) -> None:
+        for lease in leases:
+            hand.tell("releasing", lease)
+        await (leases._leave(error) if as_block else leases._release())
+
+    await in_block(use_all(hand, leases), leave)
 
 
 async def acquire_all(hand: Hand, wanted: list[Any]) -> Any:
     """All of them, or nothing is left of it."""
-    wait, invoked = hand.draw.choice(PATIENCES), hand.engine.now
+    wait = hand.draw.choice(PATIENCES)
     primitives = [one[0] if isinstance(one, tuple) else one for one in wanted]
-    hand.keys += [primitive.key.decode() for primitive in primitives]
-    hand.tries += 1
-    note = f"{hand.process.number}.{hand.number}.{hand.tries}"
-    try:
+    with hand.attempt(*primitives) as (note, invoked):
         leases = await SimAllOf(*wanted)._acquire(wait, None, note)
-    except BaseException:
-        if hand.process.alive:
-            for primitive in primitives:
-                hand.world.look_for(hand.process, primitive.key, note, primitive.config.ttl)
-        raise
     for lease, primitive in zip(leases, primitives, strict=True):
         units, capacity = lease._options.units, primitive._capacity
         hand.granted(lease, invoked, MANY if units == MANY else units, capacity)
     return leases
-
-
-async def within_all(hand: Hand, leases: Any) -> None:
-    """As `async with AllOf(…) as leases` does."""
-
-    async def leave(error: BaseException | None) -> None:
-        releasing(hand, leases)
-        await leases._leave(error)
-
-    await leases._begin()
-    await in_block(use_all(hand, leases), leave)
-
-
-async def without_all(hand: Hand, leases: Any) -> None:
-    """By hand."""
-    try:
-        await use_all(hand, leases)
-    finally:
-        releasing(hand, leases)
-        await leases._release()
-
-
-def releasing(hand: Hand, leases: Any) -> None:
-    for lease in leases:
-        hand.tell("releasing", lease)
 
 
 async def use_all(hand: Hand, leases: Any) -> None:
@@ -362,7 +335,6 @@ class Candidate:
             self.hand.tell("over", term)
 
     def look(self) -> None:
-        """Once it is over nothing of it is left."""
         hand, election = self.hand, self.election
         if hand.process.alive:
             hand.world.look_for(hand.process, election.key, self.note, election.ttl)

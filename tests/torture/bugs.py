@@ -47,8 +47,6 @@ CYCLES = 700
 
 @dataclass
 class Bug:
-    """What to change, and how it must show."""
-
     shows: Sequence[str] = ()
     kinds: Sequence[str] = ()
     """The actions that it is looked for in; empty for all."""

@@ -32,7 +32,6 @@ class Process:
         self.tasks: dict[Task, None] = {}
 
     def now(self) -> float:
-        """What its clock shows."""
         return self.offset + self.rate * self.engine.now
 
     def real(self, local: float) -> float:
@@ -40,11 +39,9 @@ class Process:
         return (local - self.offset) / self.rate
 
     def at(self, local: float, call: Call, value: Any = None) -> None:
-        """Call when its clock shows `local`."""
         self.engine.at(max(self.real(local), self.engine.now) + JUST_AFTER, call, value, self)
 
     def soon(self, call: Call, value: Any = None) -> None:
-        """Call in its next moment."""
         self.engine.at(self.engine.now, call, value, self)
 
     def spawn(self, coroutine: Any) -> "Task | None":
@@ -59,7 +56,6 @@ class Process:
         return task
 
     def pause(self, seconds: float) -> None:
-        """Stand still."""
         self.paused_until = max(self.paused_until, self.engine.now + seconds)
         self.disturbed = max(self.disturbed, self.paused_until)
 
@@ -84,7 +80,6 @@ class Engine:
     def at(
         self, when: float, call: Call, value: Any = None, process: Process | None = None
     ) -> None:
-        """Call at a true time, in a process or outside of all."""
         heapq.heappush(self._heap, (when, 0.0, next(self._numbers), call, value, process))
 
     def run(self, go_on: Callable[[], bool]) -> None:

@@ -1,6 +1,7 @@
 """One task of a simulated process: what all of its actions have in common."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
@@ -77,28 +78,36 @@ class Hand:
 
     # -- acquiring ------------------------------------------------------------------------------------
 
-    async def acquire(self, primitive: Any, units: int = 1, **more: Any) -> Any:
-        """Acquire for some patience, and write down what comes of it."""
-        wait = more["wait"] if "wait" in more else self.draw.choice(PATIENCES)
-        key, invoked = primitive.key.decode(), self.engine.now
-        self.keys.append(key)
+    @contextmanager
+    def attempt(self, *primitives: Any) -> Iterator[tuple[str, float]]:
+        """Yields a note for it, and when it began. Whoever gives up leaves nothing behind."""
+        self.keys += [primitive.key.decode() for primitive in primitives]
         self.tries += 1
         note = f"{self.process.number}.{self.number}.{self.tries}"
         try:
-            lease = await primitive._acquire(units, wait, None, note)
-        except BaseException as error:
+            yield note, self.engine.now
+        except BaseException:
             if self.process.alive:
-                if isinstance(error, DibsError):
-                    self.record("gave_up", key, invoked=invoked)
-                self.world.look_for(self.process, primitive.key, note, primitive.config.ttl)
+                for primitive in primitives:
+                    ttl = primitive.config.ttl
+                    self.world.look_for(self.process, primitive.key, note, ttl)
             raise
+
+    async def acquire(self, primitive: Any, units: int = 1, **more: Any) -> Any:
+        """Acquire for some patience, and write down what comes of it."""
+        wait = more["wait"] if "wait" in more else self.draw.choice(PATIENCES)
+        with self.attempt(primitive) as (note, invoked):
+            try:
+                lease = await primitive._acquire(units, wait, None, note)
+            except DibsError:
+                self.record("gave_up", self.about, invoked=invoked)
+                raise
         held = MANY if lease._options.units == MANY else units
         capacity = more.get("most", primitive._capacity)
         self.granted(lease, invoked, units=held, capacity=capacity)
         return lease
 
     def granted(self, lease: Any, invoked: float, units: int = 1, capacity: int = 1) -> None:
-        """A cycle has begun."""
         self.life.leases += 1
         lease.called = f"{self.process.number}-{self.life.leases}"
         lease.teller = self
@@ -111,32 +120,21 @@ class Hand:
 
     # -- holding --------------------------------------------------------------------------------------
 
-    async def within(self, lease: Any, body: Body) -> None:
-        """Hold as a `with` block does: whoever loses the lease is interrupted."""
-        try:
-            lease._enter()
-        except BaseException:  # lost before it began, and handed back
-            self.tell("releasing", lease)
-            raise
+    async def hold(self, lease: Any, body: Body | None = None) -> None:
+        """Hold as a `with` block does, where whoever loses the lease is interrupted, or without one."""
+        as_block = self.draw.random() < 0.5
 
         async def leave(error: BaseException | None) -> None:
             self.tell("releasing", lease)
-            await lease._leave(error)
+            await (lease._leave(error) if as_block else lease._release())
 
-        await in_block(body(lease), leave)
-
-    async def without(self, lease: Any, body: Body) -> None:
-        """Hold without a block."""
-        try:
-            await body(lease)
-        finally:
-            self.tell("releasing", lease)
-            await lease._release()
-
-    async def hold(self, lease: Any, body: Body | None = None) -> None:
-        """Either way."""
-        way = self.within if self.draw.random() < 0.5 else self.without
-        await way(lease, body or self.use)
+        if as_block:
+            try:
+                lease._enter()
+            except BaseException:  # lost before it began, and handed back
+                self.tell("releasing", lease)
+                raise
+        await in_block((body or self.use)(lease), leave)
 
     async def use(self, lease: Any) -> None:
         """Most holds are short, some last several ttls, some are paused between check and write."""
@@ -179,7 +177,6 @@ class Hand:
         return float(self.process.real(min(until, sent + lease._options.rules.trust_for)))
 
     def tell(self, what: Any, lease: Any, **more: Any) -> None:
-        """Record an event of a lease; the dead tell nothing."""
         more.setdefault("until", self.process.real(lease._deadline))
         more.setdefault("slots", lease.slots)
         more.setdefault("token", lease.token)

@@ -17,8 +17,6 @@ def in_line(at: float, key: bytes, invoked: float, process: int) -> HistoryEvent
 
 
 class LineContender(Contender):
-    """One task or thread."""
-
     invoked = 0.0
     """When its last call began."""
 

@@ -60,7 +60,6 @@ class Network:
         self._addresses: dict[str, tuple[SimRuntime, str]] = {}
 
     def send(self, runtime: SimRuntime, command: Command, answer: SimSignal) -> None:
-        """Send a command on its way; the answer is set when a reply arrives, if one does."""
         draw, weather = self.engine.random.random, self.weather
         copies = 2 if draw() < weather.double else 1
         if isinstance(command, Acquire):

@@ -40,38 +40,31 @@ def announce(folder: Path) -> None:
 
 @dataclass
 class Bug:
-    """What it changes."""
-
     command: Callable[[Any], Command] = lambda command: command
     reply: Callable[[Any, Any], Reply] = lambda reply, command: reply
     push: Callable[[Notification], Notification] = lambda push: push
 
 
+def asked(kind: Any, change: Callable[[Any], Command]) -> Callable[[Any], Command]:
+    """Commands of that kind are changed."""
+    return lambda command: change(command) if isinstance(command, kind) else command
+
+
 def one_more_of(what: bytes) -> Bug:
     """One more may hold it, where the key has that in it."""
-
-    def changed(command: Command) -> Command:
-        if isinstance(command, Acquire) and what in command.key:
-            return replace(command, capacity=command.capacity + 1)
-        return command
-
-    return Bug(changed)
+    return Bug(
+        asked(Acquire, lambda each: replace(each, capacity=each.capacity + (what in each.key)))
+    )
 
 
-def downgrades_release(command: Command) -> Command:
-    if isinstance(command, Resize) and command.units == 1:
-        return Release(command.key, command.id)
-    return command
+def downgrades_release(command: Resize) -> Command:
+    return Release(command.key, command.id) if command.units == 1 else command
 
 
 def told_as_downgrades(reply: Reply, command: Command) -> Reply:
     if isinstance(command, Resize) and isinstance(reply, Released):
         return Granted(0, (), 0.0)
     return reply
-
-
-def closed_no_longer(command: Command) -> Command:
-    return replace(command, retain=0.0) if isinstance(command, Release) else command
 
 
 def of_grants(change: Callable[[Any], Any]) -> Bug:
@@ -85,21 +78,16 @@ def of_grants(change: Callable[[Any], Any]) -> Bug:
 def keeps(times: float) -> Bug:
     """A store that keeps leases for another time than it says."""
 
-    def changed(command: Command) -> Command:
-        if isinstance(command, Acquire | Renew):
-            return replace(command, ttl=command.ttl * times)
-        return command
-
     def told(reply: Reply, command: Command) -> Reply:
         if isinstance(reply, Granted | Renewed) and isinstance(command, Acquire | Renew):
             return replace(reply, ttl=command.ttl)
         return reply
 
-    return Bug(changed, told)
+    return Bug(asked(Acquire | Renew, lambda each: replace(each, ttl=each.ttl * times)), told)
 
 
-def crash_where_it_would_queue(command: Command) -> Command:
-    if isinstance(command, Acquire) and command.queue:
+def crash_where_it_would_queue(command: Acquire) -> Command:
+    if command.queue:
         raise ZeroDivisionError("planted")
     return command
 
@@ -111,17 +99,15 @@ BUGS = {
     "the-dead-hold-on": keeps(1000),
     "tokens-fall": of_grants(lambda grant: replace(grant, token=(1 << 53) - grant.token)),
     "slots-repeat": of_grants(lambda grant: replace(grant, slots=tuple(range(len(grant.slots))))),
-    "a-downgrade-gives-all-up": Bug(command=downgrades_release, reply=told_as_downgrades),
-    "too-soon": Bug(command=closed_no_longer),
+    "a-downgrade-gives-all-up": Bug(asked(Resize, downgrades_release), told_as_downgrades),
+    "too-soon": Bug(asked(Release, lambda each: replace(each, retain=0.0))),
     "two-lead": one_more_of(b"leader:"),
     "not-all": one_more_of(b"/allof-"),
-    "crashes": Bug(command=crash_where_it_would_queue),
+    "crashes": Bug(asked(Acquire, crash_where_it_would_queue)),
 }
 
 
 class PlantedStore(ChangedStore):
-    """By URL."""
-
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         parts = urlsplit(url)
         super().__init__(SqliteStore(f"sqlite:///{parts.path}", clock=clock))

@@ -42,19 +42,8 @@ def told(event: HistoryEvent) -> str:
 
 
 def check_all(events: Sequence[HistoryEvent]) -> list[Violation]:
-    """Everything that only a simulation can tell."""
-    found: list[Violation] = []
-    for check in (
-        check_units,
-        check_told,
-        check_beliefs,
-        check_starts,
-        check_delays,
-        check_kept,
-        check_terms,
-    ):
-        found += check(events)
-    return found
+    checks = (check_told, check_beliefs, check_starts, check_delays, check_kept, check_terms)
+    return [broken for check in checks for broken in check(events)]
 
 
 def check_beliefs(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
@@ -94,9 +83,7 @@ def check_delays(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
         if event.key != "lock:slow":
             continue
         before = last.get(event.key)
-        if (
-            told(event) == "granted" and event.at < event.until
-        ):  # else it was lost before it was told
+        if told(event) == "granted" and event.at < event.until:  # else it was lost untold
             if before and event.at < before.until + DELAY * (1 - DRIFT) - STEP:
                 message = f"granted {event.at - before.until:.3f} s after its holder was lost"
                 yield Broken("early", event.key, message, (before, event))
@@ -151,25 +138,18 @@ def _out_of_order(event: HistoryEvent, known: dict[str, HistoryEvent]) -> str:
     return ""
 
 
-def check_units(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
-    for event in events:
-        if told(event) == "seen" and event.units > 1:
-            yield Broken("units", event.key, f"it still has {event.units} units", (event,))
-
-
 def check_told(events: Iterable[HistoryEvent]) -> Iterator[Violation]:
     """What is wrong as it stands; and a deadlock, unless another upgrade may have been under way."""
     upgrades: defaultdict[str, list[HistoryEvent]] = defaultdict(list)
     for event in events:
         if told(event) in ("left", "stuck", "error"):
             yield Broken(told(event), event.key, event.resource, (event,))
+        elif told(event) == "seen" and event.units > 1:
+            yield Broken("units", event.key, f"it still has {event.units} units", (event,))
         elif told(event) == "upgrading":
             upgrades[event.key].append(event)
-        elif told(event) == "deadlock":
-            others = [
-                other
-                for other in upgrades[event.key][-200:]
-                if other.lease != event.lease and other.at > event.invoked - PLACES
-            ]
-            if not others:
-                yield Broken("deadlock", event.key, "nobody else upgrades", (event,))
+        elif told(event) == "deadlock" and not any(
+            other.lease != event.lease and other.at > event.invoked - PLACES
+            for other in upgrades[event.key][-200:]
+        ):
+            yield Broken("deadlock", event.key, "nobody else upgrades", (event,))

@@ -93,8 +93,6 @@ class SimKeeper:
 
 
 class SimRuntime:
-    """One process's way to the store."""
-
     def __init__(self, process: Process, network: "Network") -> None:
         self.process = process
         self.capabilities = Capabilities(scope="process")
@@ -112,11 +110,10 @@ class SimRuntime:
         self._network = network
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
-        if not self.process.alive:
-            raise Dead
-        sent, answer = self.now(), self.signal()
-        self._network.send(self, command, answer)
-        return await self._answer(command, sent, answer)
+        (answer,) = await self.call_all([command])
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     async def call_all(
         self, commands: Sequence[Command], wait: float | None = None

@@ -47,8 +47,6 @@ SINGLE = frozenset(f"lock:{name}" for name in "abcde")
 
 
 class Life:
-    """One client process."""
-
     def __init__(self, process: Process, world: World, kinds: Sequence[str]) -> None:
         self.process = process
         self.world = world
@@ -63,12 +61,10 @@ class Life:
             process.spawn(hand.live())
 
     def draw_action(self) -> tuple[str, Action]:
-        """What a hand does next."""
         name = self.world.engine.random.choices(self._kinds, self._weights)[0]
         return name, ACTIONS[name][0]
 
     def shared(self, make: Any, *about: Any, **options: Any) -> Any:
-        """A primitive that its hands share."""
         name = make, about, tuple(options.items())
         found = self.primitives.get(name)
         if found is None:
@@ -104,8 +100,6 @@ class Life:
 
 @dataclass
 class Result:
-    """What came of a run."""
-
     cycles: Counter[str] = field(default_factory=Counter)
     """By what was done."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -128,8 +122,6 @@ class Result:
 
 
 class Simulation:
-    """One world and all its clients."""
-
     def __init__(
         self, seed: int, bug: Bug | None = None, kinds: Sequence[str] = tuple(ACTIONS)
     ) -> None:
@@ -264,10 +256,7 @@ def repeatable(seed: int, simulation: Simulation) -> Generator[None]:
 
 
 def simulate(
-    seed: int,
-    cycles: int = RUN,
-    bug: str | None = None,
-    kinds: Sequence[str] = tuple(ACTIONS),
+    seed: int, cycles: int = RUN, bug: str | None = None, kinds: Sequence[str] = tuple(ACTIONS)
 ) -> Result:
     """One history; the same seed is the same history. `bug` names one of `BUGS`."""
     planted = BUGS[bug] if bug is not None else Bug()

@@ -27,7 +27,6 @@ class Resources:
         self.newest: dict[tuple[str, int | None], int] = {}
 
     def accepts(self, key: str, token: int, slots: tuple[int, ...]) -> bool:
-        """Whether the fenced one takes a write under that token."""
         places = [(key, slot) for slot in slots or (None,)]
         if any(token < self.newest.get(place, 0) for place in places):
             return False
@@ -37,8 +36,6 @@ class Resources:
 
 
 class World:
-    """One store and its surroundings."""
-
     def __init__(self, seed: int) -> None:
         self.engine = Engine(seed, stamp=EPOCH if seed % 2 else NO_TIME)
         self.network = Network(self.engine, self.seen)
@@ -56,7 +53,6 @@ class World:
         return self.tally.total()
 
     def record(self, what: Any, key: str = "", **more: Any) -> None:
-        """Write down what happens at this moment, in true time."""
         self.history.append(HistoryEvent(self.engine.now, what, key)._replace(**more))
 
     def seen(self, message: Message, reply: Reply) -> None:
