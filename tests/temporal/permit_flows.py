@@ -53,7 +53,7 @@ def semaphore(wish: Wish) -> Semaphore:
 
 
 def acquire(wish: Wish) -> PermitBlock:
-    pauses = {"backoff": 0.2} if wish.mode == "slot" else {}
+    pauses = {"backoff": 0.1, "max_backoff": 0.3} if wish.mode == "slot" else {}
     return semaphore(wish).acquire(**{"ttl": 10.0, **pauses, **wish.acquire})
 
 

@@ -49,8 +49,8 @@ async def store() -> AsyncIterator[dibs.Client]:
 
 # -- a workflow that runs the activities that a test names, and workers with the lock interceptor ---
 
-SHUTDOWN = 15.0
-"""Seconds for a worker to end."""
+SHUTDOWN = 2.0
+"""Seconds for a worker to end. An attempt that ends as it does may keep it (temporalio/sdk-rust#1537)."""
 
 
 @dataclass
@@ -162,7 +162,6 @@ async def working(
     try:
         yield World(client, queue)
     finally:
-        # an attempt that ends as the worker does may keep it from ending (temporalio/sdk-rust#1537)
         await asyncio.wait((running, asyncio.create_task(worker.shutdown())), timeout=SHUTDOWN)
         running.cancel()
         threads.shutdown(wait=False)
