@@ -168,7 +168,7 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
     for begin, end in zip(lines[::2], lines[1::2], strict=True):
         assert (begin[0], end[0], begin[2]) == ("begin", "end", end[2])
     with worker.client.lock("sync:9"):
-        late = worker.tasks.sync.apply_async((9, 0), expires=3)  # seconds
+        late = worker.tasks.sync.apply_async((9, 0), expires=1.5)  # seconds
         # not `late.state`: the try before it can write its own state after that
         gone = f"Discarding revoked task: tests.contrib.celery_tasks.sync[{late.id}]"
         wait_until(lambda: gone in worker.log.read_text(), "it has expired, and is not sent again")

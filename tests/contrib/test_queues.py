@@ -17,7 +17,16 @@ from tests.servers.waiting import wait_until
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("library", ["arq", "dramatiq", "huey", "rq", "taskiq"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "rq",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ("arq", "dramatiq", "huey", "taskiq")
+        ),
+    ],
+)
 def test_jobs_of_one_key_do_not_overlap(
     library: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,31 +114,6 @@ async def test_nothing_is_lost_when_it_continues_as_new_under_load(here: Brokere
     await check_replay(chain)
 
 
-@pytest.mark.parametrize("many", [20, pytest.param(200, marks=pytest.mark.long)])
-async def test_many_wait_and_are_served_in_order(
-    many: int, here: Brokered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DibsBroker, "EVENTS", 3 * many // 2)
-    slots = 10
-    for slot in range(slots):
-        await here.ask(here.acquire(f"a{slot}", ttl=600.0, capacity=slots))
-    waiters = await asyncio.gather(
-        *(here.waiter(f"w{number}", capacity=slots) for number in range(many))
-    )
-    await here.until_waiting(many)
-    for slot in range(slots):
-        await here.release(f"a{slot}")
-    tokens = {waiter.id: await waiter.result() for waiter in waiters}
-    asked = [call["workflow_id"] for call in await here.calls() if call["number"] == 1]
-    assert sorted(tokens, key=lambda name: tokens[name]) == asked
-    lengths = [len(await here.events(waiter)) for waiter in waiters[:: many // 10]]
-    assert max(lengths) <= 30
-    assert max(lengths) - min(lengths) <= 10, (
-        "a lost workflow task adds some, a place in the queue none"
-    )
-    assert len(await here.chain()) > 2
-
-
 @hasty
 async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
     served: Brokered, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ from dibs.stores.temporal.wire import (
 )
 from dibs.temporal.broker import outbox as broker_outbox
 from dibs.temporal.broker.book import QUEUE_LIMIT, ROOM, BrokerBook, in_brief
-from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, KeptNotifications, Outbox
+from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, Outbox
 from dibs.temporal.broker.owners import inbox_of
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP
@@ -284,17 +284,3 @@ async def test_much_goes_in_several_signals_and_in_order_also_by_the_next_run(
     assert [each.number for news in addressee.news for each in news.answers] == [*range(500)]
     assert [each[0] for news in addressee.news for each in news.notifications] == [*range(501)]
     assert sent == [f"a{number}" for number in range(500)]
-
-
-def test_the_last_notifications_of_the_last_clients_are_kept_also_for_a_new_run() -> None:
-    kept = KeptNotifications()
-    for number in range(1, 1 + 2 * KeptNotifications.KEPT):
-        kept.put("a", number, [number])
-    assert len(kept.since("a", 0)) == KeptNotifications.KEPT
-    upto = kept.latest("a")
-    for found in (kept, KeptNotifications(through_json(kept.dump()))):
-        assert (found.latest("a"), found.latest("nobody")) == (upto, 0)
-        assert [found.since("a", upto - n) for n in (2, 0)] == [[[upto - 1], [upto]], []]
-    for number in range(KeptNotifications.INBOXES):
-        kept.put(f"b{number}", number, [number])
-    assert (kept.since("a", 0), kept.since("b0", -1)) == ([], [[0]])
