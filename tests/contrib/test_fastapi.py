@@ -62,9 +62,6 @@ def site() -> Iterator[Site]:
     site.other.close()
 
 
-# ---- the dependency -------------------------------------------------------------------------------
-
-
 def test_the_lease_is_held_while_the_handler_runs(site: Site) -> None:
     site.hold("/orders/{order_id}/{path:path}", Held("order:{order_id}:{path}", wait=0))
     site.hold("/gpu", Held("g", capacity=3, units=2, wait=0))
@@ -236,9 +233,6 @@ def test_a_websocket_is_refused_with_the_same_answer(site: Site) -> None:
     assert info.value.status_code == 409
 
 
-# ---- the answers ----------------------------------------------------------------------------------
-
-
 def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
     site.hold("/orders/{order_id}/pay", Held("order:{order_id}"))
     site.hold("/all", Held("order:42", wait=0))
@@ -291,9 +285,6 @@ def test_openapi_describes_contention_and_outages(site: Site) -> None:
     busy = answers["/own"]["423"]
     assert "retry_after" in busy["content"]["application/problem+json"]["schema"]["properties"]
     assert "Retry-After" in busy["headers"]
-
-
-# ---- the store of an application ------------------------------------------------------------------
 
 
 def test_a_lifespan_of_ones_own_runs_inside(site: Site) -> None:

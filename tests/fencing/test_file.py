@@ -113,9 +113,6 @@ def test_a_child_forked_meanwhile_keeps_nobody_out(path: Path) -> None:
     assert path.read_bytes() == b"after it"
 
 
-# ---- stamps ---------------------------------------------------------------------------------------
-
-
 def test_a_lease_has_its_stamp_of_any_kind() -> None:
     with dibs.sync.connect("memory://fencing-stamps") as client:
         with client.lock("a") as lease:

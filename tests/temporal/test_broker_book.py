@@ -102,9 +102,6 @@ def test_it_answers_as_the_ledger_also_after_each_snapshot(plan: list[Any]) -> N
         assert restarted(carried).dump() == carried.dump()
 
 
-# -- waiters, of which workflows send no heartbeats ------------------------------------------------
-
-
 def wants(entry_id: str, inbox: str, waiter_ttl: float = AGES) -> Acquire:
     return Acquire(KEY, entry_id, "w", 60.0, queue=True, waiter_ttl=waiter_ttl, inbox=inbox)
 
@@ -157,9 +154,6 @@ def test_a_query_changes_nothing_and_names_no_id() -> None:
     assert '"holder"' not in json.dumps(encode(book.status(NOW, STAMP)))
     assert not book.status(NOW + 31.0, STAMP).waiting
     assert book.dump() == before
-
-
-# -- limits ----------------------------------------------------------------------------------------
 
 
 def test_calls_of_wrong_types_are_refused_and_those_of_a_later_release_read() -> None:
@@ -221,8 +215,6 @@ def test_all_are_granted_though_much_ends_at_once() -> None:
         found += granted(book.settle(later, STAMP))
     assert found == inboxes
 
-
-# -- what it sends ---------------------------------------------------------------------------------
 
 LONG = "n" * 1_000
 

@@ -64,8 +64,6 @@ def test_one_starts_its_own_server_and_stops_it(tmp_path: Path) -> None:
     check(STARTS_ITS_OWN, run(FOLDER / STARTS_ITS_OWN, tmp_path, "--dev", PATH=path))
 
 
-# -- the page, beside a worker started as it says --------------------------------------------------
-
 RUNS_RELAY = """
 import asyncio
 from temporalio.client import Client

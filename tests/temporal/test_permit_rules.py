@@ -22,8 +22,6 @@ from dibs.temporal.slots.acquire import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, 
 
 pytestmark = pytest.mark.once
 
-# -- arguments -------------------------------------------------------------------------------------
-
 
 def semaphore(**options: Any) -> Semaphore:
     return Semaphore(**{"resource": "x", "capacity": 2, **options})
@@ -95,9 +93,6 @@ def test_how_long_it_is_held(asked: dict[str, Any], ttl: float, max_hold: float)
     assert (found.ttl, found.max_hold) == (ttl, max_hold)
 
 
-# -- what a workflow knows of its permit -----------------------------------------------------------
-
-
 class NextRun(workflow.ContinueAsNewError):
     """Only subclasses can be made."""
 
@@ -167,9 +162,6 @@ def test_a_lease_that_its_broker_no_longer_holds_is_lost_at_once(reply: Queued |
     assert (lease.token, lease.deadline) == (7, deadline)
     lease.take_notification(Notification(KEY, "", "", "revoked", detail="by hand"), 102.0)
     assert lease.ending == REPLACED, "the first reason counts"
-
-
-# -- slot mode: how a waiter tries, and what that costs, however long it takes ---------------------
 
 
 def prober(slots: int, *, backoff: float = 5.0, longest: float = 60.0) -> Prober:

@@ -59,9 +59,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- its command line ------------------------------------------------------------------------------
-
-
 def test_temporal_is_loaded_only_where_it_is_used_and_says_what_to_install() -> None:
     lines = [["version"], ["temporal", "worker", "--help"], ["--help"]]
     done = python(
@@ -115,9 +112,6 @@ def test_wrong_usage(
             assert done.code == (69 if "can't be reached" in words else 64), done.err
             assert words in done.err
             assert "serving" not in done.err
-
-
-# -- its life --------------------------------------------------------------------------------------
 
 
 class WorkerProcess:
