@@ -164,6 +164,16 @@ class Interrupted(Flow):
                 self.noted.append("cancelled")
                 raise
 
+    async def _early(self) -> None:
+        """At each of the first steps of its acquire."""
+        for steps in range(12):
+            task = asyncio.create_task(self._hold())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await workflow.wait([task])
+        self.noted.append(self.state)
+
     async def _twice(self) -> None:
         """In its body, and again while it releases."""
         task = asyncio.create_task(self._hold())

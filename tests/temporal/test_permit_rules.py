@@ -185,16 +185,15 @@ def test_an_hour_takes_less_than_1000_events() -> None:
     for backoff, longest in ((5.0, 60.0), (5.0, 5.0), (0.05, 0.05)):
         for capacity in (1, 4, 100):
             probing = prober(capacity, backoff=backoff, longest=longest)
-            assert (
-                events_of_a_wait(probing, 3600.0) < 1000 - 50
-            )  # the rest is for what comes after the wait
+            # the rest is for what comes after the wait
+            assert events_of_a_wait(probing, 3600.0) < 1000 - 50
     assert events_of_a_wait(prober(4), 86_400.0, long=True) < 7500, "a long history grows slowly"
 
 
 def test_pauses_grow_and_are_jittered() -> None:
     probing = prober(1)
     bases = [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
-    pauses = [probing.pause(0.0, history_is_long=False) for _ in bases]
+    pauses = [probing.pause(0.0) for _ in bases]
     assert all(base / 2 <= found <= base for found, base in zip(pauses, bases, strict=True))
     assert len(set(pauses)) == len(pauses)
 

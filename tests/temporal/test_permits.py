@@ -21,7 +21,6 @@ from dibs.temporal import PermitSlotWorkflow, options
 from dibs.temporal.broker.owners import WAITS, OwnerWatch
 from dibs.temporal.fair import acquire as fair_acquiring
 from dibs.temporal.slots.acquire import PAUSE, PROBE
-from dibs.temporal.slots.permit import SlotPermit
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.permit_flows import (
@@ -142,7 +141,7 @@ async def test_6_a_holder_cancelled_while_it_acquires_leaves_nothing_behind(
     world: World, mode: str
 ) -> None:
     async def cancelled_after(seconds: float) -> None:
-        wish = world.wish(mode)
+        wish = world.wish(mode, acquire={"ttl": 300.0})
         handle = await world.hold(wish)
         await asyncio.sleep(seconds)
         await handle.cancel()
@@ -152,13 +151,16 @@ async def test_6_a_holder_cancelled_while_it_acquires_leaves_nothing_behind(
         await world.until_free(wish)
 
     await asyncio.gather(*(cancelled_after(0.03 * number) for number in range(6)))
+    if mode == "slot":  # a start that is under way may take the slot
+        wish = world.wish(mode, acquire={"ttl": 300.0})
+        await check_interrupted(world, wish, early=["new"])
 
 
 @both_modes
 async def test_a_waiter_that_is_granted_while_it_leaves_leaves_nothing_behind(
     world: World, mode: str
 ) -> None:
-    wish = world.wish(mode)
+    wish = world.wish(mode, acquire={"ttl": 300.0})
     for _ in range(2):
         holder = await world.holding(wish)
         waiter = await world.waiting(replace(wish, hold=0))
@@ -443,7 +445,7 @@ async def test_a_permit_that_no_worker_serves_names_its_queue_and_frees_its_slot
 async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it(
     world: World,
 ) -> None:
-    wish = world.wish("slot", acquire={"ttl": 1.0, "auto_renew": False})
+    wish = world.wish("slot", acquire={"ttl": 2.0, "auto_renew": False})
     holder = await world.holding(wish)
     first = await world.permit(wish).describe()
     again = await reset_to(world.client, holder, 4, Held)
@@ -453,22 +455,6 @@ async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it
     ended = await world.client.get_workflow_handle(first.id, run_id=first.run_id).describe()
     assert ended.close_time is not None
     assert ended.close_time.timestamp() <= held.since
-
-
-# -- steps that take long --------------------------------------------------------
-
-
-async def test_a_renewal_that_hangs_ends_with_the_deadline(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hangs(self: SlotPermit, ttl: float) -> bool:
-        return bool(await asyncio.get_running_loop().create_future())
-
-    monkeypatch.setattr(SlotPermit, "_extend", hangs)
-    wish = world.wish("slot", acquire={"ttl": 3.0})
-    failure = await failure_of(await world.hold(wish))
-    assert "no renewal came in time" in failure.message
-    assert await world.permit(wish).result() == "lease_expired"
 
 
 ASKED = "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
