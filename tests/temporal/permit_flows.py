@@ -172,7 +172,8 @@ class Interrupted(Flow):
                 await asyncio.sleep(0)
             task.cancel()
             await workflow.wait([task])
-        self.noted.append(self.state)
+        async with acquire(self.wish):
+            self.noted.append("free")
 
     async def _twice(self) -> None:
         """In its body, and again while it releases."""
