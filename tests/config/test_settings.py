@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import dibs
 import dibs.sync
-from dibs import LeaderConfig, LockConfig, NotConfigured, TaskLockConfig, UnsafeTiming, settings
+from dibs import LeaderConfig, LockConfig, NotConfigured, TaskLockConfig, UnsafeTiming
 from dibs.config import seconds
 from dibs.settings import STORE_KEYS
 from dibs.sync import Lock
@@ -100,7 +100,6 @@ def test_each_source_gives_way_to_the_one_before(
 
 
 VARIABLES: list[tuple[str, Callable[[], object], object]] = [
-    ("LOCK__CART__WAIT=5s", lambda: Lock("cart").config.wait, 5),
     ("LOCK__CART__PRIORITY=7", lambda: Lock("cart").config.priority, 7),
     ("LOCK__CART__LOCK_DELAY=20s", lambda: Lock("cart").config.lock_delay, 20),
     ("AUTO_RENEW=off", lambda: Lock("a").config.auto_renew, False),
@@ -130,8 +129,6 @@ def test_a_variable_sets(
 WRONG_VARIABLES: list[tuple[str, Callable[[], object]]] = [
     ("LOCK__CART__TTL=soon", lambda: Lock("cart")),
     ("TTL=0", lambda: Lock("cart")),
-    ("LOCK__CART__WAIT=5 minutes", lambda: Lock("cart")),
-    ("LOCK__CART__PRIORITY=high", lambda: Lock("cart")),
     ("LOCK__CART__AUTO_RENEW=maybe", lambda: Lock("cart")),
     ("LOCK__NIGHTLY__TTL=soon", lambda: Lock.wraps("nightly")(lambda: None)),
     ("LEADER__MAIN__TTL=5s", lambda: dibs.LeaderElection("main", retry=4)),
@@ -187,11 +184,9 @@ WRONG_FILES = [
     ("[lock.cart]\nttl = true", "[lock.cart] ttl is true: ttl is True: give seconds, a timed"),
     ('priority = "high"', "priority is 'high': write a whole number, such as 7"),
     ("[lock.cart]\ntll = 3", "[lock.cart] unknown setting tll. Did you mean ttl? (allowed"),
-    ("[lock.cart.old]\nttl = 3", "[lock.cart] unknown setting old (allowed settings: ttl"),
     ("[lokc.cart]\nttl = 3", "unknown setting lokc. Did you mean lock?"),
     ("lock = 3", "lock is 3: write a table for each name, such as [lock.cart]"),
     ("[stores.a]\nulr = 'redis://:secret@h'", "[stores.a] unknown setting ulr. Did"),
-    ("[stores.reports]\nurl = 3", "[stores.reports] url is 3: give a store's URL, such as"),
     ("[stores]\na = 'redis://:secret@h'", "[stores] a is 'redis://:***@h': write a table for"),
     ("[stores.Reports]\nurl = 'redis://h'", "[stores.Reports]: a store's name is 'Reports'"),
 ]
@@ -298,16 +293,13 @@ def test_a_text_means_its_number_times_its_unit(number: float, unit: str) -> Non
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ttl": 0}, UnsafeTiming, r"at least 0\.1 s"),
-    ({"ttl": inf}, UnsafeTiming, r"at least 0\.1 s"),
     ({"ttl": True}, TypeError, "ttl is True"),
     ({"wait": -1}, ValueError, "can't be negative"),
     ({"wait": nan}, ValueError, "wait is NaN, which is no amount of time"),
     ({"max_hold": 0}, UnsafeTiming, "max_hold is 0"),
     ({"lock_delay": 601}, UnsafeTiming, r"cannot be ended early.* at most 600 s"),
-    ({"lock_delay": None}, TypeError, "lock_delay"),
     ({"priority": True}, TypeError, "priority is .*: give an int"),
     ({"note": 3}, TypeError, "note is .*: give a text"),
-    ({"label": b"me"}, TypeError, "label is .*: give a text"),
     ({"auto_renew": 1}, TypeError, "auto_renew is .*: give True or False"),
 ]
 
@@ -342,11 +334,3 @@ def test_another_client_reads_them_again(monkeypatch: pytest.MonkeyPatch) -> Non
         assert client.lock("a", note="x").config.ttl == 20
         assert [later.lock(name).config.ttl for name in "ab"] == [40, 50]
         assert client.semaphore("a", 2).config.ttl == 40
-
-
-def test_many_different_options_are_not_all_remembered() -> None:
-    client: Any = dibs.connect("memory://")
-    for number in range(1000):
-        assert client.lock("a", note=str(number)).config.note == str(number)
-    assert client._settings["lock"]._cached.cache_info().currsize <= settings.MOST_CONFIGS
-    assert client.lock("a").config == LockConfig()

@@ -53,18 +53,6 @@ def outlives_its_ttl() -> tuple[int, str]:
 
 
 @app.task
-@locked("report", client=client, on_busy="skip", default="skipped")
-def skips() -> str:
-    return "done"
-
-
-@app.task
-@locked("report", client=client, on_busy="raise")
-def raises() -> str:
-    return "done"
-
-
-@app.task
 @locked("pool", capacity=2, client=client, countdown="50ms")
 def of_two() -> int:
     return current_lease().slot

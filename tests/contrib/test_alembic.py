@@ -32,8 +32,8 @@ UPGRADE = ["-m", "alembic", "upgrade", "head"]
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("database", "program"),
-    [("sqlite", UPGRADE), ("postgres", UPGRADE), ("sqlite", ["upgrade.py"])],
-    ids=["sqlite", "postgres", "from a program"],
+    [("postgres", UPGRADE), ("sqlite", ["upgrade.py"])],
+    ids=["postgres", "from a program"],
 )
 def test_one_migrates_and_the_other_finds_nothing_to_do(
     database: str, program: list[str], tmp_path: Path, request: pytest.FixtureRequest

@@ -1,9 +1,7 @@
 """Django: the default store from the settings, and `manage.py locked_migrate` by several processes."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,14 +13,8 @@ from dibs.contrib.django.store import place_and_options, url_of_cache, url_of_da
 from dibs.errors import NotConfigured
 from dibs.sync import connect
 from tests.cli.processes import end
+from tests.how_to.programs import Programs, line_with
 from tests.servers.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-
-SETTINGS = """
-INSTALLED_APPS = ["dibs.contrib.django", "shop"]
-USE_TZ = True
-"""
 
 MIGRATION = """
 import os, time
@@ -45,87 +37,47 @@ class Migration(migrations.Migration):
 """
 
 
-class Project:
-    """Its files, and the processes of `manage.py` that were started."""
-
-    def __init__(self, folder: Path, databases: dict[str, Any], **settings: Any) -> None:
-        self.folder = folder
-        (folder / "shop" / "migrations").mkdir(parents=True)
-        for name in ("shop/__init__.py", "shop/migrations/__init__.py"):
-            (folder / name).touch()
-        (folder / "shop" / "migrations" / "0001_initial.py").write_text(MIGRATION)
-        lines = [
-            f"{name} = {each!r}\n" for name, each in {"DATABASES": databases, **settings}.items()
-        ]
-        (folder / "settings.py").write_text(SETTINGS + "".join(lines))
-        self._started: list[subprocess.Popen[str]] = []
-
-    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
-        """`manage.py`, as a process of its own."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS")}
-        path = os.pathsep.join(map(str, (self.folder, ROOT / "src")))
-        mine = {"PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "django", *command],
-            env=clean | mine | {"PROJECT": str(self.folder), "DIBS_TTL": "1s"} | environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def begun(self, count: int = 1) -> list[int]:
-        """The processes that have begun to migrate, once there are so many."""
-
-        def enough() -> list[int]:
-            notes = self.folder / "notes"
-            pids = [int(line) for line in notes.read_text().split()] if notes.exists() else []
-            return pids if len(pids) >= count else []
-
-        return wait_until(enough, f"the migration has begun {count} times")
-
-    def may_go_on(self) -> None:
-        (self.folder / "go").touch()
-
-    def close(self) -> None:
-        for process in self._started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate(timeout=60)
-
-
-def wait_for(process: "subprocess.Popen[str]", words: str) -> str:
-    """The next line of its stderr that has these words."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return line
-    raise AssertionError(f"it ended without {words!r}")
-
-
-type NewProject = Callable[..., Project]
+MANAGE = (sys.executable, "manage.py")
 
 
 @pytest.fixture
-def new_project(tmp_path: Path) -> Iterator[NewProject]:
-    made: list[Project] = []
+def project(tmp_path: Path) -> Iterator[Programs]:
+    """The project of the how-to page, with settings and a migration of ours."""
+    with Programs("how-to/django.md", tmp_path, PROJECT=str(tmp_path), DIBS_TTL="1s") as project:
+        del project.environment["DIBS_URL"]
+        (tmp_path / "shop/migrations").mkdir()
+        (tmp_path / "shop/migrations/__init__.py").touch()
+        (tmp_path / "shop/migrations/0001_initial.py").write_text(MIGRATION)
+        yield project
 
-    def make(databases: dict[str, Any] | None = None, **settings: Any) -> Project:
-        file = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "app.sqlite3")}
-        made.append(Project(tmp_path, databases or {"default": file}, **settings))
-        return made[-1]
 
-    yield make
-    for project in made:
-        project.close()
+def configure(project: Programs, database: dict[str, Any] | None = None, **settings: Any) -> None:
+    file = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(project.folder / "app.sqlite3")}
+    settings |= {"INSTALLED_APPS": ["dibs.contrib.django", "shop"], "USE_TZ": True}
+    settings["DATABASES"] = {"default": database or file}
+    lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
+    (project.folder / "settings.py").write_text("".join(lines))
+
+
+def begun(project: Programs, count: int = 1) -> list[int]:
+    """The processes that have begun to migrate, once there are so many."""
+    notes = project.folder / "notes"
+
+    def enough() -> list[int]:
+        pids = [int(line) for line in notes.read_text().split()] if notes.exists() else []
+        return pids if len(pids) >= count else []
+
+    return wait_until(enough, f"the migration has begun {count} times")
+
+
+def may_go_on(project: Programs) -> None:
+    (project.folder / "go").touch()
 
 
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_one_of_several_migrates_with_a_lock_in_the_database_itself(
-    new_project: NewProject, postgres_url: str
+    project: Programs, postgres_url: str
 ) -> None:
     """Three start at once: one works, the others wait and then find nothing to do."""
     url = urlsplit(postgres_url)
@@ -138,49 +90,34 @@ def test_one_of_several_migrates_with_a_lock_in_the_database_itself(
         "PORT": url.port or "",
         "OPTIONS": {"application_name": "shop & more", "server_side_binding": True},
     }
-    project = new_project({"default": entry})
-    first = project.start("locked_migrate")
-    [pid] = project.begun()
+    configure(project, entry)
+    first = project.start(*MANAGE, "locked_migrate")
+    [pid] = begun(project)
     assert pid == first.pid
-    others = [project.start("locked_migrate") for _ in range(2)]
+    others = [project.start(*MANAGE, "locked_migrate") for _ in range(2)]
     for other in others:
-        assert f"/{pid} (manage.py migrate)" in wait_for(other, "waiting")
-    project.may_go_on()
+        assert f"/{pid} (manage.py migrate)" in line_with("waiting", other, "stderr")
+    may_go_on(project)
     ends = [end(process) for process in (first, *others)]
     assert [code for code, _, _ in ends] == [0, 0, 0], ends
     assert "Applying shop.0001_initial... OK" in ends[0][1]
     assert all("No migrations to apply" in out for _, out, _ in ends[1:])
-    assert project.begun() == [pid]
+    assert begun(project) == [pid]
 
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_the_lock_lies_in_the_store_of_the_settings_file(new_project: NewProject) -> None:
-    project = new_project()
-    url = f"sqlite:///{project.folder}/elsewhere.db"
-    file = project.folder / "dibs.toml"
+def test_options_of_waiting_a_store_from_a_settings_file_and_a_kill(project: Programs) -> None:
+    configure(project)
+    url, file = f"sqlite:///{project.folder}/elsewhere.db", project.folder / "dibs.toml"
     file.write_text(f'url = "{url}"')
-    first = project.start("locked_migrate", DIBS_CONFIG=str(file))
-    project.begun()
+    first = project.start(*MANAGE, "locked_migrate", DIBS_CONFIG=str(file))
+    begun(project)
     with connect(url) as client:
         [status] = client.list()
     assert status.name.startswith(b"django-migrate:sqlite:")
-    project.may_go_on()
-    assert end(first)[0] == 0
-    assert not (project.folder / "app.sqlite3.leases").exists()
-    file.write_text("url = 3")
-    code, _, err = end(project.start("locked_migrate", DIBS_CONFIG=str(file)))
-    assert (code, f"not migrated: {file}: url is 3" in err.splitlines()[-1]) == (1, True), err
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_options_of_waiting_and_a_kill(new_project: NewProject) -> None:
-    project = new_project()
-    first = project.start("locked_migrate")
-    project.begun()
     at_most, not_at_all, looks, another, second = (
-        project.start("locked_migrate", *options)
+        project.start(*MANAGE, "locked_migrate", *options, DIBS_CONFIG=str(file))
         for options in (
             ("--wait", "0.1s"),
             ("--no-wait",),
@@ -198,10 +135,10 @@ def test_options_of_waiting_and_a_kill(new_project: NewProject) -> None:
     code, out, _ = end(looks)
     assert (code, "shop.0001_initial" in out) == (0, True), "looking needs no lock"
     assert end(another)[0] == 0
-    wait_for(second, "waiting")
+    line_with("waiting", second, "stderr")
     first.kill()
-    assert project.begun(2) == [first.pid, second.pid]
-    project.may_go_on()
+    assert begun(project, 2) == [first.pid, second.pid]
+    may_go_on(project)
     assert "Applying shop.0001_initial... OK" in end(second)[1]
 
 
@@ -244,10 +181,10 @@ except RuntimeError as error:
 
 @pytest.mark.once
 @pytest.mark.multiprocess
-def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) -> None:
+def test_bare_primitives_use_the_store_of_the_settings(project: Programs) -> None:
     """And a transaction within a lock is committed before its release, or not at all."""
-    project = new_project(DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
-    code, out, err = end(project.start("shell", "-v0", "-c", IN_A_SHELL))
+    configure(project, DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
+    code, out, err = end(project.start(*MANAGE, "shell", "-v0", "-c", IN_A_SHELL))
     assert code == 0, err
     assert out.splitlines() == [
         f"True sqlite:///{project.folder}/app.sqlite3.leases",
@@ -256,10 +193,6 @@ def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) 
         "lost [(1,)]",
         "True False",
     ]
-    settings = project.folder / "settings.py"
-    settings.write_text(f"{settings.read_text()}DIBS = {{'DATABASE': 'other'}}\n")
-    code, _, err = end(project.start("check"))
-    assert (code, "'other', which DATABASES doesn't have" in err) == (1, True)
 
 
 def test_wrong_settings() -> None:

@@ -12,15 +12,11 @@ import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Query, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 from starlette.testclient import WebSocketDenialResponse
 
 import dibs.sync
-from dibs import AcquireTimeout, Lease, LeaseLost, Lock, connect, current_lease, override
+from dibs import AcquireTimeout, Lease, LeaseLost, Lock, connect
 from dibs.contrib.fastapi import Held, lifespan, openapi_responses, problems
-from tests.servers.ports import free_port
 
 
 class Site:
@@ -66,9 +62,6 @@ def site() -> Iterator[Site]:
     site.other.close()
 
 
-# ---- the dependency -------------------------------------------------------------------------------
-
-
 def test_the_lease_is_held_while_the_handler_runs(site: Site) -> None:
     site.hold("/orders/{order_id}/{path:path}", Held("order:{order_id}:{path}", wait=0))
     site.hold("/gpu", Held("g", capacity=3, units=2, wait=0))
@@ -80,8 +73,6 @@ def test_the_lease_is_held_while_the_handler_runs(site: Site) -> None:
         assert client.get("/gpu").json() == ["g"]
         with site.other.semaphore("g", 3).acquire(units=2):
             assert client.get("/gpu").status_code == 409
-        long = client.get(f"/orders/1/{'x' * 600}")
-    assert (long.status_code, long.json()["type"]) == (400, "urn:dibs:problem:name")
 
 
 def test_values_are_read_as_the_handler_declares_them(site: Site) -> None:
@@ -156,10 +147,7 @@ def test_a_lost_lease_cancels_the_handler(site: Site, swallows: bool) -> None:
     with site.client as client:
         answer = client.get("/")
     assert site.ended == ["cancelled"]
-    assert answer.status_code == 500
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert (answer.json()["type"], answer.json()["reason"]) == ("urn:dibs:problem:lost", "revoked")
-    assert "retry-after" not in answer.headers
+    assert (answer.status_code, answer.json()["reason"]) == (500, "revoked")
 
 
 def test_a_plain_handler_in_the_thread_pool_is_not_interrupted(site: Site) -> None:
@@ -245,24 +233,22 @@ def test_a_websocket_is_refused_with_the_same_answer(site: Site) -> None:
     assert info.value.status_code == 409
 
 
-# ---- the answers ----------------------------------------------------------------------------------
-
-
 def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
     site.hold("/orders/{order_id}/pay", Held("order:{order_id}"))
+    site.hold("/all", Held("order:42", wait=0))
+    site.hold("/one", Held("order:42", wait=0, status=429))
     with site.client as client, site.other.lock("order:42", ttl="20s", note="by hand") as lease:
         discreet = client.get("/orders/42/pay")
-        site.app.exception_handlers.update(problems(disclose=True))
+        site.app.exception_handlers.update(problems(status=423, disclose=True))
         site.app.middleware_stack = None
         open_ = client.get("/orders/42/pay")
-    for answer in (discreet, open_):
-        assert answer.status_code == answer.json()["status"] == 409
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert 1 <= int(answer.headers["retry-after"]) <= 5, "a hold ends before its lease would"
+        for path, status in (("/all", 423), ("/one", 429)):
+            answer = client.get(path)
+            assert answer.status_code == answer.json()["status"] == status
+    assert 1 <= int(discreet.headers["retry-after"]) <= 5, "a hold ends before its lease would"
     problem = discreet.json()
     assert problem.keys() == {"type", "title", "status", "detail", "instance", "retry_after"}
-    assert problem["type"] == "urn:dibs:problem:busy"
-    assert problem["instance"] == "/orders/42/pay"
+    assert (problem["status"], problem["instance"]) == (409, "/orders/42/pay")
     for secret in (lease.owner, "by hand"):
         assert secret not in discreet.text
     problem = open_.json()
@@ -271,43 +257,6 @@ def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
     [holder] = problem["holders"]
     assert (holder["owner"], holder["note"], holder["units"]) == (lease.owner, "by hand", 1)
     assert not {"lease", "id"} & holder.keys()
-
-
-def test_another_status_for_all_and_for_one(site: Site) -> None:
-    site.app.exception_handlers.update(problems(status=423))
-    site.hold("/all", Held("a", wait=0))
-    site.hold("/one", Held("a", wait=0, status=429))
-    with site.client as client, site.other.lock("a"):
-        for path, status in (("/all", 423), ("/one", 429)):
-            answer = client.get(path)
-            assert answer.status_code == answer.json()["status"] == status
-
-
-def test_a_store_that_is_away_is_a_problem_of_its_own() -> None:
-    site = Site(f"redis://127.0.0.1:{free_port()}/0")
-    site.hold("/", Held("a", wait=0))
-    with site.client as client:  # an outage keeps no application from starting
-        answer = client.get("/")
-    site.other.close()
-    assert (answer.status_code, "127.0.0.1" in answer.text) == (503, False)
-    assert answer.json()["type"] == "urn:dibs:problem:unavailable"
-    assert int(answer.headers["retry-after"]) >= 1
-
-
-def test_starlette_and_wraps_are_answered_alike(site: Site) -> None:
-    @Lock.wraps("report:{day}", wait=0)
-    async def report(day: str) -> str:
-        return current_lease().key.decode()
-
-    async def show(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(await report(request.path_params["day"]))
-
-    routes, handlers = [Route("/{day}", show)], problems(disclose=True)
-    app = Starlette(routes=routes, lifespan=lifespan(site.url), exception_handlers=handlers)
-    with TestClient(app) as client:
-        assert client.get("/monday").text == "lock:report:monday"
-        with site.other.lock("report:monday"):
-            assert client.get("/monday").json()["key"] == "lock:report:monday"
 
 
 def test_openapi_describes_contention_and_outages(site: Site) -> None:
@@ -338,9 +287,6 @@ def test_openapi_describes_contention_and_outages(site: Site) -> None:
     assert "Retry-After" in busy["headers"]
 
 
-# ---- the store of an application ------------------------------------------------------------------
-
-
 def test_a_lifespan_of_ones_own_runs_inside(site: Site) -> None:
     seen: list[str] = []
 
@@ -361,14 +307,6 @@ def test_a_lifespan_of_ones_own_runs_inside(site: Site) -> None:
     with site.client as client:
         assert client.get("/").json() == ["here", site.url]
     assert seen == ["start-up", "shut-down"]
-
-
-def test_a_test_may_override_the_store(site: Site) -> None:
-    site.hold("/", Held("a", wait=0))
-    with dibs.sync.connect(f"memory://{uuid4()}") as another, site.client as client:
-        assert client.get("/").json() == ["a"]
-        with override(another):
-            assert client.get("/").json() == []
 
 
 def test_two_applications_each_have_their_store(site: Site) -> None:

@@ -58,10 +58,7 @@ async def test_by_an_asyncio_client(redis_url: str) -> None:
         assert await client.get("cart:42") == b"mine!"
         with pytest.raises(TypeError, match="AsyncRedisFence"):
             RedisFence(client)
+        with pytest.raises(TypeError, match="use RedisFence"):
+            AsyncRedisFence(redis.Redis())
     finally:
         await client.aclose()
-
-
-def test_a_client_of_the_other_side_is_refused(client: Any) -> None:
-    with pytest.raises(TypeError, match="use RedisFence"):
-        AsyncRedisFence(client)

@@ -95,16 +95,6 @@ def test_without_a_transaction_it_is_refused(database: Database, options: dict[s
     connection.execute("COMMIT")
 
 
-@pytest.mark.parametrize("options", [{"isolation_level": "IMMEDIATE"}, {"autocommit": False}])
-def test_sqlite_that_begins_by_itself(tmp_path: Path, options: dict[str, Any]) -> None:
-    connection = sqlite3.connect(tmp_path / "a.db", **options)
-    SqlFence().create(connection)
-    connection.commit()
-    SqlFence().check((KEY, 9), connection)
-    assert connection.in_transaction
-    connection.close()
-
-
 def test_a_table_of_ones_own_and_one_that_is_not_there(database: Database) -> None:
     connection, fence = database.connect(), SqlFence("my_fences")
     with pytest.raises(NotConfigured, match=r"no table my_fences: call create\(connection\)"):
@@ -136,7 +126,7 @@ async def test_over_an_async_connection(postgres_url: str) -> None:
             await fence.check((KEY, 10), connection)
 
 
-def test_in_a_pipeline_and_with_rows_that_are_mappings(postgres_url: str) -> None:
+def test_in_a_pipeline_with_rows_that_are_mappings_and_by_raw_cursors(postgres_url: str) -> None:
     """In a pipeline the driver does not know yet how many rows there were."""
     fence = SqlFence()
     with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
@@ -151,6 +141,11 @@ def test_in_a_pipeline_and_with_rows_that_are_mappings(postgres_url: str) -> Non
         connection.rollback()
         with connection.pipeline():
             fence.check((KEY, 101), connection)
+    fence = SqlFence(paramstyle="numeric_dollar")
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as connection:
+        fence.check((KEY, 101), connection)
+        with pytest.raises(StaleToken):
+            fence.check((KEY, 100), connection)
 
 
 def test_one_that_tells_nothing_is_refused_unless_it_is_promised() -> None:
@@ -175,15 +170,6 @@ def test_one_that_tells_nothing_is_refused_unless_it_is_promised() -> None:
     assert said == []
     SqlFence(paramstyle="format", assume_transaction=True).check((KEY, 9), wrapper)
     assert "VALUES (%s, %s, %s)" in said[0]
-
-
-def test_psycopg_s_raw_cursors(postgres_url: str) -> None:
-    fence = SqlFence(paramstyle="numeric_dollar")
-    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as connection:
-        fence.create(connection)
-        fence.check((KEY, 9), connection)
-        with pytest.raises(StaleToken):
-            fence.check((KEY, 8), connection)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

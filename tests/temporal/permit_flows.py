@@ -53,7 +53,7 @@ def semaphore(wish: Wish) -> Semaphore:
 
 
 def acquire(wish: Wish) -> PermitBlock:
-    pauses = {"backoff": 0.2} if wish.mode == "slot" else {}
+    pauses = {"backoff": 0.1, "max_backoff": 0.3} if wish.mode == "slot" else {}
     return semaphore(wish).acquire(**{"ttl": 10.0, **pauses, **wish.acquire})
 
 
@@ -163,6 +163,17 @@ class Interrupted(Flow):
             except asyncio.CancelledError:
                 self.noted.append("cancelled")
                 raise
+
+    async def _early(self) -> None:
+        """At each of the first steps of its acquire."""
+        for steps in range(12):
+            task = asyncio.create_task(self._hold())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await workflow.wait([task])
+        async with acquire(self.wish):
+            self.noted.append("free")
 
     async def _twice(self) -> None:
         """In its body, and again while it releases."""

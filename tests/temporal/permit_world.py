@@ -109,12 +109,17 @@ class World:
     async def until_holding(self, handle: Handle) -> None:
         await poll(lambda: handle.query("where"), lambda state: state == "holds")
 
-    async def until_next_run_holds(self, relay: Handle, before: str | None) -> str | None:
-        """Wait until a workflow has continued as new; returns the ID of its new run."""
-        latest = self.client.get_workflow_handle(relay.id)
-        about = await poll(latest.describe, lambda about: about.run_id != before)
+    def latest(self, relay: Handle) -> Handle:
+        """The newest run of a workflow that continues as new."""
+        return self.client.get_workflow_handle(relay.id)
+
+    async def hand_over(self, relay: Handle) -> None:
+        """Have the newest run continue as new, and wait until the next one holds."""
+        latest = self.latest(relay)
+        before = (await latest.describe()).run_id
+        await latest.signal("leave")
+        await poll(latest.describe, lambda about: about.run_id != before)
         await self.until_holding(latest)
-        return about.run_id
 
     async def waiting(self, wish: Wish) -> "WorkflowHandle[Any, Held]":
         """A workflow that waits for it."""

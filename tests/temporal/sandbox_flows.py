@@ -98,9 +98,6 @@ class OwnPermit:
     async def run(self) -> None: ...
 
 
-# -- programs as in Temporal's guide to distributed locks: only their import lines are ours --------
-
-
 @workflow.defn
 class Gated:
     """Runs an activity under one of a few permits, with its slot as an argument."""

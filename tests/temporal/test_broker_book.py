@@ -39,7 +39,7 @@ from dibs.stores.temporal.wire import (
 )
 from dibs.temporal.broker import outbox as broker_outbox
 from dibs.temporal.broker.book import QUEUE_LIMIT, ROOM, BrokerBook, in_brief
-from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, KeptNotifications, Outbox
+from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, Outbox
 from dibs.temporal.broker.owners import inbox_of
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP
@@ -102,9 +102,6 @@ def test_it_answers_as_the_ledger_also_after_each_snapshot(plan: list[Any]) -> N
         assert restarted(carried).dump() == carried.dump()
 
 
-# -- waiters, of which workflows send no heartbeats ------------------------------------------------
-
-
 def wants(entry_id: str, inbox: str, waiter_ttl: float = AGES) -> Acquire:
     return Acquire(KEY, entry_id, "w", 60.0, queue=True, waiter_ttl=waiter_ttl, inbox=inbox)
 
@@ -157,9 +154,6 @@ def test_a_query_changes_nothing_and_names_no_id() -> None:
     assert '"holder"' not in json.dumps(encode(book.status(NOW, STAMP)))
     assert not book.status(NOW + 31.0, STAMP).waiting
     assert book.dump() == before
-
-
-# -- limits ----------------------------------------------------------------------------------------
 
 
 def test_calls_of_wrong_types_are_refused_and_those_of_a_later_release_read() -> None:
@@ -222,8 +216,6 @@ def test_all_are_granted_though_much_ends_at_once() -> None:
     assert found == inboxes
 
 
-# -- what it sends ---------------------------------------------------------------------------------
-
 LONG = "n" * 1_000
 
 
@@ -284,17 +276,3 @@ async def test_much_goes_in_several_signals_and_in_order_also_by_the_next_run(
     assert [each.number for news in addressee.news for each in news.answers] == [*range(500)]
     assert [each[0] for news in addressee.news for each in news.notifications] == [*range(501)]
     assert sent == [f"a{number}" for number in range(500)]
-
-
-def test_the_last_notifications_of_the_last_clients_are_kept_also_for_a_new_run() -> None:
-    kept = KeptNotifications()
-    for number in range(1, 1 + 2 * KeptNotifications.KEPT):
-        kept.put("a", number, [number])
-    assert len(kept.since("a", 0)) == KeptNotifications.KEPT
-    upto = kept.latest("a")
-    for found in (kept, KeptNotifications(through_json(kept.dump()))):
-        assert (found.latest("a"), found.latest("nobody")) == (upto, 0)
-        assert [found.since("a", upto - n) for n in (2, 0)] == [[[upto - 1], [upto]], []]
-    for number in range(KeptNotifications.INBOXES):
-        kept.put(f"b{number}", number, [number])
-    assert (kept.since("a", 0), kept.since("b0", -1)) == ([], [[0]])

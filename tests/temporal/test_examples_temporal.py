@@ -17,7 +17,6 @@ from tests.architecture.test_guarantees import defined_tests
 from tests.examples.test_examples import EXAMPLES, pattern_of, promised
 from tests.pages import DOCS, blocks
 from tests.servers.binaries import temporal_program
-from tests.servers.ports import HOST, free_port
 from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
 
@@ -54,25 +53,16 @@ def check(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     assert pattern_of(output).search(done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {STARTS_ITS_OWN}))
+@pytest.mark.parametrize("name", NAMES)
 def test_it_prints_what_it_says(name: str, tmp_path: Path, temporal_server: TemporalServer) -> None:
     check(name, run(FOLDER / name, tmp_path, TEMPORAL_ADDRESS=temporal_server.address))
 
 
+@pytest.mark.long
 def test_one_starts_its_own_server_and_stops_it(tmp_path: Path) -> None:
     path = f"{temporal_program().path.parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
     check(STARTS_ITS_OWN, run(FOLDER / STARTS_ITS_OWN, tmp_path, "--dev", PATH=path))
 
-
-def test_without_a_server_they_say_how_to_start_one(tmp_path: Path) -> None:
-    address = f"{HOST}:{free_port()}"
-    done = run(FOLDER / STARTS_ITS_OWN, tmp_path, TEMPORAL_ADDRESS=address)
-    assert done.returncode == 1
-    assert f"no Temporal server answers at {address}" in done.stderr
-    assert "server start-dev`, or give --dev" in done.stderr
-
-
-# -- the page, beside a worker started as it says --------------------------------------------------
 
 RUNS_RELAY = """
 import asyncio

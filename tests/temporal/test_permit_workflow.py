@@ -1,13 +1,16 @@
 """The permit's workflow by itself, as any client may start it, and in programs as in Temporal's guide."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio import workflow
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
 from temporalio.exceptions import CancelledError, WorkflowAlreadyStartedError
 
 from dibs.stores.temporal import ids
@@ -18,7 +21,7 @@ from dibs.temporal import (
     options,
     permit_workflow_id,
 )
-from dibs.temporal.slots.workflow import FORMAT, PermitStatus
+from dibs.temporal.slots.workflow import FORMAT, PermitStatus, signal_run
 from tests.servers.temporal import TemporalServer
 from tests.temporal.sandbox_flows import Gated, Overdue, gated_work
 from tests.temporal.workers import (
@@ -116,7 +119,27 @@ async def test_of_a_later_format_it_is_refused(permits: Permits) -> None:
     assert "update that first" in failure.message
 
 
-# -- programs as in the guide: one worker, without a plugin, for workflows and `PermitSlotWorkflow`
+HURRYING = Path(__file__).with_name("hurrying.json")
+"""One task brings what became of both signals, as under load."""
+RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
+
+
+@workflow.defn
+class Hurrying:
+    """Gives one signal up as soon as another has arrived."""
+
+    @workflow.run
+    async def run(self) -> None:
+        given_up = asyncio.create_task(signal_run("a-target-that-has-ended", RUN, "one"))
+        await signal_run("another-target", RUN, "two")
+        given_up.cancel()
+        await asyncio.wait([given_up])
+
+
+async def test_a_signal_is_given_up_in_the_moment_in_which_its_end_is_told() -> None:
+    """To Temporal that is an error in the history, which ends no workflow, and is there at each new try."""
+    history = WorkflowHistory.from_json("hurrying", HURRYING.read_text("utf-8"))
+    await replay(history, Hurrying)
 
 
 @pytest.fixture

@@ -55,9 +55,6 @@ async def test_exclusion_and_tokens_hold_while_things_are_struck(
     assert verdict.cycles >= plan.cycles
 
 
-# -- the judge -------------------------------------------------------------------------------------
-
-
 def granted(
     at: float,
     holder: str,

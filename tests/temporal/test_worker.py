@@ -58,9 +58,6 @@ async def started(client: Client, flow: type, queue: str, *args: Any) -> Any:
     )
 
 
-# -- what the plugin sets up -----------------------------------------------------------------------
-
-
 async def test_a_worker_of_the_permit_queue(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,9 +84,6 @@ async def test_twice_is_once(temporal_server: TemporalServer) -> None:
     assert types_of(worker) == [*WORKFLOWS]
     async with worker:
         await until(lambda: worker.is_running)
-
-
-# -- `serve=True`: permits are served beside the application's worker, in its process --------------
 
 
 @pytest.mark.parametrize("beside", ["an application", "a worker of permits"])
@@ -123,9 +117,6 @@ async def test_an_error_of_ours_fails_the_workflow_and_nobody_warns_of_permits_t
     assert not [each for each in caplog.records if each.name.startswith("dibs")]
 
 
-# -- plain locks in workflow code ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("plugins", [[], [DibsPlugin()]], ids=["sandboxed", "with the plugin"])
 async def test_plain_locks_are_refused_in_workflow_code(
     temporal_server: TemporalServer, plugins: list[DibsPlugin]
@@ -134,9 +125,6 @@ async def test_plain_locks_are_refused_in_workflow_code(
     async with worker(client, UsesPlainLocks, plugins=plugins) as queue:
         assert await (await started(client, UsesPlainLocks, queue)).result() == []
     refuse_in_workflow(Lock("x"))  # not here
-
-
-# -- the worker of permits -------------------------------------------------------------------------
 
 
 async def test_workflows_of_the_users_own_are_sandboxed(temporal_server: TemporalServer) -> None:
@@ -163,7 +151,8 @@ async def test_it_sits_out_an_outage_of_the_server(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Not ready while the server is away; it polls again by itself. It logs both."""
-    monkeypatch.setattr("dibs.temporal.worker.worker._LOOKS_EVERY", 0.2)
+    for name, seconds in (("_LOOKS_EVERY", 0.2), ("_LOOKS_AGAIN", 0.2), ("_PATIENCE", 1.0)):
+        monkeypatch.setattr(f"dibs.temporal.worker.worker.{name}", seconds)
     with FaultProxy(HOST, temporal_server.port) as proxy:
         client = await Client.connect(f"{HOST}:{proxy.port}")
         worker, ready = TemporalWorker(client, task_queue=unique("permits")), asyncio.Event()

@@ -1,10 +1,9 @@
-"""`dibs temporal worker`: its command line, its life as a process, what it logs, and its health endpoint."""
+"""`dibs temporal worker`: its command line, its life as a process, and its health endpoint."""
 
 import asyncio
 import json
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from typing import Self
 import pytest
 from temporalio.client import Client
 
-from dibs.cli.temporal import LOGGERS, TimedMessages, show_logs
+from dibs.cli.temporal import LOGGERS
 from dibs.temporal import PermitSlotInput, PermitSlotWorkflow
 from dibs.temporal.worker.health import HealthServer, host_port
 from tests.cli.processes import Main
@@ -60,9 +59,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- its command line ------------------------------------------------------------------------------
-
-
 def test_temporal_is_loaded_only_where_it_is_used_and_says_what_to_install() -> None:
     lines = [["version"], ["temporal", "worker", "--help"], ["--help"]]
     done = python(
@@ -93,15 +89,12 @@ def test_wrong_usage(
     wrong = {
         "--url redis://localhost": "looks like temporal://host:7233/namespace",
         "--health 8080": "the health endpoint's address is '8080'",
-        "--metrics nowhere": "the metrics' address is 'nowhere'",
         "--drain soon": "drain is 'soon'",
         "--data-converter json": "write it as package.module:name",
-        "--data-converter no.such:thing": "No module named 'no'",
         "--data-converter json:JSONEncoder": "the data converter is <class 'json.encoder.JSON",
         "--task-queue=": "task-queue is empty",
         "--profile nosuch": "nosuch",
         "--store cache": "is not a temporal:// store",
-        "--store none": "is not in the settings",
         "": f"{nobody}/orders can't be reached: check that the server runs",
         "--store fleet": f"{nobody}/fleet can't be reached",
         f"--address {temporal_server.address} --namespace {namespace}": (
@@ -119,9 +112,6 @@ def test_wrong_usage(
             assert done.code == (69 if "can't be reached" in words else 64), done.err
             assert words in done.err
             assert "serving" not in done.err
-
-
-# -- its life --------------------------------------------------------------------------------------
 
 
 class WorkerProcess:
@@ -273,22 +263,6 @@ def test_a_second_signal_ends_it_at_once() -> None:
     )
     assert (done.stdout, done.stderr) == ("one\ndrains\n", "")
     assert done.returncode == -signal.SIGTERM
-
-
-@pytest.mark.usefixtures("_loggers")
-def test_its_logs_have_the_time_and_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    messages = TimedMessages(as_json=False)
-    show_logs(messages)
-    messages.show("ready", "ready")
-    try:
-        raise ValueError("no such slot")
-    except ValueError:
-        logging.getLogger("temporalio.worker").exception("A task failed")
-    logging.getLogger("temporalio.core").warning("gRPC call poll retried 6 times")  # left out
-    lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00 dibs: ready", lines[0])
-    assert lines[1].endswith(" dibs: A task failed")
-    assert lines[-1] == "ValueError: no such slot"
 
 
 async def test_a_process_whose_event_loop_is_stuck_is_not_alive(

@@ -64,7 +64,7 @@ async def worker(
 
 
 async def poll[T](
-    get: Callable[[], Awaitable[T]], accepts: Callable[[T], object] = bool, *, every: float = 0.05
+    get: Callable[[], Awaitable[T]], accepts: Callable[[T], object] = bool, *, every: float = 0.02
 ) -> T:
     """Look until the value is accepted; returns it."""
     async with asyncio.timeout(PATIENCE):
