@@ -1,4 +1,4 @@
-"""A store for tests of what lies above it: it takes its time, records what travels, and fails when told to."""
+"""A store for tests of what lies above it: it takes its time, records what travels, and can fail."""
 
 import asyncio
 from collections.abc import Callable, Sequence
