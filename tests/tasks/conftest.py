@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -52,9 +51,14 @@ class Cluster:
         self.clients.append(client)
         return store, client
 
-    def tasks(self, *, late: float = 0, **options: Any) -> Tasks:
-        """A scheduler in a process of its own, with a clock that may differ."""
-        return Tasks(client=self.client()[1], clock=Skewed(self.clock, late), **options)
+    def tapped(self, *, late: float = 0, **options: Any) -> tuple[TappedStore, Tasks]:
+        """A scheduler in a process of its own, with a clock that may differ, and its store."""
+        store, client = self.client()
+        return store, Tasks(client=client, clock=Skewed(self.clock, late), **options)
+
+    def tasks(self, **options: Any) -> Tasks:
+        """A scheduler in a process of its own."""
+        return self.tapped(**options)[1]
 
     async def advance(self, seconds: float, step: float = 5.0) -> None:
         """Let time pass, from one multiple of a step to the next, and what is due be done."""
@@ -81,17 +85,6 @@ async def eventually(what: Callable[[], object]) -> None:
     while not what():
         assert time.monotonic() < end, "it never happened"
         await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
-    """One, whose clients are closed in the end."""
-    made = Cluster()
-    try:
-        yield made
-    finally:
-        for client in made.clients:
-            await client.close()
 
 
 class Job:
@@ -131,5 +124,7 @@ def counts(tasks: Tasks) -> tuple[int, int, int, int]:
 @pytest.fixture
 async def place() -> AsyncIterator[Cluster]:
     """Processes that share a store in memory, under a clock that is moved by hand."""
-    async with cluster() as made:
-        yield made
+    made = Cluster()
+    yield made
+    for client in made.clients:
+        await client.close()

@@ -95,9 +95,9 @@ path, takes = sys.argv[1], float(sys.argv[2])
 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 tasks = Tasks(shutdown_timeout="20s")
 
-@tasks.every("1s", name="job", missed="all", grace="30s", max_hold=2.0)
+@tasks.every("0.5s", name="job", missed="all", grace="15s", max_hold=1.0)
 async def job():
-    tick, lease = round(tasks.status()["job"].last_tick.timestamp()), current_lease()
+    tick, lease = round(tasks.status()["job"].last_tick.timestamp() * 2), current_lease()
 
     def note(what):
         now = time.time()
@@ -117,6 +117,7 @@ class Run(NamedTuple):
 
     what: str
     tick: int
+    """In half seconds."""
     at: float
     until: float
     """So long it keeps the others out, or longer."""
@@ -193,11 +194,11 @@ def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> N
         wait_for(path, 30)  # those of the grace
         end(first)
         last = max(run.tick for run in read(path))
-        time.sleep(max(last + 2.1 - time.time(), 0))  # two ticks at which nobody is there
+        time.sleep(max((last + 2.1) / 2 - time.time(), 0))  # two ticks at which nobody is there
         again = start(0)
         wait_for(path, starts(path) + 3)
         end(again)
-        by_pid = {process.pid: process for process in (start(0.3), start(0.3))}
+        by_pid = {process.pid: process for process in (start(0.2), start(0.2))}
         running = wait_for(path, starts(path) + 2)[-1]
         killed = by_pid.pop(running.pid)
         killed.kill()  # most likely in the middle of its run

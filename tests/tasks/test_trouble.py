@@ -6,21 +6,11 @@ from typing import Any
 
 import pytest
 
-from dibs import BackendUnavailable, MissingCapability, NotConfigured
+from dibs import MissingCapability, NotConfigured
 from dibs.model import Acquire, Command
 from dibs.tasks import Tasks
-from tests.runtime.stores import TappedStore
+from tests.locks.worlds import away, heal
 from tests.tasks.conftest import Cluster, Job, counts, status
-
-
-def away(_: Sequence[Command]) -> None:
-    raise BackendUnavailable("the store is away")
-
-
-def at(place: Cluster) -> tuple[TappedStore, Tasks]:
-    """A scheduler, and its store, which can be made to fail."""
-    store, client = place.client()
-    return store, Tasks(client=client, clock=place.clock)
 
 
 async def advance(place: Cluster, seconds: float) -> None:
@@ -33,7 +23,7 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="5m")
     local = []
 
@@ -49,7 +39,7 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
         assert "BackendUnavailable: the store is away" in str(status(tasks).trouble)
         assert not tasks.healthy()
         assert local[-2:] == [3660, 3720]
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 30)
         assert len(job.ran) == 1
         assert 3730 < job.seconds[0] < 3750
@@ -61,13 +51,13 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
 
 async def test_it_is_given_up_when_its_grace_is_over(place: Cluster) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="1m")
     async with tasks:
         await place.advance(3590)
         store.before = away
         await advance(place, 120)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 20)
         assert (job.ran, counts(tasks)) == ([], (0, 0, 0, 1))
         await place.advance(3600)
@@ -78,7 +68,7 @@ async def test_it_is_given_up_when_its_grace_is_over(place: Cluster) -> None:
 async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster) -> None:
     """It won, and doesn't know: its own lock is in its way until the background has given it up."""
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks)
     async with tasks:
         await place.advance(59)
@@ -96,33 +86,32 @@ async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster
         store.after = lambda _: None
         await advance(place, 3)
         assert "is being given up" in str(status(tasks).trouble)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 48)
     assert len(job.ran) == 1
     assert counts(tasks)[:3] == (1, 0, 0)
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_is_away(place: Cluster) -> None:
-    store, client = place.client()
-    tasks = Job(place).on(Tasks(client=client, clock=place.clock, shutdown_timeout="1h"))
-    await tasks.start()
+    store, tasks = place.tapped(shutdown_timeout="1h")
+    await Job(place).on(tasks).start()
     await place.advance(59)
     store.before = away
     await advance(place, 3)
     assert status(tasks).trouble
     await asyncio.wait_for(tasks.stop(), 30)
-    store.before = lambda _: None
+    heal(store)
 
 
 async def test_an_older_tick_makes_room_for_the_next(place: Cluster) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, grace="10m")
     async with tasks:
         await place.advance(59)
         store.before = away
         await advance(place, 100)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 15)
         assert len(job.ran) == 1
         assert status(tasks).last_tick is not None
@@ -143,9 +132,6 @@ async def test_without_a_store_that_will_do_it_does_not_start(
         with pytest.raises(error):
             await Job(place).on(tasks).start()
         assert not tasks.running
-
-
-# -- ticks that nobody ran ---------------------------------------------------------------------------
 
 
 class Ticks(Job):
