@@ -121,22 +121,6 @@ async def test_on_wait_of_a_member_is_called_for_its_own_keys(
         told.clear()
 
 
-async def test_it_is_a_block_and_leaves_nothing_behind(client: Client, others: Client) -> None:
-    both = AllOf(client.lock("a"), client.lock("b"))
-    with pytest.raises(LookupError):
-        async with both as leases:
-            assert await free(others, "ab") == ""
-            raise LookupError("mine")
-    assert leases.remaining == 0
-    assert await free(others, "ab") == "ab"
-    async with both.acquire(wait=0) as leases:
-        leases.ensure()
-    leases = await both.acquire()
-    async with leases as entered:
-        assert entered is leases
-    assert await free(others, "ab") == "ab"
-
-
 def sent(store: TappedStore) -> list[list[str]]:
     """What travelled together since the last time, as the names of the commands."""
     found = [[type(command).__name__ for command in batch] for batch in store.batches]

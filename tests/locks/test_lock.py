@@ -62,19 +62,40 @@ async def test_ensure_counts_to_the_deadline_not_to_the_ttl(w: World) -> None:
     await w.hold(w.client.lock("a"), wait=0)
 
 
+@pytest.mark.parametrize("how", ["release", "detach"])
 @in_both_worlds
-async def test_a_released_lease_can_be_neither_renewed_nor_relied_on(w: World) -> None:
-    lease = await w.get(w.client.lock("a").acquire())
+async def test_what_is_given_up_can_be_neither_renewed_nor_relied_on(w: World, how: str) -> None:
+    lock = w.client.lock("a", ttl=10)
+    lease = await w.enter(lock)
     assert await w.get(lease.wait_lost(0)) is False
-    await w.get(lease.release())
+    handle = await w.get(getattr(lease, how)())
+    assert lease._id not in repr(lease), "an id is a secret"
     assert await w.get(lease.wait_lost()) is False, "given up is not lost"
-    with pytest.raises(NotHeld, match="was released"):
+    with pytest.raises(NotHeld, match=f"was {how.rstrip('e')}ed"):
         lease.ensure()
     with pytest.raises(NotHeld):
         await w.get(lease.renew())
     with pytest.raises(NotHeld):
         lease.detach()
+    assert await w.get(lease.release()) is False
     assert (lease.lost, lease.remaining) == (False, 0)
+    await w.leave(lock)  # without an error
+    if how == "detach":
+        attached = await w.get(w.another().attach(handle))
+        assert (attached.token, attached.slots, attached.ttl) == (lease.token, (0,), 10)
+        w.clock.advance(60)
+        attached.ensure()
+        assert await w.get(attached.release())
+        with pytest.raises(LeaseLost, match="has ended"):
+            await w.get(w.another().attach(handle))
+    assert await is_free(w, w.client.lock("a"))
+
+
+@in_both_worlds
+async def test_what_is_no_handle_cannot_be_attached(w: World) -> None:
+    for wrong in ("", "lease1.AAAA", "lease2.e30=", "lease1.e30="):
+        with pytest.raises(ValueError, match="no handle"):
+            await w.get(w.client.attach(wrong))
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
@@ -194,6 +215,11 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
     await w.enter(lock)
     await w.leave(lock, LookupError("mine"))
     assert await is_free(w, others), "the body has ended"
+    await w.enter(lock)
+    w.clock.advance(9.5)
+    with pytest.raises(LeaseLost):  # at the deadline, a margin before the expiry
+        await w.leave(lock)
+    await until(w, lambda: is_free(w, others))
     lease = await w.get(lock.acquire())
     w.clock.advance(11)
     assert lease.reason == "expired"
@@ -204,61 +230,6 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
     assert [holder.state for holder in refusal.value.holders] == ["retained"]
     w.clock.advance(0.2)
     assert await is_free(w, others)
-
-
-@in_both_worlds
-async def test_a_body_that_ends_before_the_expiry_leaves_the_lock_open(w: World) -> None:
-    """It lost its lease at the deadline, a margin before the expiry, and was stopped in time."""
-    lock, others = w.client.lock("a", **LOCK_DELAY), w.another().lock("a")
-    await w.enter(lock)
-    w.clock.advance(9.5)
-    with pytest.raises(LeaseLost):
-        await w.leave(lock)
-    await until(w, lambda: is_free(w, others))
-
-
-@in_both_worlds
-async def test_a_lock_delay_closes_only_what_was_held(w: World) -> None:
-    units = await w.get(w.client.semaphore("s", 3, **LOCK_DELAY).acquire(units=2))
-    reader = await w.get(w.client.rwlock("r", **LOCK_DELAY).read().acquire())
-    w.clock.advance(11)
-    assert units.lost
-    assert reader.lost
-    semaphore, rwlock = w.another().semaphore("s", 3), w.another().rwlock("r")
-    other = await w.get(semaphore.try_acquire())
-    assert other.slots == (2,)
-    assert not await is_free(w, semaphore)
-    assert await is_free(w, rwlock.read())
-    assert not await is_free(w, rwlock.write())
-    w.clock.advance(19.1)
-    assert await is_free(w, semaphore)
-    assert await is_free(w, rwlock.write())
-    await w.get(other.release())
-
-
-@in_both_worlds
-async def test_a_detached_lease_is_held_by_nobody_here(w: World) -> None:
-    lock = w.client.lock("a", ttl=10)
-    lease = await w.enter(lock)
-    handle = lease.detach()
-    assert lease._id not in repr(lease), "an id is a secret"
-    with pytest.raises(NotHeld, match="was detached"):
-        lease.ensure()
-    with pytest.raises(NotHeld):
-        lease.detach()
-    assert await w.get(lease.release()) is False
-    await w.leave(lock)  # without an error
-    attached = await w.get(w.another().attach(handle))
-    assert (attached.token, attached.slots, attached.ttl) == (lease.token, (0,), 10)
-    w.clock.advance(60)
-    attached.ensure()
-    assert await w.get(attached.release())
-    assert await is_free(w, w.client.lock("a"))
-    with pytest.raises(LeaseLost, match="has ended"):
-        await w.get(w.another().attach(handle))
-    for wrong in ("", "lease1.AAAA", "lease2.e30=", "lease1.e30="):
-        with pytest.raises(ValueError, match="no handle"):
-            await w.get(w.client.attach(wrong))
 
 
 @in_both_worlds

@@ -17,8 +17,10 @@ def lock_of(w: World, client: Any = None, **options: Any) -> Any:
     return (client or w.client).lock("a", reentrant=True, **options)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @in_both_worlds
-async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
+async def test_it_is_acquired_again_without_asking_the_store(w: World, by_hand: bool) -> None:
+    """A release within a block, by hand, takes no other block's hold."""
     store, client = site(w)
     asked: list[Command] = []
     store.before = asked.extend
@@ -27,21 +29,10 @@ async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
     inner = await w.enter(lock)
     assert [type(command) for command in asked] == [Acquire]
     assert inner is outer
+    if by_hand:
+        await w.get(inner.release())
     await w.leave(lock)
     assert len(asked) == 1
-    outer.ensure()
-    assert not await is_free(w, w.another().lock("a"))
-    await w.leave(lock)
-    assert await is_free(w, w.another().lock("a"))
-
-
-@in_both_worlds
-async def test_a_release_within_a_block_takes_no_other_blocks_hold(w: World) -> None:
-    lock = lock_of(w)
-    outer = await w.enter(lock)
-    inner = await w.enter(lock)
-    await w.get(inner.release())
-    await w.leave(lock)
     outer.ensure()
     assert not await is_free(w, w.another().lock("a"))
     await w.leave(lock)
