@@ -175,7 +175,7 @@ def drawn(draw: Random) -> Command:
 
 
 def test_nothing_goes_wrong_whatever_is_asked() -> None:
-    for seed in range(examples(1500)):
+    for seed in range(examples(1000)):
         draw, asked = Random(seed), Asked(LIMIT)
         try:
             for _ in range(60):
