@@ -24,7 +24,7 @@ from dibs.model import Event, Notification
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.session import StoreSession
 from dibs.stores.sqlite import notify
-from tests.runtime.real_stores import SHARED, url_of
+from tests.runtime.conftest import SHARED, url_of
 from tests.runtime.stores import TappedStore
 
 OUT_OF_REACH = 2**52

@@ -19,7 +19,7 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.session import StoreSession
 from dibs.sync import connect
 from dibs.testing.proxy import FaultProxy
-from tests.runtime.real_stores import url_of
+from tests.runtime.conftest import url_of
 from tests.runtime.stores import TappedStore
 from tests.server.world import World
 
