@@ -44,7 +44,6 @@ class Database:
         return client
 
     def connect(self, url: str = "", **options: Any) -> psycopg.Connection[Any]:
-        """A connection of the user's own."""
         self._open.append(psycopg.connect(url or self.url, **options))
         connection: psycopg.Connection[Any] = self._open[-1]
         return connection
@@ -55,16 +54,13 @@ class Database:
         return self._held[-1]
 
     def is_free(self, name: str) -> bool:
-        """Somebody else can have the lock at once."""
         lease = self.others.lock(name).try_acquire()
         return lease is not None and lease.release()
 
     def orders(self) -> int:
-        """How many rows others see."""
         return len(self.connect().execute("SELECT * FROM orders").fetchall())
 
     def kill(self, pid: int) -> None:
-        """End a session."""
         self.connect().execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
 
     def close(self) -> None:

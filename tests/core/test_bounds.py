@@ -43,7 +43,6 @@ def wish(name: str, capacity: int = 1, **more: Any) -> Acquire:
 
 
 def book_of(count: int, **more: Any) -> MemoryBook:
-    """So many have asked."""
     book = MemoryBook()
     for n in range(count):
         ask(book, wish(f"w{n}", **more))

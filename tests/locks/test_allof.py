@@ -47,12 +47,10 @@ async def free(client: Client, names: str) -> str:
 
 
 async def is_awaited(client: Client, name: str) -> bool:
-    """Whether somebody waits for that lock."""
     return bool((await client.status(name)).waiting)
 
 
 async def queued(client: Client, name: str) -> None:
-    """Wait until somebody waits for that lock."""
     async with asyncio.timeout(30):
         while not await is_awaited(client, name):
             await asyncio.sleep(0.001)
@@ -306,8 +304,6 @@ async def test_a_block_is_not_begun_with_one_that_is_lost(w: World, client: Clie
 
 
 class ForbiddingStore(ChangedStore):
-    """Refuses to touch one key, and does the rest."""
-
     def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
         refused = Failed("forbidden", "no rights on this key")
         return [

@@ -50,7 +50,6 @@ class Crosser:
         await until(self._w, lambda: self.held is not None)
 
     async def waits(self) -> None:
-        """Let it wait for its second thing, until it is in the queue."""
         self.may_go = True
         kind, _, name = self.second.key.decode().partition(":")
         await until_queued(self._w, name, 1, kind)

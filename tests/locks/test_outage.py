@@ -21,7 +21,6 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 async def all_free(w: World) -> bool:
-    """Nobody holds a lock or waits for it."""
     free = [await is_free(w, w.client.lock(name)) for name in "ab"]
     return all(free)
 

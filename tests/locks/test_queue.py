@@ -100,8 +100,6 @@ async def test_a_coroutine_function_is_awaited_and_a_grant_meanwhile_not_missed(
 
 
 class FullStore(ChangedStore):
-    """A store whose queues are full."""
-
     full, refused, recheck_in = True, 0, 1.0
 
     def commands(self, commands: Sequence[Command]) -> Sequence[Command]:

@@ -47,12 +47,10 @@ class Beside:
         return self._future.result(PATIENCE)
 
     def cancel(self) -> None:
-        """Cancel its task."""
         assert self._task is not None, "a thread can't be cancelled"
         self._task.cancel()
 
     async def error(self) -> BaseException | None:
-        """What it raised."""
         try:
             await self.result()
         except Exception as error:
@@ -80,14 +78,12 @@ class Holder:
         return self.lease is not None or self.beside.done
 
     async def holds(self) -> Any:
-        """Wait until it does; its lease."""
         await until(self._w, lambda: self.settled)
         if self.lease is None:
             await self.beside.result()
         return self.lease
 
     async def lets_go(self) -> None:
-        """Have it release, and wait until it has."""
         self._may_go = True
         await self.beside.result()
 
@@ -125,8 +121,6 @@ async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25
 
 
 async def until_queued(w: World, name: str, count: int = 1, kind: Any = "lock") -> None:
-    """Wait until so many are in the queue."""
-
     async def queued() -> bool:
         return bool((await w.get(w.client.status(name, kind))).waiting == count)
 
@@ -157,7 +151,6 @@ async def ticking(w: World, action: Callable[[], Any]) -> Any:
 
 
 def cancelling() -> int:
-    """How many cancellations of the running task are counted."""
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()

@@ -56,8 +56,6 @@ class TappedStore(ChangedStore):
 
 
 class TappedAsyncConnection(ChangedAsyncConnection):
-    """One connection of an event loop."""
-
     def __init__(self, store: TappedStore, inner: AsyncConnection) -> None:
         super().__init__(store, inner)
         self._tapped = store
@@ -104,8 +102,6 @@ class TappedAsyncConnection(ChangedAsyncConnection):
 
 
 class TappedBlockingConnection(ChangedBlockingConnection):
-    """One connection of a thread."""
-
     def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
         super().__init__(store, inner)
         self._tapped = store

@@ -117,7 +117,6 @@ async def waiter_of(client: Client, name: str) -> str:
 
 
 def clock_of(url: str) -> float:
-    """The store's clock, nearly."""
     return SystemClock().now() if url.startswith("sqlite") else time.time()
 
 

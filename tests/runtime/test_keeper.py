@@ -40,7 +40,6 @@ class Site:
         self.renewals += [(self.clock.now(), c.id) for c in commands if isinstance(c, Renew)]
 
     def released(self) -> set[str]:
-        """The ids that keepers and threads have released."""
         return {c.id for batch in self.store.kept for c in batch if isinstance(c, Release)}
 
     def times(self, lease: Any) -> list[float]:

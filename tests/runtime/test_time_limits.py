@@ -28,7 +28,6 @@ AWAY = 0.05
 
 
 def proxy_of(url: str) -> FaultProxy:
-    """A proxy between a program and the server of that URL."""
     port = urlsplit(url).port
     assert port is not None
     return FaultProxy("127.0.0.1", port)

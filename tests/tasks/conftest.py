@@ -36,8 +36,6 @@ class Skewed:
 
 
 class Cluster:
-    """A store, a clock, and the schedulers that use them."""
-
     def __init__(self) -> None:
         self.clock = ManualClock()
         """Its wall clock starts at a full hour."""
@@ -69,12 +67,10 @@ class Cluster:
 
     @property
     def second(self) -> float:
-        """Seconds since its clock began."""
         return self.clock.now() - 1000.0
 
 
 async def turn() -> None:
-    """Let the loop do what is ready."""
     for _ in range(50):
         await asyncio.sleep(0)
 
