@@ -2,31 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-import dibs
-import dibs.sync
 from dibs import Client, Lease, LeaseLost
 from dibs.model import Notification
 from dibs.runtime.aio import TaskGuard
 from dibs.runtime.notifications import ForwardingReceiver
 from dibs.testing import ManualClock
 from tests.locks.waits import cancelling
+from tests.locks.worlds import KINDS
 
 FOR_EVER = 3600
-
-KINDS: dict[str, Callable[..., Any]] = {
-    "lock": lambda client, **options: client.lock("a", **options),
-    "acquisition": lambda client, **options: client.lock("a", **options).acquire(),
-    "reentrant": lambda client, **options: client.lock("a", reentrant=True, **options),
-    "semaphore": lambda client, **options: client.semaphore("a", 2, **options),
-    "rwlock": lambda client, **options: client.rwlock("a", **options).write(),
-    "allof": lambda client, **options: dibs.AllOf(client.lock("b"), client.lock("a", **options)),
-    "leader": lambda client, **options: client.leader_election("a"),
-}
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 SOME_KINDS = pytest.mark.parametrize("kind", ["lock", "reentrant", "allof"])

@@ -92,6 +92,20 @@ def in_both_worlds(body: Callable[..., Awaitable[None]]) -> Any:
     return test
 
 
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, **options: client.lock("a", **options),
+    "acquisition": lambda client, **options: client.lock("a", **options).acquire(),
+    "reentrant": lambda client, **options: client.lock("a", reentrant=True, **options),
+    "semaphore": lambda client, **options: client.semaphore("a", 2, **options),
+    "rwlock": lambda client, **options: client.rwlock("a", **options).write(),
+    "allof": lambda client, **options: (
+        dibs if isinstance(client, dibs.Client) else dibs.sync
+    ).AllOf(client.lock("b", **options), client.lock("a", **options)),
+    "leader": lambda client, **options: client.leader_election("a", **options),
+}
+"""Blocks that hold the resource `a`."""
+
+
 def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
     """A store that records what travels and can be made to fail, and a client of it."""
     store = TappedStore(store=w.store)
