@@ -55,6 +55,20 @@ def status(book: MemoryBook, now: float = 0.0) -> Status:
     return reply
 
 
+def looks_until(waiting: int, book: MemoryBook) -> int:
+    """How many inspections it takes until so many wait."""
+    looks = 0
+    while status(book).waiting > waiting:
+        looks += 1
+    return looks
+
+
+def test_a_smaller_capacity_refuses_a_crowd_step_by_step() -> None:
+    book = book_of(CROWD, units=2, capacity=2)
+    assert ask(book, wish("new"))[1] <= STEPS + 1
+    assert looks_until(1, book) <= CROWD // STEPS + 1
+
+
 def test_a_greater_capacity_grants_a_crowd_step_by_step() -> None:
     book = book_of(CROWD)
     reply, told = ask(book, wish("new", capacity=10 * CROWD))
@@ -62,21 +76,9 @@ def test_a_greater_capacity_grants_a_crowd_step_by_step() -> None:
     assert told <= STEPS + 1
     assert reply.recheck_in == 0, "there is more to do at once"
     assert len(status(book).waiters) == SHOWN
-    looks = 0
-    while status(book).waiting:
-        looks += 1
-    assert looks <= CROWD // STEPS + 1
+    assert looks_until(0, book) <= CROWD // STEPS + 1
     assert status(book).holding == CROWD + 1
     assert len(status(book).holders) == SHOWN
-
-
-def test_a_smaller_capacity_refuses_a_crowd_step_by_step() -> None:
-    book = book_of(CROWD, units=2, capacity=2)
-    assert ask(book, wish("new"))[1] <= STEPS + 1
-    looks = 0
-    while status(book).waiting > 1:
-        looks += 1
-    assert looks <= CROWD // STEPS + 1
 
 
 @pytest.mark.parametrize("lock_delay", [0.0, 60.0])

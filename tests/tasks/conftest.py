@@ -89,6 +89,8 @@ class Job:
     def __init__(self, place: Cluster) -> None:
         self.place = place
         self.ran: list[tuple[str, float]] = []
+        self.ticks: list[tuple[str, float]] = []
+        """Which of them were run, in seconds."""
         self.tokens: list[int] = []
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -96,6 +98,8 @@ class Job:
     def on[T: Tasks | TaskRouter](self, tasks: T, where: str = "", **options: Any) -> T:
         async def job() -> None:
             self.ran.append((where, self.place.second))
+            if isinstance(tasks, Tasks) and (tick := status(tasks).last_tick):
+                self.ticks.append((where, tick.timestamp() - 1_800_000_000))
             if not options.get("everywhere"):
                 self.tokens.append(current_lease().token)
             await self.may_end.wait()

@@ -134,19 +134,6 @@ async def test_without_a_store_that_will_do_it_does_not_start(
         assert not tasks.running
 
 
-class Ticks(Job):
-    """Writes down which ticks were run, in seconds, instead of when."""
-
-    def on(self, tasks: Any, where: str = "", **options: Any) -> Any:
-        async def job() -> None:
-            tick = tasks.status()["job"].last_tick
-            self.ran.append((where, tick.timestamp() - 1_800_000_000))
-            await self.may_end.wait()
-
-        tasks.every("60s", name="job", **options)(job)
-        return tasks
-
-
 @pytest.mark.parametrize(
     ("missed", "grace", "ran"),
     [
@@ -159,35 +146,35 @@ class Ticks(Job):
 async def test_ticks_that_a_process_missed_before_its_start_or_in_a_pause(
     place: Cluster, missed: Any, grace: str, ran: list[float]
 ) -> None:
-    paused, new = Ticks(place), Ticks(place)
+    paused, new = Job(place), Job(place)
     other = Cluster()
     other.clock = place.clock
     async with paused.on(place.tasks(), missed=missed, grace=grace) as tasks:
         await place.advance(60)
-        paused.ran.clear()
+        paused.ticks.clear()
         place.clock.advance(255)  # and nothing runs meanwhile
         async with new.on(other.tasks(), missed=missed, grace=grace):
             await place.advance(45)
-        assert paused.seconds == new.seconds == ran
+        assert paused.ticks == new.ticks == [("", tick) for tick in ran]
         assert counts(tasks)[3] == 5 - len(ran)
     await other.clients[0].close()
 
 
 async def test_over_a_restart_what_was_run_is_not_run_again(place: Cluster) -> None:
-    job = Ticks(place)
+    job = Job(place)
     async with job.on(place.tasks(), "first", missed="all", grace="5m"):
         await place.advance(190)
     place.clock.advance(130)
     async with job.on(place.tasks(), "second", missed="all", grace="5m"):
         await place.advance(60)
-    assert job.seconds == [60.0 * minute for minute in range(-4, 7)]
-    assert job.ran[-3:] == [("second", 240), ("second", 300), ("second", 360)]
+    assert [tick for _, tick in job.ticks] == [60.0 * minute for minute in range(-4, 7)]
+    assert job.ticks[-3:] == [("second", 240), ("second", 300), ("second", 360)]
 
 
 async def test_two_that_start_together_share_what_was_missed(place: Cluster) -> None:
-    job = Ticks(place)
+    job = Job(place)
     place.clock.advance(600)
     two = [job.on(place.tasks(), where, missed="all", grace="5m") for where in "ab"]
     async with two[0], two[1]:
         await place.advance(5)
-    assert sorted(job.seconds) == [360, 420, 480, 540, 600]
+    assert sorted(tick for _, tick in job.ticks) == [360, 420, 480, 540, 600]
