@@ -1,5 +1,6 @@
 """Whole programs on real stores: kills and restarts, signals, and the lifespan of an application."""
 
+import json
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ app = FastAPI(lifespan=lifespan)
 """
 
 NOTING = """
-import asyncio, os, sys, time
+import asyncio, json, os, sys, time
 from dibs import current_lease
 from dibs.tasks import Tasks
 
@@ -102,7 +103,8 @@ async def job():
     def note(what):
         now = time.time()
         until = now + lease.remaining  # asked later, so it isn't too much
-        os.write(file, f"{what} {tick} {now} {until} {os.getpid()} {lease.token}\\n".encode())
+        line = json.dumps([what, tick, now, until, os.getpid(), lease.token])
+        os.write(file, f"{line}\\n".encode())
 
     note("start")
     await asyncio.sleep(takes)
@@ -152,8 +154,7 @@ def until_it_runs(process: "subprocess.Popen[str]") -> None:
 
 def read(path: Path) -> list[Run]:
     lines = path.read_text().splitlines() if path.exists() else []
-    parts = [line.split() for line in lines]
-    return [Run(w, int(t), float(a), float(u), int(p), int(k)) for w, t, a, u, p, k in parts]
+    return [Run(*json.loads(line)) for line in lines]
 
 
 def starts(path: Path) -> int:
