@@ -38,6 +38,7 @@ ONE_STORE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.once
 @ONE_STORE
 async def test_one_callers_short_ttl_fails_nobody_elses_commands(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -74,6 +75,7 @@ async def _work(runtime: AsyncRuntime, number: int) -> None:
         await runtime.call(Release(key, lease))
 
 
+@pytest.mark.once
 @ONE_STORE
 def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
