@@ -22,6 +22,8 @@ from dibs.testing import ManualClock
 from tests.pages import blocks
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.once
+
 ADD = "INSERT INTO orders VALUES (42)"
 
 
@@ -44,7 +46,6 @@ class Database:
         return client
 
     def connect(self, url: str = "", **options: Any) -> psycopg.Connection[Any]:
-        """A connection of the user's own."""
         self._open.append(psycopg.connect(url or self.url, **options))
         connection: psycopg.Connection[Any] = self._open[-1]
         return connection
@@ -55,16 +56,13 @@ class Database:
         return self._held[-1]
 
     def is_free(self, name: str) -> bool:
-        """Somebody else can have the lock at once."""
         lease = self.others.lock(name).try_acquire()
         return lease is not None and lease.release()
 
     def orders(self) -> int:
-        """How many rows others see."""
         return len(self.connect().execute("SELECT * FROM orders").fetchall())
 
     def kill(self, pid: int) -> None:
-        """End a session."""
         self.connect().execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
 
     def close(self) -> None:
@@ -99,6 +97,11 @@ def test_it_stands_when_the_transaction_commits(db: Database) -> None:
         assert not lease.lost
     assert lease.release()
     assert db.is_free("a")
+    at_once = db.acquire(db.client.lock("b"), wait=0, within=db.connect(autocommit=True))
+    assert not db.is_free("b")
+    with pytest.raises(AcquireTimeout, match="by this task"):
+        db.client.lock("b").acquire(within=db.connect())
+    assert at_once.release()
 
 
 def test_others_learn_soon_that_it_is_busy(db: Database) -> None:
@@ -177,11 +180,10 @@ def test_what_others_hold_is_refused_and_the_transaction_goes_on(db: Database) -
         db.client.lock("a").acquire(within=connection)
     assert refused.value.retry_after
     lease = db.acquire(db.client.semaphore("s", 3), units=2, within=connection)
-    assert lease.slots == (0, 1)
     connection.commit()
     assert db.orders() == 1
     [holder] = db.others.semaphore("s", 3).status().holders
-    assert holder.slots == lease.slots
+    assert holder.slots == lease.slots == (0, 1)
 
 
 def test_a_session_that_is_killed_takes_its_lease_along(db: Database) -> None:
@@ -193,15 +195,6 @@ def test_a_session_that_is_killed_takes_its_lease_along(db: Database) -> None:
         db.client.lock("b").acquire(within=connection)
     db.clock.advance(11)
     assert lease.lost
-
-
-def test_without_a_transaction_it_stands_at_once(db: Database) -> None:
-    connection = db.connect(autocommit=True)
-    lease = db.acquire(db.client.lock("a"), wait=0, within=connection)
-    assert not db.is_free("a")
-    with pytest.raises(AcquireTimeout, match="by this task"):
-        db.client.lock("a").acquire(within=connection)
-    assert lease.release()
 
 
 def test_with_an_old_snapshot_the_loser_of_a_race_gets_a_serialization_error(db: Database) -> None:

@@ -26,7 +26,7 @@ from dibs import (
 from dibs.model import Acquire, Command, Failed, Reply
 from dibs.session import StoreSession
 from tests.changed_store import ChangedStore
-from tests.locks.waits import Holder, cancelling, time_passes
+from tests.locks.waits import Holder, cancelling, time_passes, until_queued
 from tests.locks.worlds import World, site
 from tests.runtime.stores import TappedStore
 
@@ -47,15 +47,7 @@ async def free(client: Client, names: str) -> str:
 
 
 async def is_awaited(client: Client, name: str) -> bool:
-    """Whether somebody waits for that lock."""
     return bool((await client.status(name)).waiting)
-
-
-async def queued(client: Client, name: str) -> None:
-    """Wait until somebody waits for that lock."""
-    async with asyncio.timeout(30):
-        while not await is_awaited(client, name):
-            await asyncio.sleep(0.001)
 
 
 async def test_what_is_named_twice_alike_is_one_lease(client: Client) -> None:
@@ -98,7 +90,7 @@ async def test_its_wait_is_the_shortest_of_its_members(client: Client, others: C
 
 
 async def test_on_wait_of_a_member_is_called_for_its_own_keys(
-    client: Client, others: Client
+    w: World, client: Client, others: Client
 ) -> None:
     told: set[str] = set()
 
@@ -115,26 +107,10 @@ async def test_on_wait_of_a_member_is_called_for_its_own_keys(
     ):
         async with others.lock(name):
             acquiring = asyncio.ensure_future(both.acquire())
-            await queued(others, name)
+            await until_queued(w, name)
         await (await acquiring).release()
         assert told == expected
         told.clear()
-
-
-async def test_it_is_a_block_and_leaves_nothing_behind(client: Client, others: Client) -> None:
-    both = AllOf(client.lock("a"), client.lock("b"))
-    with pytest.raises(LookupError):
-        async with both as leases:
-            assert await free(others, "ab") == ""
-            raise LookupError("mine")
-    assert leases.remaining == 0
-    assert await free(others, "ab") == "ab"
-    async with both.acquire(wait=0) as leases:
-        leases.ensure()
-    leases = await both.acquire()
-    async with leases as entered:
-        assert entered is leases
-    assert await free(others, "ab") == "ab"
 
 
 def sent(store: TappedStore) -> list[list[str]]:
@@ -160,15 +136,15 @@ async def test_a_refused_try_is_one_round_trip_and_one_to_undo_it(w: World, othe
 
 
 async def test_it_waits_for_one_key_at_a_time_and_holds_those_before(
-    client: Client, others: Client
+    w: World, client: Client, others: Client
 ) -> None:
     held = {name: await others.lock(name).acquire() for name in "bd"}
     acquiring = asyncio.ensure_future(AllOf(*(client.lock(name) for name in "edcba")).acquire())
-    await queued(others, "b")
+    await until_queued(w, "b")
     assert await free(others, "ace") == "ce"
     assert not (await others.status("d")).waiting, "it is queued at one key only"
     await held["b"].release()
-    await queued(others, "d")
+    await until_queued(w, "d")
     assert await free(others, "abce") == "e"
     await held["d"].release()
     leases = await acquiring
@@ -184,10 +160,10 @@ async def test_a_time_out_names_who_is_in_the_way_and_keeps_nothing(
     first = await others.lock("a").acquire()
     held = await others.lock("b", label="web").acquire()
     acquiring = asyncio.ensure_future(AllOf(client.lock("a"), client.lock("b"), wait=7).acquire())
-    await queued(others, "a")
+    await until_queued(w, "a")
     w.clock.advance(4)
     await first.release()
-    await queued(others, "b")
+    await until_queued(w, "b")
     w.clock.advance(3.1)
     with pytest.raises(AcquireTimeout, match=r"^b is held by .*gave up on all 2 after 7 s") as told:
         await acquiring
@@ -207,7 +183,7 @@ async def test_time_limits_count_from_when_all_are_there(
         client.lock("a", auto_renew=False), client.lock("aa", max_hold=60), client.lock("b")
     )
     holder = Holder(w, three)
-    await queued(others, "b")
+    await until_queued(w, "b")
     for _ in range(14):
         w.clock.advance(5)
         await w.turn()
@@ -232,7 +208,7 @@ async def test_what_is_lost_while_it_waits_is_acquired_anew(
     held = await others.lock("c").acquire()
     three = AllOf(client.lock("a"), client.lock("b", on_lost=told.append), client.lock("c"))
     holder = Holder(w, three)
-    await queued(others, "c")
+    await until_queued(w, "c")
     assert await others.revoke("b", reason="a test", now=True) == 1
     thief = await others.lock("b").acquire()
     w.clock.advance(11)  # a renewal was due, and found the loss
@@ -322,8 +298,6 @@ async def test_a_block_is_not_begun_with_one_that_is_lost(w: World, client: Clie
 
 
 class ForbiddingStore(ChangedStore):
-    """Refuses to touch one key, and does the rest."""
-
     def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
         refused = Failed("forbidden", "no rights on this key")
         return [

@@ -10,16 +10,17 @@ import pytest
 
 from dibs import LeaseLost, NotHeld
 from tests.locks.test_election import Diary, who_leads
-from tests.locks.waits import PATIENCE, Beside, time_passes, until, until_queued
+from tests.locks.waits import (
+    PATIENCE,
+    Beside,
+    cancelling,
+    let_go_on,
+    time_passes,
+    until,
+    until_queued,
+)
 from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
-
-
-async def let_go_on(w: World, seconds: float = 0.02) -> None:
-    """Let the background do what it wants to, in real time."""
-    if w.is_async:
-        await asyncio.sleep(seconds)
-    else:
-        time.sleep(seconds)
+from tests.servers.waiting import wait_until
 
 
 @in_both_worlds
@@ -41,7 +42,7 @@ async def test_waits_end_in_time(w: World) -> None:
         return bool(await w.get(campaign.wait()))
 
     waits = Beside(w, wait)
-    await let_go_on(w)
+    await let_go_on(w, 0.02)
     await w.leave(campaign)
     assert await waits.result() is False, "the end of the campaign ends all waits"
     await w.leave(leader)
@@ -101,7 +102,7 @@ async def test_a_shutdown_while_it_waits_leaves_no_place_behind(
     await w.leave(campaign)
     await until_queued(w, "main", 0, "leader")
     await w.leave(leader)
-    await let_go_on(w)
+    await let_go_on(w, 0.02)
     assert who_leads(w) is None
     assert diary.told == [], "what never started doesn't stop"
     assert not caplog.records, "and nothing is wrong with that"
@@ -111,27 +112,24 @@ async def test_a_shutdown_while_it_waits_leaves_no_place_behind(
 async def test_a_shutdown_while_the_store_hangs_ends_in_time(w: World) -> None:
     store, client = site(w)
     hangs = threading.Event()
+
+    def hang(_: object) -> None:
+        hangs.wait(PATIENCE)
+
     if w.is_async:
-
-        async def hang(*_: Any) -> Any:
-            await asyncio.sleep(3600)
-
-        runtime = client.session.loop_runtime()
-        await runtime.ready()
-        runtime.call = hang
+        await client.lock("connected").locked()
+        store.hold = asyncio.Event()
     else:
-
-        def wait(_: Any) -> None:
-            hangs.wait(PATIENCE)
-
-        store.before = wait
+        store.before = hang
     campaign = client.leader_election("main").campaign()
     await w.enter(campaign)
-    await let_go_on(w)
+    await let_go_on(w, 0.02)
     began = time.monotonic()
     await w.leave(campaign)
     assert time.monotonic() - began < 4
     hangs.set()
+    if store.hold:
+        store.hold.set()
     heal(store)
     await until(w, lambda: who_leads(w) is None)
 
@@ -228,9 +226,7 @@ async def test_a_guarded_body_is_cancelled_and_waited_for_before_anybody_else_le
                         diary.told.append("cleaned up")
                         assert not b.is_leader()
             await b.wait()
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert cancelling() == 0
     assert diary.told == ["a starts", "cleaned up", "a stops", "b starts", "b stops"]
 
 
@@ -262,6 +258,4 @@ def test_a_loop_that_ends_takes_its_campaign_along() -> None:
     asyncio.run(main())
     gc.collect()
     assert diary.told == ["a starts", "a stops"]
-    end = time.monotonic() + PATIENCE
-    while who_leads(w) is not None:
-        assert time.monotonic() < end
+    wait_until(lambda: who_leads(w) is None, "nobody leads any more")

@@ -32,8 +32,6 @@ class Diary:
         self.told: list[str] = []
 
     def of(self, who: str) -> dict[str, Any]:
-        """The callbacks of one of them."""
-
         def started(term: Any) -> None:
             assert not term.lost
             self.told.append(f"{who} starts")

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ from dibs.model import MANY, Status
 from dibs.session import StoreSession
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.worlds import KINDS, World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
 TRIES = 1000
@@ -189,15 +189,6 @@ async def test_a_thousand_time_outs_leave_nothing(site: Site) -> None:
 
 TTL = 30.0
 
-KINDS: dict[str, Callable[[World, Any], Any]] = {
-    "lock": lambda w, client: client.lock("a", ttl=TTL),
-    "reentrant": lambda w, client: client.lock("a", ttl=TTL, reentrant=True),
-    "writer": lambda w, client: client.rwlock("a", ttl=TTL).write(),
-    "election": lambda w, client: client.leader_election("a", ttl=TTL),
-    "both": lambda w, client: w.module.AllOf(client.lock("a", ttl=TTL), client.lock("b", ttl=TTL)),
-}
-
-
 SAID = "is not renewed any more: the task or thread that entered its block has ended"
 
 
@@ -217,12 +208,12 @@ async def elsewhere(w: World, body: Coroutine[Any, Any, None]) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["lock", "reentrant", "rwlock", "leader", "allof"])
 @in_both_worlds
 async def test_a_block_whose_task_failed_or_whose_thread_is_dead_is_renewed_no_more(
     w: World, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    primitive, adopted = KINDS[kind](w, w.client), w.client.lock("adopted", ttl=TTL)
+    primitive, adopted = KINDS[kind](w.client, ttl=TTL), w.client.lock("adopted", ttl=TTL)
     leases: list[Any] = []
 
     async def body() -> None:
@@ -236,8 +227,8 @@ async def test_a_block_whose_task_failed_or_whose_thread_is_dead_is_renewed_no_m
     w.clock.advance(TTL + 1)
     assert lease.reason == "expired"
     said = [message for message in caplog.messages if SAID in message]
-    assert len(said) == (2 if kind == "both" else 1)
-    other = KINDS[kind](w, w.another())
+    assert len(said) == (2 if kind == "allof" else 1)
+    other = KINDS[kind](w.another(), ttl=TTL)
     await w.enter(other)
     await w.leave(other)
     with pytest.raises(LeaseLost):

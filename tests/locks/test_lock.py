@@ -1,7 +1,10 @@
 """What locks, semaphores and their leases do, for asyncio and threads."""
 
+import asyncio
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -62,19 +65,40 @@ async def test_ensure_counts_to_the_deadline_not_to_the_ttl(w: World) -> None:
     await w.hold(w.client.lock("a"), wait=0)
 
 
+@pytest.mark.parametrize("how", ["release", "detach"])
 @in_both_worlds
-async def test_a_released_lease_can_be_neither_renewed_nor_relied_on(w: World) -> None:
-    lease = await w.get(w.client.lock("a").acquire())
+async def test_what_is_given_up_can_be_neither_renewed_nor_relied_on(w: World, how: str) -> None:
+    lock = w.client.lock("a", ttl=10)
+    lease = await w.enter(lock)
     assert await w.get(lease.wait_lost(0)) is False
-    await w.get(lease.release())
+    handle = await w.get(getattr(lease, how)())
+    assert lease._id not in repr(lease), "an id is a secret"
     assert await w.get(lease.wait_lost()) is False, "given up is not lost"
-    with pytest.raises(NotHeld, match="was released"):
+    with pytest.raises(NotHeld, match=f"was {how.rstrip('e')}ed"):
         lease.ensure()
     with pytest.raises(NotHeld):
         await w.get(lease.renew())
     with pytest.raises(NotHeld):
         lease.detach()
+    assert await w.get(lease.release()) is False
     assert (lease.lost, lease.remaining) == (False, 0)
+    await w.leave(lock)  # without an error
+    if how == "detach":
+        attached = await w.get(w.another().attach(handle))
+        assert (attached.token, attached.slots, attached.ttl) == (lease.token, (0,), 10)
+        w.clock.advance(60)
+        attached.ensure()
+        assert await w.get(attached.release())
+        with pytest.raises(LeaseLost, match="has ended"):
+            await w.get(w.another().attach(handle))
+    assert await is_free(w, w.client.lock("a"))
+
+
+@in_both_worlds
+async def test_what_is_no_handle_cannot_be_attached(w: World) -> None:
+    for wrong in ("", "lease1.AAAA", "lease2.e30=", "lease1.e30="):
+        with pytest.raises(ValueError, match="no handle"):
+            await w.get(w.client.attach(wrong))
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
@@ -194,6 +218,11 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
     await w.enter(lock)
     await w.leave(lock, LookupError("mine"))
     assert await is_free(w, others), "the body has ended"
+    await w.enter(lock)
+    w.clock.advance(9.5)
+    with pytest.raises(LeaseLost):  # at the deadline, a margin before the expiry
+        await w.leave(lock)
+    await until(w, lambda: is_free(w, others))
     lease = await w.get(lock.acquire())
     w.clock.advance(11)
     assert lease.reason == "expired"
@@ -207,58 +236,17 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
 
 
 @in_both_worlds
-async def test_a_body_that_ends_before_the_expiry_leaves_the_lock_open(w: World) -> None:
-    """It lost its lease at the deadline, a margin before the expiry, and was stopped in time."""
-    lock, others = w.client.lock("a", **LOCK_DELAY), w.another().lock("a")
-    await w.enter(lock)
-    w.clock.advance(9.5)
-    with pytest.raises(LeaseLost):
-        await w.leave(lock)
-    await until(w, lambda: is_free(w, others))
-
-
-@in_both_worlds
 async def test_a_lock_delay_closes_only_what_was_held(w: World) -> None:
     units = await w.get(w.client.semaphore("s", 3, **LOCK_DELAY).acquire(units=2))
     reader = await w.get(w.client.rwlock("r", **LOCK_DELAY).read().acquire())
     w.clock.advance(11)
     assert units.lost
     assert reader.lost
-    semaphore, rwlock = w.another().semaphore("s", 3), w.another().rwlock("r")
-    other = await w.get(semaphore.try_acquire())
+    other = await w.hold(w.another().semaphore("s", 3))
     assert other.slots == (2,)
-    assert not await is_free(w, semaphore)
-    assert await is_free(w, rwlock.read())
-    assert not await is_free(w, rwlock.write())
-    w.clock.advance(19.1)
-    assert await is_free(w, semaphore)
-    assert await is_free(w, rwlock.write())
-    await w.get(other.release())
-
-
-@in_both_worlds
-async def test_a_detached_lease_is_held_by_nobody_here(w: World) -> None:
-    lock = w.client.lock("a", ttl=10)
-    lease = await w.enter(lock)
-    handle = lease.detach()
-    assert lease._id not in repr(lease), "an id is a secret"
-    with pytest.raises(NotHeld, match="was detached"):
-        lease.ensure()
-    with pytest.raises(NotHeld):
-        lease.detach()
-    assert await w.get(lease.release()) is False
-    await w.leave(lock)  # without an error
-    attached = await w.get(w.another().attach(handle))
-    assert (attached.token, attached.slots, attached.ttl) == (lease.token, (0,), 10)
-    w.clock.advance(60)
-    attached.ensure()
-    assert await w.get(attached.release())
-    assert await is_free(w, w.client.lock("a"))
-    with pytest.raises(LeaseLost, match="has ended"):
-        await w.get(w.another().attach(handle))
-    for wrong in ("", "lease1.AAAA", "lease2.e30=", "lease1.e30="):
-        with pytest.raises(ValueError, match="no handle"):
-            await w.get(w.client.attach(wrong))
+    assert not await is_free(w, w.another().semaphore("s", 3))
+    assert await is_free(w, w.another().rwlock("r").read())
+    assert not await is_free(w, w.another().rwlock("r").write())
 
 
 @in_both_worlds
@@ -275,3 +263,61 @@ async def test_an_adopted_lease_belongs_to_the_task_or_thread_that_adopts_it(w: 
 
     await Beside(w, adopt).result()
     await w.get((await w.get(lock.acquire(wait=0))).release())
+
+
+def test_blocks_may_be_entered_and_left_by_hand() -> None:
+    """The last one that was entered is left first."""
+    client = World("sync").client
+    lock, semaphore = client.lock("a"), client.semaphore("s", 2)
+    with pytest.raises(RuntimeError, match="a block of a is left that nobody entered"):
+        lock.__exit__(None, None, None)
+    with ExitStack() as stack:
+        lease = stack.enter_context(lock)
+        assert lease.remaining
+    assert not lock.locked()
+    with semaphore as outer:
+        inner = semaphore.__enter__()
+        semaphore.__exit__(None, None, None)
+        assert outer.remaining
+        assert not inner.remaining
+    assert not outer.remaining
+
+
+def test_a_block_that_another_thread_leaves_ends_no_other_ones_lease() -> None:
+    """As a framework does that enters a generator in one thread and finishes it in another."""
+    semaphore = World("sync").client.semaphore("slots", 2)
+    enters, enters_too, leaves = (ThreadPoolExecutor(1) for _ in range(3))
+    first, second = ExitStack(), ExitStack()
+    one = enters.submit(first.enter_context, semaphore).result()
+    enters_too.submit(second.enter_context, semaphore).result()
+    with pytest.raises(RuntimeError, match=r"write `with lock.acquire\(\) as lease:`"):
+        leaves.submit(first.close).result()
+    assert not one.lost
+    assert semaphore.status().used == 2
+    enters_too.submit(second.close).result()  # its own
+    assert [each.slots for each in semaphore.status().holders] == [one.slots]
+    enters.shutdown()  # whoever ended has left his block to another
+    enters_too.submit(semaphore.__exit__, None, None, None).result()
+    assert not semaphore.status().holders
+    for each in (enters_too, leaves):
+        each.shutdown()
+
+
+async def test_a_body_that_is_dropped_in_its_block_keeps_nothing() -> None:
+    """Nobody steps it any more, while its loop and its lock live on."""
+    lock = World("async").client.lock("a")
+    assert not await lock.locked()  # it has connected
+
+    async def body() -> None:
+        async with lock:
+            await asyncio.get_running_loop().create_future()
+
+    dropped = body()
+    dropped.send(None)
+    assert await lock.locked()
+    with suppress(RuntimeError):  # it may have to wait for the store, and nobody steps it
+        dropped.close()
+    del dropped
+    async with asyncio.timeout(10):
+        while await lock.locked():
+            await asyncio.sleep(0)

@@ -2,31 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-import dibs
-import dibs.sync
 from dibs import Client, Lease, LeaseLost
 from dibs.model import Notification
 from dibs.runtime.aio import TaskGuard
 from dibs.runtime.notifications import ForwardingReceiver
 from dibs.testing import ManualClock
 from tests.locks.waits import cancelling
+from tests.locks.worlds import KINDS
 
 FOR_EVER = 3600
-
-KINDS: dict[str, Callable[..., Any]] = {
-    "lock": lambda client, **options: client.lock("a", **options),
-    "acquisition": lambda client, **options: client.lock("a", **options).acquire(),
-    "reentrant": lambda client, **options: client.lock("a", reentrant=True, **options),
-    "semaphore": lambda client, **options: client.semaphore("a", 2, **options),
-    "rwlock": lambda client, **options: client.rwlock("a", **options).write(),
-    "allof": lambda client, **options: dibs.AllOf(client.lock("b"), client.lock("a", **options)),
-    "leader": lambda client, **options: client.leader_election("a"),
-}
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 SOME_KINDS = pytest.mark.parametrize("kind", ["lock", "reentrant", "allof"])
@@ -151,19 +140,6 @@ async def test_somebody_elses_cancellation_is_never_swallowed(
     assert not await client.lock("b").locked()
 
 
-@pytest.mark.parametrize("raises", [True, False])
-async def test_a_loss_that_interrupts_nothing_is_raised_on_leaving(
-    client: Client, clock: ManualClock, raises: bool
-) -> None:
-    with pytest.raises(ValueError if raises else LeaseLost) as caught:
-        async with client.lock("a", ttl=10, auto_renew=False):
-            clock.advance(9)
-            if raises:
-                raise ValueError("mine")
-    assert not raises or "was lost" in caught.value.__notes__[0]
-    assert cancelling() == 0
-
-
 async def test_without_a_block_or_after_it_a_loss_cancels_nobody(
     client: Client, lose: Losing
 ) -> None:
@@ -262,24 +238,7 @@ async def test_a_task_group_within_the_lease_is_wound_up(
     assert cancelling() == 0
 
 
-async def test_on_lost_runs_in_the_loop_and_its_failure_harms_nobody(
-    client: Client, lose: Losing
-) -> None:
-    told: list[Any] = []
-
-    def on_lost(lease: Lease) -> None:
-        told.append((lease, asyncio.get_running_loop()))
-        raise RuntimeError("a callback's own trouble")
-
-    with pytest.raises(LeaseLost):
-        async with client.lock("a", on_lost=on_lost) as lease:
-            lose.revoke("a")
-            await asyncio.sleep(FOR_EVER)
-    await lose.over()
-    assert told == [(lease, asyncio.get_running_loop())]
-
-
-async def test_on_lost_was_called_when_the_block_ends(
+async def test_on_lost_was_called_in_the_loop_when_the_block_ends_and_may_fail(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the keeper's thread gets no further for a while once it has interrupted the task."""
@@ -290,13 +249,18 @@ async def test_on_lost_was_called_when_the_block_ends(
 
     fire = TaskGuard.fire
     monkeypatch.setattr(TaskGuard, "fire", fire_and_pause)
-    told: list[Lease] = []
+    told: list[Any] = []
+
+    def on_lost(lease: Lease) -> None:
+        told.append((lease, asyncio.get_running_loop()))
+        raise RuntimeError("a callback's own trouble")
+
     with pytest.raises(LeaseLost):
-        async with client.lock("a", on_lost=told.append) as lease:
+        async with client.lock("a", on_lost=on_lost) as lease:
             revoking = asyncio.create_task(client.revoke("a", reason="a test"))
             await asyncio.sleep(FOR_EVER)
     await revoking
-    assert told == [lease]
+    assert told == [(lease, asyncio.get_running_loop())]
 
 
 async def test_a_block_that_finds_the_loss_first_tells_all_who_wait_for_it(

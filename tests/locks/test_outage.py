@@ -1,27 +1,20 @@
 """A store that is away for a while, or whose replies get lost: what acquires and releases do."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from dibs import BackendUnavailable, LeaseLost
 from dibs.model import Acquire, Command, Release
 from tests.locks.waits import ticking, time_passes
-from tests.locks.worlds import World, away, heal, in_both_worlds, is_free, outage, site
+from tests.locks.worlds import KINDS, World, away, heal, in_both_worlds, is_free, outage, site
 from tests.runtime.stores import TappedStore
 from tests.servers.waiting import wait_until
 
-KINDS: dict[str, Callable[[World, Any], Any]] = {
-    "lock": lambda w, client: client.lock("a", ttl=300),
-    "allof": lambda w, client: w.module.AllOf(client.lock("b", ttl=300), client.lock("a", ttl=300)),
-}
-
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_KIND = pytest.mark.parametrize("kind", ["lock", "allof"])
 
 
 async def all_free(w: World) -> bool:
-    """Nobody holds a lock or waits for it."""
     free = [await is_free(w, w.client.lock(name)) for name in "ab"]
     return all(free)
 
@@ -68,7 +61,7 @@ class Absence:
 async def test_an_acquire_outlasts_an_outage_shorter_than_its_wait(w: World, kind: str) -> None:
     store, client = site(w)
     trial = Absence(w, store, back_after=5)
-    lease = await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=20))
+    lease = await ticking(w, lambda: KINDS[kind](client, ttl=300).acquire(wait=20))
     assert trial.answered_at is not None
     assert 5 <= trial.answered_at - trial.began < 7
     assert 5 < trial.asked < 40, "it asks ever less often, but often enough"
@@ -85,7 +78,7 @@ async def test_an_acquire_gives_up_after_its_wait_or_connect_timeout(
     store, client = site(w, connect_timeout="4s")
     trial = Absence(w, store, back_after=60)
     with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=wait))
+        await ticking(w, lambda: KINDS[kind](client, ttl=300).acquire(wait=wait))
     assert after <= w.clock.now() - trial.began < 60, "before the store is back"
     heal(store)
     await all_free_in_time(w)
@@ -97,7 +90,7 @@ async def test_leaving_the_block_during_an_outage_never_raises(
     w: World, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     store, client = site(w)
-    block = KINDS[kind](w, client)
+    block = KINDS[kind](client, ttl=300)
     lease = await w.enter(block)
     with outage(store):
         await w.leave(block, LookupError("the body's own, which is not hidden"))
@@ -139,7 +132,7 @@ async def test_a_grant_whose_reply_never_comes_is_given_up_later(
 
     store.before = then_away
     with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: KINDS[kind](w, client).acquire(wait=wait))
+        await ticking(w, lambda: KINDS[kind](client, ttl=300).acquire(wait=wait))
     client.session.keeper.flush(5)
     assert not await all_free(w)
     heal(store)

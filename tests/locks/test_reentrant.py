@@ -9,7 +9,7 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, Client, LeaseLost, LockConfig, NotHeld, Reentrant
 from dibs.model import Acquire, Command
-from tests.locks.waits import Beside, Holder, until, until_queued
+from tests.locks.waits import Beside, Holder, cancelling, until, until_queued
 from tests.locks.worlds import World, in_both_worlds, is_free, site
 
 
@@ -17,8 +17,10 @@ def lock_of(w: World, client: Any = None, **options: Any) -> Any:
     return (client or w.client).lock("a", reentrant=True, **options)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @in_both_worlds
-async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
+async def test_it_is_acquired_again_without_asking_the_store(w: World, by_hand: bool) -> None:
+    """A release within a block, by hand, takes no other block's hold."""
     store, client = site(w)
     asked: list[Command] = []
     store.before = asked.extend
@@ -27,21 +29,10 @@ async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
     inner = await w.enter(lock)
     assert [type(command) for command in asked] == [Acquire]
     assert inner is outer
+    if by_hand:
+        await w.get(inner.release())
     await w.leave(lock)
     assert len(asked) == 1
-    outer.ensure()
-    assert not await is_free(w, w.another().lock("a"))
-    await w.leave(lock)
-    assert await is_free(w, w.another().lock("a"))
-
-
-@in_both_worlds
-async def test_a_release_within_a_block_takes_no_other_blocks_hold(w: World) -> None:
-    lock = lock_of(w)
-    outer = await w.enter(lock)
-    inner = await w.enter(lock)
-    await w.get(inner.release())
-    await w.leave(lock)
     outer.ensure()
     assert not await is_free(w, w.another().lock("a"))
     await w.leave(lock)
@@ -188,8 +179,6 @@ async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
 ) -> None:
     lock = client.lock("a", reentrant=True)
     caught: list[str] = []
-    task = asyncio.current_task()
-    assert task is not None
     with pytest.raises(LeaseLost) as outermost:
         async with lock:
             try:
@@ -198,10 +187,10 @@ async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
                     await asyncio.sleep(3600)
             except LeaseLost as lost:
                 caught.append(str(lost.reason))
-                assert task.cancelling() == 0
+                assert cancelling() == 0
                 await asyncio.sleep(0.01)  # cleaning up is interrupted by nothing
                 caught.append("cleaned up")
     assert caught == ["revoked", "cleaned up"]
     assert outermost.value.reason == "revoked"
-    assert task.cancelling() == 0
+    assert cancelling() == 0
     assert await asyncio.sleep(0, "not cancelled") == "not cancelled"

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from dibs import BackendUnavailable, Client, NotHeld, Reentrant
+from dibs import BackendUnavailable, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, LeaseLost
 from dibs.model import MANY, Acquire, Command, Release, Resize
-from dibs.session import StoreSession
-from dibs.testing import ManualClock
 from tests.locks.waits import Beside, Holder, pause, until_queued
 from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 from tests.runtime.stores import TappedStore
@@ -155,18 +153,17 @@ async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
 
 @pytest.mark.parametrize(("wait", "back_after", "ends"), [(5, 1, None), (3, 99, 3), (None, 99, 10)])
 async def test_an_upgrade_outlives_an_outage_shorter_than_its_wait(
-    clock: ManualClock, wait: float | None, back_after: float, ends: float | None
+    w: World, wait: float | None, back_after: float, ends: float | None
 ) -> None:
-    store = TappedStore(clock=clock)
-    client: Any = Client(StoreSession(store, clock=clock))
+    store, client = site(w)
     lease = await client.rwlock("a").read().acquire()
     store.before = away
-    began = clock.now()
+    began = w.clock.now()
     upgrade = asyncio.create_task(lease.upgrade(wait=wait))
     while not upgrade.done():
-        clock.advance(0.05)
+        w.clock.advance(0.05)
         await asyncio.sleep(0)
-        if clock.now() - began > back_after:
+        if w.clock.now() - began > back_after:
             heal(store)
     if ends is None:
         await upgrade
@@ -174,11 +171,10 @@ async def test_an_upgrade_outlives_an_outage_shorter_than_its_wait(
     else:
         with pytest.raises(BackendUnavailable):
             await upgrade
-        assert ends <= clock.now() - began < ends + 0.5
+        assert ends <= w.clock.now() - began < ends + 0.5
         assert lease.mode == "read"
     heal(store)
     await lease.release()
-    await client.close()
 
 
 def test_an_interrupt_leaves_nothing() -> None:
@@ -204,17 +200,17 @@ def test_an_interrupt_leaves_nothing() -> None:
     assert lease.release()
 
 
-async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock) -> None:
-    lock = client.rwlock("a", ttl="3s", auto_renew=False)
-    reader = await asyncio.create_task(client.rwlock("a").read().acquire())
+async def test_an_upgrade_ends_with_its_lease(w: World) -> None:
+    lock = w.client.rwlock("a", ttl="3s", auto_renew=False)
+    reader = await asyncio.create_task(w.client.rwlock("a").read().acquire())
     lease = await lock.read().acquire()
-    began, upgrade = clock.now(), asyncio.create_task(lease.upgrade())
+    began, upgrade = w.clock.now(), asyncio.create_task(lease.upgrade())
     while not upgrade.done():
-        clock.advance(0.1)
+        w.clock.advance(0.1)
         await asyncio.sleep(0)
     with pytest.raises(LeaseLost):
         await upgrade
-    assert clock.now() - began < 3, "it notices at the deadline"
-    assert client.session.keeper.flush(5)
+    assert w.clock.now() - began < 3, "it notices at the deadline"
+    assert w.client.session.keeper.flush(5)
     assert (await lock.status()).waiting == 0
     await reader.release()

@@ -47,12 +47,10 @@ class Beside:
         return self._future.result(PATIENCE)
 
     def cancel(self) -> None:
-        """Cancel its task."""
         assert self._task is not None, "a thread can't be cancelled"
         self._task.cancel()
 
     async def error(self) -> BaseException | None:
-        """What it raised."""
         try:
             await self.result()
         except Exception as error:
@@ -80,14 +78,12 @@ class Holder:
         return self.lease is not None or self.beside.done
 
     async def holds(self) -> Any:
-        """Wait until it does; its lease."""
         await until(self._w, lambda: self.settled)
         if self.lease is None:
             await self.beside.result()
         return self.lease
 
     async def lets_go(self) -> None:
-        """Have it release, and wait until it has."""
         self._may_go = True
         await self.beside.result()
 
@@ -98,35 +94,35 @@ async def is_so(condition: Callable[[], Any]) -> bool:
     return bool(await found if inspect.isawaitable(found) else found)
 
 
-async def until(w: World, condition: Callable[[], Any]) -> None:
-    """Let the others go on until that is so."""
+async def until(w: World, condition: Callable[[], Any], step: float = 0) -> None:
+    """Let the others go on until that is so, and move the clock in such steps."""
     end = time.monotonic() + PATIENCE
     while not await is_so(condition):
         assert time.monotonic() < end, "it never came to that"
-        await pause(w)
+        if step:
+            w.clock.advance(step)
+        for _ in range(4 if step else 1):
+            await pause(w)
+
+
+async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25) -> None:
+    await until(w, condition, step)
 
 
 async def pause(w: World) -> None:
     """Let everybody go on for a moment."""
+    await let_go_on(w, 0.001)
+
+
+async def let_go_on(w: World, seconds: float) -> None:
+    """Let the background do what it wants to, in real time."""
     if w.is_async:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(seconds)
     else:
-        time.sleep(0.001)
-
-
-async def time_passes(w: World, condition: Callable[[], Any], step: float = 0.25) -> None:
-    """Move the clock in small steps until that is so."""
-    end = time.monotonic() + PATIENCE
-    while not await is_so(condition):
-        assert time.monotonic() < end, "it never came to that"
-        w.clock.advance(step)
-        for _ in range(4):
-            await pause(w)
+        time.sleep(seconds)
 
 
 async def until_queued(w: World, name: str, count: int = 1, kind: Any = "lock") -> None:
-    """Wait until so many are in the queue."""
-
     async def queued() -> bool:
         return bool((await w.get(w.client.status(name, kind))).waiting == count)
 
@@ -157,7 +153,6 @@ async def ticking(w: World, action: Callable[[], Any]) -> Any:
 
 
 def cancelling() -> int:
-    """How many cancellations of the running task are counted."""
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()

@@ -40,7 +40,6 @@ class World:
         return self.module.Client(session)
 
     def run(self, body: Coroutine[Any, Any, None]) -> None:
-        """Run a test's text in this world."""
         body = self._tidied(body)
         if self.is_async:
             asyncio.run(body)
@@ -62,11 +61,9 @@ class World:
         return await value if inspect.isawaitable(value) else value
 
     async def enter(self, manager: Any) -> Any:
-        """Begin a `with` or an `async with`."""
         return await manager.__aenter__() if self.is_async else manager.__enter__()
 
     async def leave(self, manager: Any, error: BaseException | None = None) -> Any:
-        """End it, with an exception or without."""
         about = (type(error) if error else None, error, None)
         return await manager.__aexit__(*about) if self.is_async else manager.__exit__(*about)
 
@@ -75,7 +72,6 @@ class World:
         return self.store.blocking_connection().apply([command], 10)[0]
 
     async def turn(self) -> None:
-        """Let the loop do what is ready."""
         if self.is_async:
             for _ in range(10):
                 await asyncio.sleep(0)
@@ -94,6 +90,20 @@ def in_both_worlds(body: Callable[..., Awaitable[None]]) -> Any:
     name = inspect.Parameter("world_name", inspect.Parameter.KEYWORD_ONLY)
     test.__signature__ = inspect.Signature([*parameters, name])
     return test
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, **options: client.lock("a", **options),
+    "acquisition": lambda client, **options: client.lock("a", **options).acquire(),
+    "reentrant": lambda client, **options: client.lock("a", reentrant=True, **options),
+    "semaphore": lambda client, **options: client.semaphore("a", 2, **options),
+    "rwlock": lambda client, **options: client.rwlock("a", **options).write(),
+    "allof": lambda client, **options: (
+        dibs if isinstance(client, dibs.Client) else dibs.sync
+    ).AllOf(client.lock("b", **options), client.lock("a", **options)),
+    "leader": lambda client, **options: client.leader_election("a", **options),
+}
+"""Blocks that hold the resource `a`."""
 
 
 def site(w: World, **options: Any) -> tuple[TappedStore, Any]:

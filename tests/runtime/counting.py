@@ -40,7 +40,6 @@ def work(lock: Lock, counter: Any, answers: Any) -> None:
 
 
 def main(method: str) -> None:
-    """Print what each child saw, and what the parent did."""
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["tests.runtime.counting"])

@@ -28,7 +28,6 @@ class Interrupting:
 
     @property
     def reached(self) -> bool:
-        """The bytecode was reached, so the interrupt came."""
         return self._left <= 0
 
     def run(self, action: Callable[[], object]) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import Client, DibsError
-from tests.runtime.real_stores import SHARED, url_of
+from tests.runtime.conftest import SHARED, url_of
 from tests.server.world import World
 from tests.servers.waiting import wait_until
 

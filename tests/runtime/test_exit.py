@@ -1,4 +1,4 @@
-"""How a process ends, and what becomes of its leases."""
+"""How a process ends, and what becomes of its leases and terms."""
 
 import signal
 import subprocess
@@ -42,9 +42,8 @@ else:
     ],
 )
 def test_a_program_that_ends_with_a_lease_gives_it_up(
-    tmp_path: Path, how: str, ending: str, status: int
+    url: str, how: str, ending: str, status: int
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
     done = subprocess.run(
         [sys.executable, "-c", HOLD + ending, url, how],
         capture_output=True,
@@ -53,7 +52,7 @@ def test_a_program_that_ends_with_a_lease_gives_it_up(
     )
     assert done.returncode == status, done.stderr
     with connect(url) as client:
-        assert client.lock("a").status().holders == ()
+        assert not client.status("a").holders
 
 
 def test_a_store_that_is_gone_does_not_keep_a_program_from_ending(tmp_path: Path) -> None:
@@ -85,8 +84,8 @@ threading.stack_size(1 << 46)  # no more threads can start: some versions of Pyt
 """
 
 
-def test_nothing_is_acquired_if_the_threads_for_it_cannot_start(tmp_path: Path) -> None:
-    *errors, holders = run_script(AFTER_THE_MAIN_THREAD, f"sqlite:///{tmp_path / 'leases.db'}")
+def test_nothing_is_acquired_if_the_threads_for_it_cannot_start(url: str) -> None:
+    *errors, holders = run_script(AFTER_THE_MAIN_THREAD, url)
     assert len(errors) == 3
     for error in errors:
         assert error.startswith(
@@ -94,3 +93,45 @@ def test_nothing_is_acquired_if_the_threads_for_it_cannot_start(tmp_path: Path) 
         )
         assert error.endswith(": join your threads before the main thread ends")
     assert holders == "() ()"
+
+
+LEADING = {
+    "async": """
+import asyncio, sys, dibs
+
+async def lead(term):
+    print("leads", flush=True)
+    await asyncio.sleep(60)
+
+async def main():
+    async with dibs.connect(sys.argv[1]) as client:
+        print(await client.leader_election("main").run(lead), flush=True)
+
+asyncio.run(main())
+""",
+    "sync": """
+import sys, time, dibs.sync
+
+def lead(term):
+    print("leads", flush=True)
+    time.sleep(60)
+
+with dibs.sync.connect(sys.argv[1]) as client:
+    print(client.leader_election("main").run(lead), flush=True)
+""",
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("side", LEADING)
+def test_sigterm_ends_a_leader_which_hands_over(side: str, url: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADING[side], url], stdout=subprocess.PIPE, text=True
+    ) as leader:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == "leads\n"
+        leader.terminate()
+        assert leader.stdout.read() == "None\n"
+        assert leader.wait(30) == 0
+    with connect(url) as client:
+        assert client.leader_election("main").who() is None, "it has handed over"

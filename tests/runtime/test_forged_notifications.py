@@ -24,7 +24,7 @@ from dibs.model import Event, Notification
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.session import StoreSession
 from dibs.stores.sqlite import notify
-from tests.runtime.real_stores import SHARED, url_of
+from tests.runtime.conftest import SHARED, url_of
 from tests.runtime.stores import TappedStore
 
 OUT_OF_REACH = 2**52
@@ -117,7 +117,6 @@ async def waiter_of(client: Client, name: str) -> str:
 
 
 def clock_of(url: str) -> float:
-    """The store's clock, nearly."""
     return SystemClock().now() if url.startswith("sqlite") else time.time()
 
 

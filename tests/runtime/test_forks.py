@@ -1,7 +1,5 @@
 """A holder that forks: the child holds nothing and gives up nothing, and the parent goes on."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.runtime.scripts import run_script
@@ -28,11 +26,6 @@ def in_child(action):
         print(lines.read())
     os.waitpid(child, 0)
 """
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'leases.db'}"
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -150,3 +143,45 @@ client.close()
         url,
     )
     assert lines == ["True"] * 20 + ["False"]
+
+
+@pytest.mark.once
+def test_a_forked_child_leads_nothing_and_ends_nothing(url: str) -> None:
+    lines = run_script(
+        IN_CHILD
+        + """
+import time
+from dibs import LeaseLost, NotHeld
+from dibs.sync import connect
+
+client = connect(sys.argv[1])
+told = []
+timing = dict(ttl=0.9, renew_deadline=0.6, retry=0.15)
+leader = client.leader_election("main", **timing, on_stopped=lambda term: told.append(os.getpid()))
+campaign = leader.campaign()
+with campaign:
+    campaign.wait()
+    term = campaign.term
+
+    def child():
+        asked = []
+        for ask in (campaign.wait, campaign.wait_lost, campaign.guard().__enter__, term.ensure):
+            try:
+                ask()
+            except (NotHeld, LeaseLost) as error:
+                asked.append(type(error).__name__)
+        led = leader.is_leader(), campaign.is_leader(), campaign.resign(), leader.resign()
+        campaign.__exit__()
+        return led, term.reason, asked, told
+
+    in_child(child)
+    time.sleep(1.2)
+    print(campaign.is_leader(), campaign.term is term, leader.who().token == term.token)
+print(told == [os.getpid()])
+client.close()
+""",
+        url,
+    )
+    refused = ["NotHeld", "NotHeld", "NotHeld", "LeaseLost"]
+    assert lines[0] == repr(((False, False, False, False), "closed", refused, []))
+    assert lines[1:] == ["True True True", "True"]

@@ -1,4 +1,4 @@
-"""Ctrl-C at any bytecode of the blocking world: at most one ttl is lost by it.
+"""Ctrl-C at any bytecode of a thread: at most one ttl is lost by it.
 
 CI tries each `STRIDE`-th bytecode, `make torture` every single one, on a store whose clock is moved by hand.
 """
@@ -8,18 +8,16 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from uuid import uuid4
+from typing import Any
 
 import pytest
 
-from dibs.session import StoreSession
-from dibs.stores.memory import MemoryStore
-from dibs.sync import AllOf, Client, Lease, Lock
-from dibs.testing import ManualClock
+from dibs.sync import AllOf, Lease, Lock
+from tests.locks.worlds import World
 from tests.runtime.interrupting import Interrupting
 
 TTL = 3.0
-STRIDE = 7
+STRIDE = 17
 STRIDES = pytest.mark.parametrize(
     "stride", [STRIDE, pytest.param(1, id="every one", marks=pytest.mark.long)]
 )
@@ -35,11 +33,8 @@ class Site:
     """A store, a client of it that is interrupted, and another, as if of another process."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        store = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
-        self.session = StoreSession(store, clock=self.clock)
-        self.mine = Client(self.session)
-        self.others = Client(StoreSession(store, clock=self.clock))
+        w = World("sync")
+        self.clock, self.mine, self.others = w.clock, w.client, w.another()
         self.bystander = self.mine.lock("bystander", ttl=TTL).acquire()
         self.lock = self.mine.lock("a", ttl=TTL)
         self.both = AllOf(self.mine.lock("b", ttl=TTL), self.lock)
@@ -138,31 +133,29 @@ def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
+ONE = ["block", "acquire_and_release", "try_and_enter", "nested_blocks"]
+SEVERAL = ["block_of_several", "acquire_and_release_several", "several_of_which_one_is_held"]
+"""There are many more bytecodes in it than in an acquire of one."""
+
+
+def cases(actions: list[str], *, cold: bool, stride: int, marks: Any = ()) -> list[Any]:
+    return [pytest.param(action, cold, stride, marks=marks) for action in actions]
+
+
 @pytest.mark.parametrize(
-    ("cold", "stride"),
+    ("action", "cold", "stride"),
     [
-        pytest.param(False, STRIDE, id="in use"),
-        pytest.param(False, 1, id="in use, every one", marks=pytest.mark.long),
-        pytest.param(True, 1, id="first use, every one", marks=pytest.mark.long),
+        *cases(ONE, cold=False, stride=STRIDE),
+        *cases(SEVERAL, cold=False, stride=101),
+        *cases(ONE, cold=False, stride=1, marks=pytest.mark.long),
+        *cases(ONE, cold=True, stride=1, marks=pytest.mark.long),
+        *cases(SEVERAL, cold=False, stride=17, marks=pytest.mark.long),
     ],
-)
-@pytest.mark.parametrize(
-    "action", ["block", "acquire_and_release", "try_and_enter", "nested_blocks"]
 )
 def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     action: str, cold: bool, stride: int
 ) -> None:
     assert list(every_bytecode(action, cold=cold, stride=stride)) == []
-
-
-@pytest.mark.parametrize("stride", [101, pytest.param(17, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "action",
-    ["block_of_several", "acquire_and_release_several", "several_of_which_one_is_held"],
-)
-def test_an_interrupt_of_several_costs_at_most_a_ttl(action: str, stride: int) -> None:
-    """There are many more bytecodes in it than in an acquire of one."""
-    assert list(every_bytecode(action, cold=False, stride=stride)) == []
 
 
 @STRIDES

@@ -5,10 +5,9 @@ import logging
 import threading
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -17,10 +16,9 @@ from dibs.clock import SystemClock
 from dibs.model import Acquire, Command, Notification, Release, Renew
 from dibs.runtime.scheduler import ThreadTimers
 from dibs.session import StoreSession
-from dibs.stores.memory import MemoryStore
 from dibs.stores.port import BlockingConnection
 from dibs.sync import Client, Lease
-from dibs.testing import ManualClock
+from tests.locks.worlds import World, away, heal, site
 from tests.runtime.stores import TappedBlockingConnection, TappedStore
 from tests.servers.waiting import wait_until
 
@@ -31,33 +29,29 @@ class Site:
     """A store under a clock that is moved by hand, and what its keeper says to it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = TappedStore(clock=self.clock)
-        self.client = self.another()
+        self.w = World("sync")
+        self.clock = self.w.clock
+        self.store, client = site(self.w)
+        self.client: Client = client
         self.renewals: list[tuple[float, str]] = []
         self.store.before = self._note
 
-    def another(self) -> Client:
-        return Client(StoreSession(self.store, clock=self.clock))
-
     def _note(self, commands: Sequence[Command]) -> None:
-        now = self.clock.now() - 1000
-        self.renewals += [(now, c.id) for c in commands if isinstance(c, Renew)]
+        self.renewals += [(self.clock.now(), c.id) for c in commands if isinstance(c, Renew)]
 
     def released(self) -> set[str]:
-        """The ids that keepers and threads have released."""
         return {c.id for batch in self.store.kept for c in batch if isinstance(c, Release)}
 
     def times(self, lease: Any) -> list[float]:
         return [when for when, lease_id in self.renewals if lease_id == lease._id]
 
 
-@pytest.fixture
-def site() -> Any:
-    site = Site()
-    yield site
-    site.store.before = site.store.after = lambda _: None
-    site.client.close()
+@pytest.fixture(name="site")
+def keeping() -> Iterator[Site]:
+    keeping = Site()
+    yield keeping
+    heal(keeping.store)
+    keeping.client.close()
 
 
 def test_a_lease_is_renewed_at_thirds_of_its_ttl(site: Site) -> None:
@@ -106,7 +100,7 @@ def test_a_renewal_leaves_time_to_those_with_shorter_ttls(
 
 def test_what_is_given_up_after_a_close_leaves_no_thread(site: Site) -> None:
     """Such as acquires that had no answer when their client was closed."""
-    client = site.another()
+    client: Client = site.w.another(site.store)
     lease = client.lock("a", ttl=TTL).acquire()
     client.close()
     assert lease.reason == "closed"
@@ -117,38 +111,40 @@ def test_what_is_given_up_after_a_close_leaves_no_thread(site: Site) -> None:
     for each in ids:
         client.session.keeper.abandon(b"lock:b", each, 0.0)
     wait_until(lambda: ids <= site.released(), "all are given up")
-    while (thread := client.session.keeper._thread) is not None:
-        thread.join(20)
-        assert not thread.is_alive()
     with client.lock("a", ttl=TTL):  # and it may be used again
         assert client.lock("a").locked()
     client.close()
+    wait_until(lambda: client.session.keeper._thread is None, "its thread has ended")
 
 
-def test_an_error_is_unknown_and_tried_again_until_the_deadline(site: Site) -> None:
+def test_an_outage_is_logged_once_and_renewals_are_tried_again_until_the_deadline(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "dibs")
     lease = site.client.lock("a", ttl=TTL).acquire()
     tried = 0
 
-    def away(commands: Sequence[Command]) -> None:
+    def gone(commands: Sequence[Command]) -> None:
         nonlocal tried
         tried += 1
-        raise BackendUnavailable("away")
+        away(commands)
 
-    site.store.before = away
-    site.clock.advance(TTL * 0.8)
-    assert not lease.lost
-    assert tried >= 5
-    site.store.before = lambda _: None
-    site.clock.advance(TTL)
-    lease.ensure(needs=TTL / 2)
-    site.store.before = away
+    for outage in (1, 2):
+        site.store.before = gone
+        site.clock.advance(TTL * 0.8)
+        assert not lease.lost
+        assert tried >= 5 * outage
+        assert ["the store is away" in each for each in caplog.messages] == [True] * outage
+        heal(site.store)
+        site.clock.advance(TTL)
+        lease.ensure(needs=TTL / 2)
+        lease.renew()
+    site.store.before = gone
     site.clock.advance(TTL)
     assert lease.reason == "expired"
-    site.store.before = lambda _: None
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, MemoryError])
-def test_it_survives_whatever_a_backend_raises(site: Site, error: type[Exception]) -> None:
+def test_it_survives_whatever_a_backend_raises(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL).acquire()
     failed = 0
 
@@ -157,10 +153,10 @@ def test_it_survives_whatever_a_backend_raises(site: Site, error: type[Exception
         if any(isinstance(command, Renew) for command in commands):
             failed += 1
             if failed <= 2:
-                raise error("a backend's own fault")
+                raise MemoryError("a backend's own fault")
 
     site.store.before = fail
-    site.store.listening = lambda _: (_ for _ in ()).throw(error) if failed == 1 else None
+    site.store.listening = lambda _: (_ for _ in ()).throw(MemoryError) if failed == 1 else None
     site.clock.advance(5 * TTL)
     assert failed > 2
     lease.ensure(needs=TTL / 2)
@@ -233,8 +229,6 @@ def test_giving_up_never_blocks_and_closing_only_once_though_the_store_hangs(
     go_on.set()
     assert keeper.flush(10)
     assert site.released() == ids
-    keeper.close()
-    assert keeper._thread is None
 
 
 def test_a_callback_that_blocks_delays_nobody_elses_renewals_or_losses() -> None:
@@ -254,58 +248,27 @@ def test_a_callback_that_blocks_delays_nobody_elses_renewals_or_losses() -> None
     client.close()
 
 
-def test_that_leases_cannot_be_renewed_is_logged_once_in_an_outage(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "dibs")
-    lease = site.client.lock("a", ttl=TTL).acquire()
-
-    def away(_: Sequence[Command]) -> None:
-        raise BackendUnavailable("gone fishing")
-
-    for outage in (1, 2):
-        site.store.before = away
-        site.clock.advance(TTL / 2)
-        assert ["gone fishing" in each for each in caplog.messages] == [True] * outage
-        site.store.before = lambda _: None
-        site.clock.advance(TTL)
-        lease.ensure(needs=TTL / 2)
-    lease.release()
-
-
 def test_a_connection_that_cannot_subscribe_is_closed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Any] = []
+    """As of a server that goes away between the first and the second call."""
+    refused: list[object] = []
+    closed: list[object] = []
 
-    def connection() -> BlockingConnection:
-        made.append(Refusing(site.store, site.store.inner.blocking_connection()))
-        return made[-1]  # type: ignore[no-any-return]
+    class Refusing(TappedBlockingConnection):
+        def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
+            super().__init__(store, inner)
+            self.subscribe, self.close = self._refuse, lambda: closed.append(self)
 
-    monkeypatch.setattr(site.store, "blocking_connection", connection)
+        def _refuse(self, timeout: float) -> None:
+            refused.append(self)
+            raise BackendUnavailable("gone fishing")
+
+    monkeypatch.setattr("tests.runtime.stores.TappedBlockingConnection", Refusing)
     with site.client.lock("a", ttl=TTL):
         site.clock.advance(TTL / 2)
-        wait_until(lambda: len(made) > 3, "the keeper connects again")
-    refused = [each for each in made if each.was_refused]
-    assert [each for each in refused[:-1] if not each.is_closed] == []
-    assert len(refused) > 1
-
-
-class Refusing(TappedBlockingConnection):
-    """A connection of a server that goes away between the first and the second call."""
-
-    was_refused = is_closed = False
-
-    def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
-        super().__init__(store, inner)
-        self.subscribe, self.close = self._refuse, self._close
-
-    def _refuse(self, timeout: float) -> None:
-        self.was_refused = True
-        raise BackendUnavailable("gone fishing")
-
-    def _close(self) -> None:
-        self.is_closed = True
+        wait_until(lambda: len(refused) > 2, "the keeper connects again")
+    assert set(refused[:-1]) <= set(closed)
 
 
 @pytest.mark.slow
@@ -313,16 +276,15 @@ class Refusing(TappedBlockingConnection):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("many", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_very_many_leases_are_renewed_in_time(many: int) -> None:
-    clock = ManualClock()
-    store = TappedStore(store=MemoryStore(f"memory://{uuid4()}", clock=clock))
-    client = Client(StoreSession(store, clock=clock))
+    w = World("sync")
+    store, client = site(w)
     leases: list[Lease] = []
     for number in range(many):
         leases.append(client.lock(f"key-{number}", ttl=TTL).acquire())
         if number % 1000 == 0:
-            clock.advance(TTL / 10 * 1000 / many)  # not all at the same moment
+            w.clock.advance(TTL / 10 * 1000 / many)  # not all at the same moment
     store.kept.clear()
-    clock.advance(2 * TTL)
+    w.clock.advance(2 * TTL)
     assert not any(lease.lost for lease in leases)
     assert min(lease.remaining for lease in leases) > TTL / 2
     batches = [batch for batch in store.kept if isinstance(batch[0], Renew)]
@@ -338,15 +300,15 @@ def test_very_many_leases_are_renewed_in_time(many: int) -> None:
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.long)])
 def test_a_lease_takes_little_memory_and_its_renewals_none(count: int) -> None:
     """The memory store's own share is included."""
-    clock = ManualClock()
-    client = Client(StoreSession(MemoryStore(f"memory://{uuid4()}", clock=clock), clock=clock))
+    w = World("sync")
+    client = w.client
     client.lock("first", ttl=TTL).acquire().release()
     locks = [client.lock(f"key-{number}", ttl=TTL) for number in range(count)]
     tracemalloc.start()
     leases = [lock.acquire() for lock in locks]
     gc.collect()
     at_first = tracemalloc.get_traced_memory()[0]
-    clock.advance(3 * TTL)
+    w.clock.advance(3 * TTL)
     gc.collect()
     after_renewals = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

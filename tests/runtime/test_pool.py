@@ -19,7 +19,6 @@ def one() -> Pool:
 
 
 def in_line(pool: Pool, count: int) -> None:
-    """Wait until so many stand in line."""
     wait_until(lambda: len(pool._queue) >= count, "they stand in line")
 
 

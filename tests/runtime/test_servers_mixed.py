@@ -10,7 +10,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs.testing import Recorder, check, check_liveness, read
-from tests.runtime.real_stores import SHARED, url_of
+from tests.runtime.conftest import SHARED, url_of
 
 LOOPS, ROUNDS, TASKS, THREADS, TURNS = 3, 2, 4, 4, 6
 

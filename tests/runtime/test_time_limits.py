@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from dibs.runtime.aio import AsyncRuntime
 from dibs.session import StoreSession
 from dibs.sync import connect
 from dibs.testing.proxy import FaultProxy
-from tests.runtime.real_stores import url_of
+from tests.runtime.conftest import url_of
 from tests.runtime.stores import TappedStore
 from tests.server.world import World
 
@@ -27,68 +27,69 @@ AWAY = 0.05
 """Seconds that an answer is on its way: more than a sixth of the short ttl."""
 
 
-@pytest.fixture(params=["redis", "postgres"])
-def distant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A store whose answers take longer than a ttl of 0.1 s leaves for one attempt."""
-    url = url_of(request.param, request, tmp_path)
-
-    with proxy_of(url) as proxy:
-        proxy.delay(AWAY)
-        yield proxy.url_for(url)
-
-
 def proxy_of(url: str) -> FaultProxy:
-    """A proxy between a program and the server of that URL."""
     port = urlsplit(url).port
     assert port is not None
     return FaultProxy("127.0.0.1", port)
 
 
-async def test_one_callers_short_ttl_fails_nobody_elses_commands(distant: str) -> None:
-    async with dibs.connect(distant) as client, asyncio.timeout(60):
-        await client.status("connected")
-        runtime = client.session.loop_runtime()
-        hurried = [asyncio.create_task(_renew_for_ever(runtime, n)) for n in range(4)]
-        try:
-            await asyncio.gather(*(_work(runtime, n) for n in range(4)))
-        finally:
-            for task in hurried:
-                task.cancel()
-            await asyncio.wait(hurried)
+ONE_STORE = pytest.mark.parametrize(
+    "kind", ["redis", pytest.param("postgres", marks=pytest.mark.long)]
+)
+
+
+@pytest.mark.once
+@ONE_STORE
+async def test_one_callers_short_ttl_fails_nobody_elses_commands(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Answers take longer than a ttl of 0.1 s leaves for one attempt."""
+    url = url_of(kind, request, tmp_path)
+    with proxy_of(url) as proxy:
+        proxy.delay(AWAY)
+        async with dibs.connect(proxy.url_for(url)) as client, asyncio.timeout(60):
+            await client.status("connected")
+            runtime = client.session.loop_runtime()
+            hurried = [asyncio.create_task(_renew_for_ever(runtime, n)) for n in range(4)]
+            try:
+                await asyncio.gather(*(_work(runtime, n) for n in range(4)))
+            finally:
+                for task in hurried:
+                    task.cancel()
+                await asyncio.wait(hurried)
 
 
 async def _renew_for_ever(runtime: AsyncRuntime, number: int) -> None:
     while True:
-        try:
+        with suppress(DibsError):
             await runtime.call(Renew(b"lock:hurried", f"hurried-{number}", 0.1))
-        except DibsError:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
 async def _work(runtime: AsyncRuntime, number: int) -> None:
     key = b"lock:work-%d" % number
-    for turn in range(8):
+    for turn in range(6):
         lease = f"{number}-{turn}"
         await runtime.call(Acquire(key, lease, "me", 30.0))
         await runtime.call(Renew(key, lease, 30.0))
         await runtime.call(Release(key, lease))
 
 
-@pytest.mark.parametrize(("kind", "what"), [("redis", "a release"), ("postgres", "a resize")])
+@pytest.mark.once
+@ONE_STORE
 def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
-    kind: str, what: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    """A release, and a resize as after a `downgrade()` without an answer."""
     url = url_of(kind, request, tmp_path)
     with proxy_of(url) as proxy, connect(proxy.url_for(url)) as client:
         lease = client.lock("kept", ttl=1.5).acquire()
-        other = client.rwlock("other", ttl=60).write().acquire()
+        other, another = (client.rwlock(name, ttl=60).write().acquire() for name in "ab")
         assert client.session.keeper.flush(5)
         before = proxy.accepted
         proxy.hang()
-        if what == "a release":
-            other._abandon()
-        else:
-            other._settle(1)  # as after a `downgrade()` without an answer
+        other._abandon()
+        another._settle(1)
         proxy.wait_for(lambda: proxy.accepted > before)
         proxy.heal()
         assert not lease.wait_lost(timeout=2.0)
@@ -134,29 +135,45 @@ class LockedFile:
         self.program.execute("ROLLBACK")
 
 
-@pytest.fixture(params=["sqlite", "redis", "postgres", "service"])
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, str, str]]:
+@pytest.fixture
+def way(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Any, str, str]]:
     """What stands between us and a store, the URL that leads through it, and the one around it."""
     with ExitStack() as stack:
-        if request.param == "service":
+        if kind == "sqlite":
+            file = LockedFile(tmp_path / "leases.db")
+            stack.callback(file.program.close)
+            url = url_of(kind, request, tmp_path)
+            yield file, url, url
+            return
+        if kind == "service":
             world = World.over(tmp_path)
             stack.callback(world.close)
             url = world.url.replace("://", f"://{world.admin_key}@")
         else:
-            url = url_of(request.param, request, tmp_path)
-        if request.param == "sqlite":
-            file = LockedFile(tmp_path / "leases.db")
-            stack.callback(file.program.close)
-            yield file, url, url
-        else:
-            proxy = stack.enter_context(proxy_of(url))
-            yield proxy, proxy.url_for(url), url
+            url = url_of(kind, request, tmp_path)
+        proxy = stack.enter_context(proxy_of(url))
+        yield proxy, proxy.url_for(url), url
+
+
+WAYS = [
+    "sqlite",
+    "redis",
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgres", "service")),
+]
 
 
 @pytest.mark.once
-def test_a_caller_waits_as_long_as_he_said(way: tuple[Any, str, str]) -> None:
-    proxy, url, _ = way
-    with connect(url) as client:
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_caller_waits_as_long_as_he_said_also_in_line(
+    way: tuple[Any, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for who is in the way, which a waiter asks, and its leave, which it takes."""
+    monkeypatch.setattr("dibs.locks.waiting.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
+    proxy, url, around = way
+    with connect(url) as client, connect(around) as other:
         for _ in ("before it is connected", "in the middle"):
             proxy.hang()
             began = time.monotonic()
@@ -165,22 +182,11 @@ def test_a_caller_waits_as_long_as_he_said(way: tuple[Any, str, str]) -> None:
             assert time.monotonic() - began < LATE
             proxy.heal()
             client.lock("patient").acquire(wait=20).release()
-
-
-@pytest.mark.once
-def test_so_does_who_waits_in_line(
-    way: tuple[Any, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for who is in the way, which it asks, and its leave, which it takes."""
-    monkeypatch.setattr("dibs.locks.waiting.ASIDE", 0.3)
-    monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
-    proxy, url, around = way
-    with connect(url) as client, connect(around) as other:
         held = other.lock("patient").acquire()
         began = time.monotonic()
         with pytest.raises((BackendUnavailable, AcquireTimeout)):
-            client.lock("patient", ttl=60).acquire(wait=1.5, on_wait=lambda _: proxy.hang())
-        assert time.monotonic() - began < 1.5 + LATE
+            client.lock("patient", ttl=60).acquire(wait=1.0, on_wait=lambda _: proxy.hang())
+        assert time.monotonic() - began < 1.0 + LATE
         proxy.heal()
         held.release()
         client.lock("patient").acquire(wait=20).release()

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -37,8 +36,6 @@ class Skewed:
 
 
 class Cluster:
-    """A store, a clock, and the schedulers that use them."""
-
     def __init__(self) -> None:
         self.clock = ManualClock()
         """Its wall clock starts at a full hour."""
@@ -52,9 +49,14 @@ class Cluster:
         self.clients.append(client)
         return store, client
 
-    def tasks(self, *, late: float = 0, **options: Any) -> Tasks:
-        """A scheduler in a process of its own, with a clock that may differ."""
-        return Tasks(client=self.client()[1], clock=Skewed(self.clock, late), **options)
+    def tapped(self, *, late: float = 0, **options: Any) -> tuple[TappedStore, Tasks]:
+        """A scheduler in a process of its own, with a clock that may differ, and its store."""
+        store, client = self.client()
+        return store, Tasks(client=client, clock=Skewed(self.clock, late), **options)
+
+    def tasks(self, **options: Any) -> Tasks:
+        """A scheduler in a process of its own."""
+        return self.tapped(**options)[1]
 
     async def advance(self, seconds: float, step: float = 5.0) -> None:
         """Let time pass, from one multiple of a step to the next, and what is due be done."""
@@ -65,12 +67,10 @@ class Cluster:
 
     @property
     def second(self) -> float:
-        """Seconds since its clock began."""
         return self.clock.now() - 1000.0
 
 
 async def turn() -> None:
-    """Let the loop do what is ready."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -83,23 +83,14 @@ async def eventually(what: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
-@asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
-    """One, whose clients are closed in the end."""
-    made = Cluster()
-    try:
-        yield made
-    finally:
-        for client in made.clients:
-            await client.close()
-
-
 class Job:
     """A task that writes down when and where it ran, and can be made to take its time."""
 
     def __init__(self, place: Cluster) -> None:
         self.place = place
         self.ran: list[tuple[str, float]] = []
+        self.ticks: list[tuple[str, float]] = []
+        """Which of them were run, in seconds."""
         self.tokens: list[int] = []
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -107,6 +98,8 @@ class Job:
     def on[T: Tasks | TaskRouter](self, tasks: T, where: str = "", **options: Any) -> T:
         async def job() -> None:
             self.ran.append((where, self.place.second))
+            if isinstance(tasks, Tasks) and (tick := status(tasks).last_tick):
+                self.ticks.append((where, tick.timestamp() - 1_800_000_000))
             if not options.get("everywhere"):
                 self.tokens.append(current_lease().token)
             await self.may_end.wait()
@@ -131,5 +124,7 @@ def counts(tasks: Tasks) -> tuple[int, int, int, int]:
 @pytest.fixture
 async def place() -> AsyncIterator[Cluster]:
     """Processes that share a store in memory, under a clock that is moved by hand."""
-    async with cluster() as made:
-        yield made
+    made = Cluster()
+    yield made
+    for client in made.clients:
+        await client.close()

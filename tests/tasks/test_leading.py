@@ -8,13 +8,11 @@ import pytest
 
 from dibs import LeaderElection, TaskLock, override
 from dibs.tasks import TaskFailure, TaskRouter, Tasks
-from dibs.testing import ManualClock
-from tests.tasks.conftest import Cluster, Job, cluster, counts, eventually, status, turn
+from tests.tasks.conftest import Cluster, Job, counts, eventually, status, turn
 
 
-def led(place: Cluster, **options: Any) -> tuple[Tasks, LeaderElection]:
-    client = place.client()[1]
-    return Tasks(client=client, clock=place.clock, **options), client.leader_election("main")
+def led(place: Cluster) -> tuple[Tasks, LeaderElection]:
+    return place.tasks(), place.client()[1].leader_election("main")
 
 
 async def leads(leader: LeaderElection) -> None:
@@ -109,9 +107,6 @@ async def test_a_task_of_a_leader_in_a_thread_ends_before_others_lead(place: Clu
     assert status(tasks).last_outcome == "lost"
 
 
-# -- start and stop ----------------------------------------------------------------------------------
-
-
 async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
     job = Job(place)
     tasks = job.on(place.tasks())
@@ -172,9 +167,8 @@ async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster) -> None:
 
 async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) -> None:
     """A stop in between must not leave a tick that is claimed and was never run."""
-    store, client = place.client()
-    tasks = Job(place).on(Tasks(client=client, clock=place.clock))
-    await tasks.start()
+    store, tasks = place.tapped()
+    await Job(place).on(tasks).start()
     await place.advance(59)
     store.hold = asyncio.Event()
     store.turns = 1
@@ -188,15 +182,14 @@ async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) ->
 
 
 def test_it_can_be_started_again_in_another_loop() -> None:
-    clock, ran = ManualClock(), []
-    tasks = Tasks(client="reports", clock=clock)
+    place, ran = Cluster(), []
+    tasks = Tasks(client="reports", clock=place.clock)
     tasks.every("60s", name="job")(lambda: ran.append(1))
 
     async def main() -> None:
         before = len(ran)
-        async with cluster() as place:
-            place.clock = clock
-            with override(place.client()[1], name="reports"):
+        async with place.client()[1] as client:
+            with override(client, name="reports"):
                 async with tasks:
                     await place.advance(60)
                     await eventually(lambda: len(ran) > before)

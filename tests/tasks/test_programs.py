@@ -1,5 +1,6 @@
 """Whole programs on real stores: kills and restarts, signals, and the lifespan of an application."""
 
+import json
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ app = FastAPI(lifespan=lifespan)
 """
 
 NOTING = """
-import asyncio, os, sys, time
+import asyncio, json, os, sys, time
 from dibs import current_lease
 from dibs.tasks import Tasks
 
@@ -95,14 +96,15 @@ path, takes = sys.argv[1], float(sys.argv[2])
 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 tasks = Tasks(shutdown_timeout="20s")
 
-@tasks.every("1s", name="job", missed="all", grace="30s", max_hold=2.0)
+@tasks.every("0.5s", name="job", missed="all", grace="15s", max_hold=1.0)
 async def job():
-    tick, lease = round(tasks.status()["job"].last_tick.timestamp()), current_lease()
+    tick, lease = round(tasks.status()["job"].last_tick.timestamp() * 2), current_lease()
 
     def note(what):
         now = time.time()
         until = now + lease.remaining  # asked later, so it isn't too much
-        os.write(file, f"{what} {tick} {now} {until} {os.getpid()} {lease.token}\\n".encode())
+        line = json.dumps([what, tick, now, until, os.getpid(), lease.token])
+        os.write(file, f"{line}\\n".encode())
 
     note("start")
     await asyncio.sleep(takes)
@@ -117,6 +119,7 @@ class Run(NamedTuple):
 
     what: str
     tick: int
+    """In half seconds."""
     at: float
     until: float
     """So long it keeps the others out, or longer."""
@@ -151,8 +154,7 @@ def until_it_runs(process: "subprocess.Popen[str]") -> None:
 
 def read(path: Path) -> list[Run]:
     lines = path.read_text().splitlines() if path.exists() else []
-    parts = [line.split() for line in lines]
-    return [Run(w, int(t), float(a), float(u), int(p), int(k)) for w, t, a, u, p, k in parts]
+    return [Run(*json.loads(line)) for line in lines]
 
 
 def starts(path: Path) -> int:
@@ -193,11 +195,11 @@ def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> N
         wait_for(path, 30)  # those of the grace
         end(first)
         last = max(run.tick for run in read(path))
-        time.sleep(max(last + 2.1 - time.time(), 0))  # two ticks at which nobody is there
+        time.sleep(max((last + 2.1) / 2 - time.time(), 0))  # two ticks at which nobody is there
         again = start(0)
         wait_for(path, starts(path) + 3)
         end(again)
-        by_pid = {process.pid: process for process in (start(0.3), start(0.3))}
+        by_pid = {process.pid: process for process in (start(0.2), start(0.2))}
         running = wait_for(path, starts(path) + 2)[-1]
         killed = by_pid.pop(running.pid)
         killed.kill()  # most likely in the middle of its run

@@ -36,17 +36,13 @@ async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(plac
 
 async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
     job = Job(place)
-    stores, schedulers = [], []
-    for where in "ab":
-        store, client = place.client()
-        stores.append(store)
-        schedulers.append(job.on(Tasks(client=client, clock=place.clock), where))
-    async with schedulers[0], schedulers[1]:
+    (one, first), (two, second) = place.tapped(), place.tapped()
+    async with job.on(first, "a"), job.on(second, "b"):
         await place.advance(59)
-        for store in stores:
-            store.batches.clear()
+        one.batches.clear()
+        two.batches.clear()
         await place.advance(1)
-    sent = [[command for batch in store.batches for command in batch] for store in stores]
+    sent = [[each for batch in store.batches for each in batch] for store in (one, two)]
     lost, won = sorted(sent, key=len)
     assert [type(command) for command in lost] == [Acquire]
     assert len(won) == 4
@@ -110,9 +106,8 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
 ) -> None:
     """It decided to try in time, and its command arrived when the tick's lock had run out long ago."""
     job = Job(place)
-    store, client = place.client()
-    tasks = job.on(Tasks(client=client, clock=place.clock), every="1h", grace="1m")
-    async with tasks:
+    store, tasks = place.tapped()
+    async with job.on(tasks, every="1h", grace="1m"):
         await place.advance(3599, step=100)
 
         def pause(_: object) -> None:
@@ -121,7 +116,7 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
 
         store.before = pause
         await place.advance(1)
-        assert (await client.task_lock("job", 0, 60).status()).last_token == 0
+        assert (await place.client()[1].task_lock("job", 0, 60).status()).last_token == 0
         assert counts(tasks) == (0, 0, 0, 1)
     assert job.ran == []
 
@@ -158,9 +153,6 @@ async def test_a_clock_that_is_set_back_for_good_does_not_stop_it(
         await place.advance(120)
     assert job.seconds == [60, 120, 180, 240]
     assert "the clock was set back" in caplog.text
-
-
-# -- functions ---------------------------------------------------------------------------------------
 
 
 async def test_a_plain_function_runs_in_a_thread_and_holds_its_lock_to_its_end(

@@ -6,21 +6,11 @@ from typing import Any
 
 import pytest
 
-from dibs import BackendUnavailable, MissingCapability, NotConfigured
+from dibs import MissingCapability, NotConfigured
 from dibs.model import Acquire, Command
 from dibs.tasks import Tasks
-from tests.runtime.stores import TappedStore
+from tests.locks.worlds import away, heal
 from tests.tasks.conftest import Cluster, Job, counts, status
-
-
-def away(_: Sequence[Command]) -> None:
-    raise BackendUnavailable("the store is away")
-
-
-def at(place: Cluster) -> tuple[TappedStore, Tasks]:
-    """A scheduler, and its store, which can be made to fail."""
-    store, client = place.client()
-    return store, Tasks(client=client, clock=place.clock)
 
 
 async def advance(place: Cluster, seconds: float) -> None:
@@ -33,7 +23,7 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="5m")
     local = []
 
@@ -49,7 +39,7 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
         assert "BackendUnavailable: the store is away" in str(status(tasks).trouble)
         assert not tasks.healthy()
         assert local[-2:] == [3660, 3720]
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 30)
         assert len(job.ran) == 1
         assert 3730 < job.seconds[0] < 3750
@@ -61,13 +51,13 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
 
 async def test_it_is_given_up_when_its_grace_is_over(place: Cluster) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="1m")
     async with tasks:
         await place.advance(3590)
         store.before = away
         await advance(place, 120)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 20)
         assert (job.ran, counts(tasks)) == ([], (0, 0, 0, 1))
         await place.advance(3600)
@@ -78,7 +68,7 @@ async def test_it_is_given_up_when_its_grace_is_over(place: Cluster) -> None:
 async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster) -> None:
     """It won, and doesn't know: its own lock is in its way until the background has given it up."""
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks)
     async with tasks:
         await place.advance(59)
@@ -96,33 +86,32 @@ async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster
         store.after = lambda _: None
         await advance(place, 3)
         assert "is being given up" in str(status(tasks).trouble)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 48)
     assert len(job.ran) == 1
     assert counts(tasks)[:3] == (1, 0, 0)
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_is_away(place: Cluster) -> None:
-    store, client = place.client()
-    tasks = Job(place).on(Tasks(client=client, clock=place.clock, shutdown_timeout="1h"))
-    await tasks.start()
+    store, tasks = place.tapped(shutdown_timeout="1h")
+    await Job(place).on(tasks).start()
     await place.advance(59)
     store.before = away
     await advance(place, 3)
     assert status(tasks).trouble
     await asyncio.wait_for(tasks.stop(), 30)
-    store.before = lambda _: None
+    heal(store)
 
 
 async def test_an_older_tick_makes_room_for_the_next(place: Cluster) -> None:
     job = Job(place)
-    store, tasks = at(place)
+    store, tasks = place.tapped()
     job.on(tasks, grace="10m")
     async with tasks:
         await place.advance(59)
         store.before = away
         await advance(place, 100)
-        store.before = lambda _: None
+        heal(store)
         await advance(place, 15)
         assert len(job.ran) == 1
         assert status(tasks).last_tick is not None
@@ -145,22 +134,6 @@ async def test_without_a_store_that_will_do_it_does_not_start(
         assert not tasks.running
 
 
-# -- ticks that nobody ran ---------------------------------------------------------------------------
-
-
-class Ticks(Job):
-    """Writes down which ticks were run, in seconds, instead of when."""
-
-    def on(self, tasks: Any, where: str = "", **options: Any) -> Any:
-        async def job() -> None:
-            tick = tasks.status()["job"].last_tick
-            self.ran.append((where, tick.timestamp() - 1_800_000_000))
-            await self.may_end.wait()
-
-        tasks.every("60s", name="job", **options)(job)
-        return tasks
-
-
 @pytest.mark.parametrize(
     ("missed", "grace", "ran"),
     [
@@ -173,35 +146,35 @@ class Ticks(Job):
 async def test_ticks_that_a_process_missed_before_its_start_or_in_a_pause(
     place: Cluster, missed: Any, grace: str, ran: list[float]
 ) -> None:
-    paused, new = Ticks(place), Ticks(place)
+    paused, new = Job(place), Job(place)
     other = Cluster()
     other.clock = place.clock
     async with paused.on(place.tasks(), missed=missed, grace=grace) as tasks:
         await place.advance(60)
-        paused.ran.clear()
+        paused.ticks.clear()
         place.clock.advance(255)  # and nothing runs meanwhile
         async with new.on(other.tasks(), missed=missed, grace=grace):
             await place.advance(45)
-        assert paused.seconds == new.seconds == ran
+        assert paused.ticks == new.ticks == [("", tick) for tick in ran]
         assert counts(tasks)[3] == 5 - len(ran)
     await other.clients[0].close()
 
 
 async def test_over_a_restart_what_was_run_is_not_run_again(place: Cluster) -> None:
-    job = Ticks(place)
+    job = Job(place)
     async with job.on(place.tasks(), "first", missed="all", grace="5m"):
         await place.advance(190)
     place.clock.advance(130)
     async with job.on(place.tasks(), "second", missed="all", grace="5m"):
         await place.advance(60)
-    assert job.seconds == [60.0 * minute for minute in range(-4, 7)]
-    assert job.ran[-3:] == [("second", 240), ("second", 300), ("second", 360)]
+    assert [tick for _, tick in job.ticks] == [60.0 * minute for minute in range(-4, 7)]
+    assert job.ticks[-3:] == [("second", 240), ("second", 300), ("second", 360)]
 
 
 async def test_two_that_start_together_share_what_was_missed(place: Cluster) -> None:
-    job = Ticks(place)
+    job = Job(place)
     place.clock.advance(600)
     two = [job.on(place.tasks(), where, missed="all", grace="5m") for where in "ab"]
     async with two[0], two[1]:
         await place.advance(5)
-    assert sorted(job.seconds) == [360, 420, 480, 540, 600]
+    assert sorted(tick for _, tick in job.ticks) == [360, 420, 480, 540, 600]

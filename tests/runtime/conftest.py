@@ -13,3 +13,9 @@ def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
         return f"sqlite:///{folder / 'leases.db'}"
     found: str = request.getfixturevalue(f"{kind}_url")
     return found
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A file, if a test does not mind."""
+    return url_of("sqlite", request, tmp_path)
