@@ -21,6 +21,7 @@ from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 from dibs.server.api.routing import Operation
 from dibs.server.app import TABLE
+from dibs.server.auth import key_cache
 from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
@@ -173,7 +174,8 @@ def check_tells_nothing_secret(matrix: Matrix, who: Someone, text: str, where: s
 
 @pytest.fixture(scope="module")
 def matrix() -> Iterator[Matrix]:
-    with World.over() as world:
+    with pytest.MonkeyPatch.context() as patch, World.over() as world:
+        patch.setattr(key_cache, "MIN_LOOKUP_INTERVAL", 0.0)
         yield Matrix(world)
 
 
