@@ -3,11 +3,9 @@
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx2
 import pytest
-from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire, Release
@@ -165,27 +163,6 @@ def test_refusals_and_waits_are_linked_to_the_holder(
     assert client.post(lock("unsampled"), headers=traceparent(flags="00")).is_success
     assert acquire(client, "unsampled").status_code == 409
     assert links(traces.one(f"POST {LOCK}")) == []
-
-
-def test_without_a_tracer_provider_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, not timed: no call of OpenTelemetry's after the start."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    with World.over() as world:
-        assert not world.server.tracing
-        called: list[str] = []
-
-        def seen(frame: Any, event: str, _: object) -> None:
-            if event == "call":
-                called.append(frame.f_code.co_filename)
-
-        client = world.client()
-        world.do(lambda: sys.setprofile(seen))
-        acquired(client, "x")
-        assert acquire(client, "x").status_code == 409
-        world.do(lambda: sys.setprofile(None))
-        assert [file for file in called if "server/api/locks" in file]
-        assert not [file for file in called if "opentelemetry" in file or "tracing" in file]
 
 
 @pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.instrumentation.asgi"])
