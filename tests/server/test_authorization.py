@@ -8,9 +8,7 @@ dashboard may what its key may, by the page's own requests only.
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import httpx2
@@ -380,25 +378,6 @@ def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Ma
     for client, status in ((outside, 404), (inside, 200)):
         assert client.delete(f"/v1/keys/{key['id']}").status_code == status
     assert matrix.world.client(key=key["key"]).get("/v1/locks").status_code == 401
-
-
-@pytest.mark.once
-def test_a_revocation_reaches_another_server_and_what_waits_there(tmp_path: Path) -> None:
-    with World.over(tmp_path) as here, World.over(tmp_path) as there, ThreadPoolExecutor() as pool:
-        admin = here.client()
-        made = admin.post("/v1/keys", json={"name": "short", "scopes": ["acquire"]}).json()
-        acquired(admin, NAME)
-        client = there.client(key=made["key"])
-        token = client.post("/v1/token").text
-        with client.stream("GET", "/v1/stream") as stream:
-            lines = stream.iter_lines()
-            assert "hello" in next(lines)
-            waits = pool.submit(acquire, client, NAME, wait=30)
-            assert admin.delete(f"/v1/keys/{made['id']}").status_code == 200
-            assert "data: key ended" in list(lines)
-        assert waits.result(30).status_code == 401
-        for credential in (made["key"], token):
-            assert there.client(key=credential).get("/v1/locks").status_code == 401
 
 
 def test_what_was_refused_or_forced_stands_in_the_audit() -> None:

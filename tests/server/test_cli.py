@@ -183,22 +183,16 @@ def test_run_reports_why_it_cannot_renew_and_again_with_the_loss(cli: Cli, world
     assert all("does not accept the API key" in each["message"] for each in told[:2])
 
 
-def test_waiters_report_an_outage_and_who_held_it_before(cli: Cli, world: World) -> None:
+def test_a_waiter_reports_an_outage_and_who_held_it_before(cli: Cli, world: World) -> None:
     holder = cli.hold("x", stdin=PIPE)  # in the store itself, which goes on
-    wait = ("--wait", "4s", "--json")
-    waiters = [
-        cli.start("run", "x", *wait, "--", "true", env=service(world)),
-        cli.start("acquire", "x", "--ttl", "30s", *wait, env=service(world)),
-    ]
-    for waiter in waiters:
-        assert waiter.stderr is not None
-        assert json.loads(waiter.stderr.readline())["event"] == "waiting"
+    waiter = cli.start("acquire", "x", "--ttl=30s", "--wait=3s", "--json", env=service(world))
+    assert waiter.stderr is not None
+    assert json.loads(waiter.stderr.readline())["event"] == "waiting"
     world.close()
-    for code, out, err in map(end, waiters):
-        told = [json.loads(each) for each in err.splitlines()]
-        assert (code, out) == (69, "")
-        assert [each["event"] for each in told] == ["unavailable", "error"]
-        assert all("connection refused" in each["message"] for each in told)
-        (held,) = told[1]["holders"]
-        assert f"/{holder.pid}/" in held["owner"]
-        assert f"x was last held by {held['owner']} for " in told[1]["message"]
+    code, out, err = end(waiter)
+    assert (code, out) == (69, "")
+    outage, error = [json.loads(each) for each in err.splitlines()]
+    assert (outage["event"], error["event"]) == ("unavailable", "error")
+    (held,) = error["holders"]
+    assert f"/{holder.pid}/" in held["owner"]
+    assert f"x was last held by {held['owner']} for " in error["message"]

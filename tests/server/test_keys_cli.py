@@ -174,8 +174,12 @@ def test_a_running_server_learns_of_keys_and_writes_down_who_made_them(
     (made,) = keys("create", *new, "--json", *place).objects
     client = world.client(key=made["key"])
     wait_until(lambda: client.get("/v1/locks").status_code == 200, "it is let in")
-    keys("revoke", made["id"], *place)
-    wait_until(lambda: client.get("/v1/locks").status_code == 401, "it is revoked")
+    token = client.post("/v1/token").text
+    with client.stream("GET", "/v1/stream") as stream:
+        keys("revoke", made["id"], *place)
+        assert "key ended" in stream.read().decode()
+    for credential in (made["key"], token):
+        assert world.client(key=credential).get("/v1/locks").status_code == 401
     lines = world.client().get("/v1/audit").json()["entries"]
     found = [each for each in lines if each["detail"].get("id") == made["id"]]
     assert [each["what"] for each in found] == ["key revoked", "key created"]
