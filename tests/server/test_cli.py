@@ -77,11 +77,13 @@ def test_a_broken_connection_is_reported_and_replaced(cli: Cli, world: World) ->
         wait_until(lambda: is_watched(world), "a stream")
         held = acquired(world.client(), "x")
         assert parsed(tail)["what"] == "granted"
-        way.refuse()
+        way.hang()
         way.cut()
         released(world.client(), "x", held)  # during the gap
         assert tail.stderr is not None
         told = [json.loads(tail.stderr.readline())]
+        way.wait_for(lambda: way.connections)
+        way.cut()  # so the second attempt fails, too
         way.heal()
         told.append(json.loads(tail.stderr.readline()))
         assert [each["event"] for each in told] == ["warning", "back"]
