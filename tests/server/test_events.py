@@ -254,6 +254,7 @@ def test_what_others_do_in_the_store_is_found(
     filed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity, "PAGE", 3)
+    monkeypatch.setattr(activity, "FOLLOWED", 0.1)
     with (
         following(filed.client()) as news,
         following(filed.client(), WATCH) as watched,

@@ -22,6 +22,7 @@ from dibs.server.config import ServerConfig, read_config
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
 from tests.server.inside import keys_of
+from tests.server.test_records_away import away
 from tests.server.world import LONG, World
 
 REFRESH = key_cache.REFRESH
@@ -144,9 +145,6 @@ async def test_after_an_outage_everything_is_read_again(
     await there.cache.refresh()
     revision = await records.revision()
 
-    async def away() -> int:
-        raise BackendUnavailable("away")
-
     async def as_before() -> int:
         return revision
 
@@ -177,15 +175,9 @@ async def test_a_record_that_cannot_be_read_is_no_key_and_harms_no_other(
 ) -> None:
     _, text = await ring.create("ci", {Scope.READ}, [])
     good = (await records.all("key"))[0].value
-    wrong = (
-        b"",
-        b"{}",
-        b"null",
-        b"\xff\xfe",
-        good[:-1],
-        good.replace(b'"format":1', b'"format":2'),
-    )
-    for version, value in enumerate((*wrong, good.replace(b"read", b"god"), good)):
+    other = good.replace(b'"format":1', b'"format":2')
+    wrong = (b"", b"{}", b"null", b"\xff\xfe", good[:-1], other, good.replace(b"read", b"god"))
+    for version, value in enumerate((*wrong, good)):
         await records.put("key", "broken", value, version)
         caplog.clear()
         await ring.cache.refresh()
