@@ -450,9 +450,7 @@ signed_in_routes = pytest.mark.parametrize(
 
 @pytest.mark.once
 @signed_in_routes
-def test_a_session_may_what_its_key_may(
-    matrix: Matrix, visitors: list[Visitor], route: Operation
-) -> None:
+def test_what_a_session_may(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     """No key is a session, nor is a session looked at beside a key."""
     for visitor in visitors:
         where = f"{shown(route)} by a session of {visitor.who}"
@@ -473,9 +471,7 @@ def test_a_session_may_what_its_key_may(
 
 @pytest.mark.once
 @signed_in_routes
-def test_a_session_is_nothing_to_another_page(
-    matrix: Matrix, visitors: list[Visitor], route: Operation
-) -> None:
+def test_no_other_page_may(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     """Not even an administrator's: whatever changes something needs the page's own token and origin.
 
     One that is over is nothing to any page.

@@ -250,9 +250,7 @@ def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
 # -- what is done in the store without this server --------------------------------------------------
 
 
-def test_what_others_do_in_the_store_is_found(
-    filed: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_do_is_found(filed: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "PAGE", 3)
     monkeypatch.setattr(activity, "FOLLOWED", 0.1)
     with (
@@ -328,9 +326,7 @@ def test_streams_end_with_their_key_and_with_the_server(world: World) -> None:
         assert [rest(news) for news in stays] == [[("bye", "draining")]] * 3
 
 
-def test_streams_end_with_the_token_that_opened_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_end_with_their_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of its key stay."""
     monkeypatch.setattr(credentials, "TOKEN_LIFETIME", 1)
     monkeypatch.setattr(credentials, "TOKEN_LEEWAY", 2)

@@ -142,9 +142,7 @@ def test_records_are_found_in_this_order(
         assert (refused.code, "--server" in refused.err) == (64, True)
 
 
-def test_a_place_that_is_wrong_or_away(
-    keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_wrong_or_away(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     here = f"127.0.0.1:{free_port()}"
     for option, url, code, why in (
         ("--records", "memory://", 64, "only lives as long as this command"),
@@ -166,9 +164,7 @@ def test_a_place_that_is_wrong_or_away(
     assert "names this service" not in keys("list", "--server", world.url).err
 
 
-def test_a_running_server_learns_of_keys_and_writes_down_who_made_them(
-    keys: Keys, world: World
-) -> None:
+def test_a_running_server_learns_of_keys_and_their_makers(keys: Keys, world: World) -> None:
     place = ("--leases", world.config.leases)
     new = ("--name", "new", "--scope", "read", "--prefix", "shop")
     (made,) = keys("create", *new, "--json", *place).objects
@@ -188,9 +184,7 @@ def test_a_running_server_learns_of_keys_and_writes_down_who_made_them(
     assert made["key"] not in str(lines)
 
 
-def test_what_a_key_lacks_is_named(
-    keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_key_lacks(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     create = ("create", "--name", "a", "--scope", "read", "--server", world.url, "--json")
     monkeypatch.setenv("DIBS_API_KEY", world.key("acquire"))
     assert "admin" in keys(*create).err

@@ -197,9 +197,7 @@ def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatc
     assert admin.get(lock("y")).status_code == 200
 
 
-def test_an_administrator_of_a_directory_makes_only_so_many_keys_and_restrictions(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_many_keys_and_restrictions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "KEYS_EACH", 3)
     monkeypatch.setattr(restrictions, "RULES_EACH", 2)
     theirs, admin = world.client("admin", prefixes=[b"shop/"]), world.client()
@@ -306,9 +304,7 @@ async def test_work_of_a_key_starts_in_its_order_unless_it_is_given_up() -> None
     assert queue.busy == 4
 
 
-def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
+def test_api_keys_take_turns(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
     with World.over(limits=Limits(acquires_at_once=1, acquires_per_key=MANY)) as world:
         gate = Gate(world, monkeypatch)
         flood, other = world.key("acquire", name="flood"), world.key("acquire", name="other")
@@ -330,9 +326,7 @@ def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
         assert not quotas_of(world).acquiring._shares
 
 
-def test_batches_of_one_key_have_a_quarter_of_the_room(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
+def test_batches_leave_room(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
     with World.over(limits=Limits(acquires_at_once=8)) as world:
         runtime, goes_on, sent = runtime_of(world), asyncio.Event(), list[int]()
         call_all = runtime.call_all
@@ -360,7 +354,7 @@ def test_batches_of_one_key_have_a_quarter_of_the_room(
         assert quotas_of(world).acquiring.busy == 0
 
 
-def test_renewals_and_releases_go_past_reads_and_acquires(
+def test_renewals_wait_for_nobody(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
     """Nor do they wait for the rest of their batch. A forced release counts as a read."""

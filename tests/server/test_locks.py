@@ -86,9 +86,7 @@ def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["query", "header", "body"])
-def test_a_lease_id_from_the_caller_makes_retries_safe(
-    client: httpx2.Client, name: str, where: str
-) -> None:
+def test_an_own_lease_id_makes_retries_safe(client: httpx2.Client, name: str, where: str) -> None:
     """It may stand in a header or the body, so that no log of queries has it."""
     given: dict[str, dict[str, Any]] = {
         "query": {},
@@ -165,9 +163,7 @@ def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: s
     assert "scope acquire for the directory tests/" in outsider.json()["detail"]
 
 
-def test_one_lock_and_lists_in_the_known_shapes(
-    world: World, client: httpx2.Client, name: str
-) -> None:
+def test_one_lock_and_lists_in_known_shapes(world: World, client: httpx2.Client, name: str) -> None:
     held = acquired(client, f"{name}/a", note="why")
     answer = client.get(lock(f"{name}/a"))
     got, tag = answer.json(), {"If-None-Match": f'"x", {answer.headers["etag"]}'}

@@ -43,9 +43,7 @@ def test_a_server_is_ready_until_it_is_about_to_stop(world: World) -> None:
 
 
 @pytest.mark.once
-def test_a_server_is_not_ready_while_its_only_store_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is without one of two stores, or it would not serve what lies in the other."""
     monkeypatch.setattr(service, "HEALTH_PATIENCE", 0.5)
     file, records = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "records"))

@@ -147,7 +147,7 @@ async def test_no_change_is_lost_or_seen_before_it_can_be_read(servers: list[Rec
     assert await reader.revision() == 40
 
 
-async def test_the_log_is_read_by_pages_newest_first_and_forgotten_from_its_end(
+async def test_the_log_is_read_by_pages_and_forgotten_from_its_end(
     servers: list[Records],
 ) -> None:
     lines = [b"%d" % each for each in range(40)]
@@ -246,9 +246,7 @@ async def test_records_lie_in_the_file_of_the_leases(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_redis_that_forgets_is_reported_before_and_after(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_redis_that_forgets_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer(tmp_path, extra=["maxmemory 64mb", "maxmemory-policy allkeys-lru"]) as server:
         store = f"memory://{tmp_path.name}"
         with World.over(leases=store, records=server.url):

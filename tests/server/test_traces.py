@@ -91,9 +91,7 @@ def test_a_span_of_a_request(traces: Traces, world: World, client: httpx2.Client
         assert about(traces.one("GET /v1/stream"))["http.response.status_code"] == 200
 
 
-def test_no_span_contains_what_a_caller_sends_or_gets(
-    traces: Traces, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the operator has OpenTelemetry look at headers."""
     for which in ("REQUEST", "RESPONSE"):
         monkeypatch.setenv(f"OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_SERVER_{which}", ".*")
@@ -129,9 +127,7 @@ def test_no_span_contains_what_a_caller_sends_or_gets(
         assert set(about(span)) <= ATTRIBUTES, span.name
 
 
-def test_refusals_and_waits_are_linked_to_the_holder(
-    traces: Traces, client: httpx2.Client, world: World
-) -> None:
+def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, world: World) -> None:
     """Unless that one's trace is not kept."""
     held = acquired(client, "x", note="mine")
     refused = acquire(client, "x")
