@@ -128,8 +128,7 @@ def test_a_key_has_so_many_places_in_line(world: World) -> None:
 
 
 CROWD = 300
-MOST_BYTES = 1_200_000
-"""Of an answer, and a little more."""
+MOST_BYTES = 1_200_000  # of an answer, and a little more
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
@@ -141,7 +140,8 @@ def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
     if store != "sqlite":
         settings["leases"] = request.getfixturevalue(f"{store}_url")
     k = key("a/m", "semaphore")
-    crowd = [Acquire(k, f"{ID}{n}", "me", 60.0, capacity=CROWD) for n in range(CROWD)]
+    wish = Acquire(k, "", "me", 60.0, capacity=CROWD, note="\x01" * 100)  # long in JSON
+    crowd = [replace(wish, id=f"{ID}{n}") for n in range(CROWD)]
     with World.over(tmp_path, **settings) as world:
         client = world.client()
         assert set(kinds(send(client, *crowd))) == {Granted}
@@ -149,7 +149,7 @@ def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
     told = [each for each in looks if type(each) is Status]
     assert {(len(each.holders), each.holding, each.used) for each in told} == {(100, CROWD, CROWD)}
     assert len({repr(each) for each in told}) == 1, "all are answers of one look"
-    assert len(told) > 20
+    assert len(told) > 10
     assert {each.reason for each in looks[len(told) :]} == {"busy"}
     assert len(msgspec.json.encode(list(map(wire.to_wire, looks)))) < MOST_BYTES
 

@@ -29,12 +29,6 @@ def keys(
     return lambda *words: verb("keys", *words)
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> tuple[str, str]:
-    """The option that means records of the test's own."""
-    return "--records", f"sqlite:///{tmp_path / 'records.db'}"
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World.over(tmp_path_factory.mktemp("keys")) as world:
@@ -43,13 +37,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("through", ["the records", "a server"])
 def test_a_key_is_made_listed_and_revoked(
-    keys: Keys,
-    world: World,
-    beside: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    through: str,
+    keys: Keys, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
 ) -> None:
-    place = beside
+    place = "--records", f"sqlite:///{tmp_path / 'records.db'}"
     if through == "a server":
         monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
         place = "--server", world.url

@@ -134,12 +134,8 @@ def test_an_answer_that_comes_late_promises_no_more_than_there_is(
     lateness = 1.1
     query = {"id": again["id"], "ttl": 1}
     renewal = pool.submit(client.patch, lock(f"{name}/again"), params=query)
-    queries: list[dict[str, Any]] = [{}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}]
-    asked = [
-        pool.submit(acquire, client, f"{name}/{number}", ttl=1, **query)
-        for number, query in enumerate(queries)
-    ]
-    for each in asked:
+    ways: list[dict[str, Any]] = [{}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}]
+    for each in [pool.submit(acquire, client, f"{name}/{way}", ttl=1, **way) for way in ways]:
         assert problem(each.result(LONG)) == (503, "unavailable")
         assert "the same id, if you brought one" in each.result().json()["detail"]
     assert renewal.result(LONG).status_code in (503, 410)  # 410: it was over before
@@ -251,19 +247,14 @@ def test_a_forced_release(world: World, name: str) -> None:
 
 WRONG = [
     ("POST", "ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
-    *(
-        (method, f"ttl={ttl}&id={ID}", "`ttl` must be 1 to 86400 seconds")
-        for method in ("POST", "PATCH")
-        for ttl in ("0", "86401", "nan", "inf")
-    ),
+    *(("POST", f"ttl={ttl}", "`ttl` must be 1 to 86400 seconds") for ttl in ("0", "86401", "nan")),
+    ("PATCH", f"ttl=inf&id={ID}", "`ttl` must be 1 to 86400 seconds"),
     ("POST", "ttl=30&ttl=31", "'ttl' is given more than once"),
     ("POST", "tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
     ("POST", "wait=-1", "`wait` must be a number of seconds, 0 or more"),
-    ("POST", "wait=61", "wait"),
     ("POST", "kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
     *(("POST", f"kind={kind}", "") for kind in ("semaphore", "rwlock")),
     ("POST", "mode=append", "`mode` must be one of read, write"),
-    ("POST", "mode=%6eull", "mode"),
     ("POST", "mode=read&capacity=3", ""),
     ("POST", "id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
     ("POST", f"id={'x' * 22}%0A", ""),

@@ -291,6 +291,7 @@ async def test_a_server_that_restarts_or_hangs(tmp_path: Path, store: str) -> No
         hasty = "?socket_timeout=100ms&socket_connect_timeout=100ms" if store == "redis" else ""
         async with at(server.url) as records, at(f"{server.url}{hasty}") as late:
             kept = await records.put("key", "a", b"kept", 0)
+            assert await late.get("key", "a") == kept
             server.restart()  # the loop cannot notice that its connections have ended
             calls = records.put("key", "a", b"new", 1), late.get("key", "a")
             lost, found = await asyncio.gather(*calls, return_exceptions=True)

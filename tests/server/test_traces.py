@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire, Release
@@ -161,14 +162,19 @@ def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, worl
     assert links(traces.one(f"POST {LOCK}")) == []
 
 
-@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.instrumentation.asgi"])
+@pytest.mark.parametrize(
+    "missing", ["a provider", "opentelemetry", "opentelemetry.instrumentation.asgi"]
+)
 def test_a_server_runs_without_opentelemetry(
     kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "dibs.server.tracing", raising=False)
-    monkeypatch.setitem(sys.modules, missing, None)
+    if missing == "a provider":
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    else:
+        monkeypatch.setitem(sys.modules, missing, None)
     with World.over() as world:
         assert not world.server.tracing
         acquired(world.client(), "x")
     warning = f"requests are not traced: {missing} is missing. Run: pip install"
-    assert (warning in caplog.text) == (missing != "opentelemetry")
+    assert (warning in caplog.text) == missing.endswith("asgi")
