@@ -357,7 +357,10 @@ def test_batches_leave_room(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExe
 def test_renewals_wait_for_nobody(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    """Nor do they wait for the rest of their batch. A forced release counts as a read."""
+    """Nor do releases: not for reads and acquires, nor for the rest of their batch.
+
+    A forced release counts as a read.
+    """
     monkeypatch.setattr(quotas, "TURN_TIMEOUT", 2 * LONG)
     limits = Limits(acquires_at_once=1, reads_at_once=1, reads_per_key=100)
     with World.over(limits=limits) as world:
@@ -371,7 +374,9 @@ def test_renewals_wait_for_nobody(
         own, resource = {"id": held["id"]}, {"key": "lock:precious"}
         renew = resource | own | {"op": "renew", "ttl": 60}
         wish = {"op": "acquire", "key": "lock:y", "id": ID, "owner": "y", "ttl": 60}
-        assert [each["is"] for each in batch(holder, wish, renew)] == ["failed", "renewed"]
+        release = {"op": "release", "key": "lock:z", "id": ID}
+        found = [each["is"] for each in batch(holder, release, wish, renew)]
+        assert found == ["unknown", "failed", "renewed"]
         monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
         assert problem(holder.get("/v1/locks")) == (429, "limit")
         for late in (acquire(other, "y"), other.get("/v1/queues")):

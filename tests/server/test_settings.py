@@ -87,14 +87,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ):
         assert why in refusal(variable=variable)
     one, other = ({"name": "a", "url": f"memory://{name}"} for name in "ab")
-    limits: list[dict[str, Any]] = [{"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5}]
-    for options in (
+    options: list[dict[str, Any]] = [
         *({"listen": address} for address in ("0.0.0.0:1", "[::]:1", "x:y")),
-        *({"limits": each} for each in limits),
+        *({"limits": each} for each in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5})),
         {"placement": [one, other]},
         {"leases": "memory://a", "placement": [one]},
-    ):
-        assert refusal(options=options)
+    ]
+    for each in options:
+        assert refusal(options=each)
 
 
 def test_variables_of_others_are_left_alone() -> None:
