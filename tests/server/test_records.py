@@ -289,11 +289,12 @@ async def test_a_server_that_restarts_or_hangs(tmp_path: Path, store: str) -> No
         server = RedisServer(tmp_path, persistence="always")
     with server:
         hasty = "?socket_timeout=100ms&socket_connect_timeout=100ms" if store == "redis" else ""
-        async with at(server.url) as records, at(f"{server.url}{hasty}") as late:
+        urls = server.url, f"{server.url}{hasty}"
+        async with at(urls[0]) as records, at(urls[0]) as other, at(urls[1]) as late:
             kept = await records.put("key", "a", b"kept", 0)
-            assert await late.get("key", "a") == kept
+            assert await other.get("key", "a") == kept
             server.restart()  # the loop cannot notice that its connections have ended
-            calls = records.put("key", "a", b"new", 1), late.get("key", "a")
+            calls = records.put("key", "a", b"new", 1), other.get("key", "a")
             lost, found = await asyncio.gather(*calls, return_exceptions=True)
             assert (type(lost), found) == (BackendUnavailable, kept)
             server.kill()
