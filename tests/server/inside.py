@@ -10,7 +10,6 @@ from dibs.runtime.port import CallResult
 from dibs.server.activity import Activity
 from dibs.server.api.notifications import StreamReceiver
 from dibs.server.api.routing import Needs
-from dibs.server.app import Meter
 from dibs.server.audit import Audit
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.policy import BrowserSession, Principal
@@ -133,10 +132,6 @@ def alone(store: AsyncRuntime) -> Stores:
 
 def quotas_of(world: Running) -> Quotas:
     return world.server.quotas
-
-
-def meters_of(world: Running) -> list[Meter]:
-    return world.server.meters
 
 
 def events_of(world: Running) -> Activity:

@@ -8,9 +8,7 @@ dashboard may what its key may, by the page's own requests only.
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import httpx2
@@ -21,6 +19,7 @@ from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 from dibs.server.api.routing import Operation
 from dibs.server.app import TABLE
+from dibs.server.auth import key_cache
 from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
@@ -173,7 +172,8 @@ def check_tells_nothing_secret(matrix: Matrix, who: Someone, text: str, where: s
 
 @pytest.fixture(scope="module")
 def matrix() -> Iterator[Matrix]:
-    with World.over() as world:
+    with pytest.MonkeyPatch.context() as patch, World.over() as world:
+        patch.setattr(key_cache, "MIN_LOOKUP_INTERVAL", 0.0)
         yield Matrix(world)
 
 
@@ -380,25 +380,6 @@ def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Ma
     assert matrix.world.client(key=key["key"]).get("/v1/locks").status_code == 401
 
 
-@pytest.mark.once
-def test_a_revocation_reaches_another_server_and_what_waits_there(tmp_path: Path) -> None:
-    with World.over(tmp_path) as here, World.over(tmp_path) as there, ThreadPoolExecutor() as pool:
-        admin = here.client()
-        made = admin.post("/v1/keys", json={"name": "short", "scopes": ["acquire"]}).json()
-        acquired(admin, NAME)
-        client = there.client(key=made["key"])
-        token = client.post("/v1/token").text
-        with client.stream("GET", "/v1/stream") as stream:
-            lines = stream.iter_lines()
-            assert "hello" in next(lines)
-            waits = pool.submit(acquire, client, NAME, wait=30)
-            assert admin.delete(f"/v1/keys/{made['id']}").status_code == 200
-            assert "data: key ended" in list(lines)
-        assert waits.result(30).status_code == 401
-        for credential in (made["key"], token):
-            assert there.client(key=credential).get("/v1/locks").status_code == 401
-
-
 def test_what_was_refused_or_forced_stands_in_the_audit() -> None:
     with World.over() as world:
         admin, name = world.client(), NAME.decode()
@@ -469,9 +450,7 @@ signed_in_routes = pytest.mark.parametrize(
 
 @pytest.mark.once
 @signed_in_routes
-def test_a_session_may_what_its_key_may(
-    matrix: Matrix, visitors: list[Visitor], route: Operation
-) -> None:
+def test_what_a_session_may(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     """No key is a session, nor is a session looked at beside a key."""
     for visitor in visitors:
         where = f"{shown(route)} by a session of {visitor.who}"
@@ -492,9 +471,7 @@ def test_a_session_may_what_its_key_may(
 
 @pytest.mark.once
 @signed_in_routes
-def test_a_session_is_nothing_to_another_page(
-    matrix: Matrix, visitors: list[Visitor], route: Operation
-) -> None:
+def test_no_other_page_may(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     """Not even an administrator's: whatever changes something needs the page's own token and origin.
 
     One that is over is nothing to any page.

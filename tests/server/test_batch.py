@@ -19,7 +19,6 @@ from dibs.model import (
     Queued,
     Release,
     Renew,
-    Renewed,
     Resize,
     Revoke,
     Revoked,
@@ -129,18 +128,7 @@ def test_a_key_has_so_many_places_in_line(world: World) -> None:
 
 
 CROWD = 300
-MOST_BYTES = 1_200_000
-"""Of an answer, and a little more."""
-
-
-@pytest.fixture(scope="module")
-def roomy() -> Iterator[World]:
-    with World.over() as world:
-        yield world
-
-
-def size(replies: list[Any]) -> int:
-    return len(msgspec.json.encode(list(map(wire.to_wire, replies))))
+MOST_BYTES = 1_200_000  # of an answer, and a little more
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
@@ -152,7 +140,8 @@ def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
     if store != "sqlite":
         settings["leases"] = request.getfixturevalue(f"{store}_url")
     k = key("a/m", "semaphore")
-    crowd = [Acquire(k, f"{ID}{n}", "me", 60.0, capacity=CROWD) for n in range(CROWD)]
+    wish = Acquire(k, "", "me", 60.0, capacity=CROWD, note="\x01" * 100)  # long in JSON
+    crowd = [replace(wish, id=f"{ID}{n}") for n in range(CROWD)]
     with World.over(tmp_path, **settings) as world:
         client = world.client()
         assert set(kinds(send(client, *crowd))) == {Granted}
@@ -160,25 +149,14 @@ def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
     told = [each for each in looks if type(each) is Status]
     assert {(len(each.holders), each.holding, each.used) for each in told} == {(100, CROWD, CROWD)}
     assert len({repr(each) for each in told}) == 1, "all are answers of one look"
-    assert len(told) > 20
+    assert len(told) > 10
     assert {each.reason for each in looks[len(told) :]} == {"busy"}
-    assert size(looks) < MOST_BYTES
+    assert len(msgspec.json.encode(list(map(wire.to_wire, looks)))) < MOST_BYTES
 
 
-def test_an_answer_about_many_crowds_is_bounded(roomy: World) -> None:
-    client, keys = roomy.client(), [key(f"a/{n}", "semaphore") for n in range(40)]
-    for k in keys:
-        wish = Acquire(k, "", "me", 60.0, capacity=9, note="\x01" * MAX_TEXT)
-        send(client, *(replace(wish, id=f"{ID}{n}") for n in range(9)))
-    replies = send(client, *map(Inspect, keys), Renew(keys[0], f"{ID}0", 60.0))
-    assert size(replies) < MOST_BYTES
-    assert [type(replies[n]) for n in (0, -2, -1)] == [Status, Failed, Renewed]
-    assert len(client.get("/v1/scan").content) < MOST_BYTES
-
-
-def test_each_command_of_a_batch_sees_those_before_it(roomy: World) -> None:
+def test_each_command_of_a_batch_sees_those_before_it(world: World) -> None:
     """It has few revocations, which read all holders, and takes few slots, which are written."""
-    client, k, other = roomy.client(), key("a/l"), key("a/none")
+    client, k, other = world.client(), key("a/l"), key("a/none")
     commands = Inspect(k), Inspect(k), Acquire(k, ID, "me", 60.0), Inspect(k), Inspect(other)
     free, again, _, held, another = send(client, *commands)
     assert free == again

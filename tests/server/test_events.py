@@ -137,6 +137,8 @@ def test_events_of_a_lease(world: World) -> None:
         assert number == f"{hello['server']}-0"
         held = acquired_by(client, "jobs/1", "me", note="why not")
         client.patch(lock("jobs/1"), params={"id": held["id"], "ttl": 60})
+        waiter: dict[str, Any] = {"wait": 0.05, "client-id": "you"}
+        assert client.post(lock("jobs/1"), params=waiter).status_code == 409
         number, name, granted = next(news)
         assert (number, name) == (f"{hello['server']}-1", "")
         wanted = {
@@ -155,24 +157,11 @@ def test_events_of_a_lease(world: World) -> None:
         force: dict[str, Any] = {"force": True, "now": True, "reason": "a test"}
         client.delete(lock("jobs/1"), params=force)
         assert happened(news, 1) == ["renewed me"]
-        freed = next(news)[2]
+        queued, left, freed = [next(news)[2] for _ in range(3)]
+        assert not queued["found"], "the server knows that by itself, without a look at the store"
+        assert not left["found"]
         assert (freed["what"], freed["reason"]) == ("freed", "a test")
-        assert happened(few, 2) == ["granted me", "freed me"]
-
-
-def test_a_request_that_waits_enters_the_queue_and_leaves_it(world: World) -> None:
-    """The server knows that by itself, without a look at the store."""
-    client = world.client()
-    acquired_by(client, "x", "holder")
-    with following(client) as news:
-        next(news)
-        params: dict[str, Any] = {"wait": 0.05, "client-id": "waiter"}
-        assert client.post(lock("x"), params=params).status_code == 409
-        found = [next(news)[2] for _ in range(2)]
-    assert [(each["what"], each["owner"], each["found"]) for each in found] == [
-        ("queued", "waiter", False),
-        ("left", "waiter", False),
-    ]
+        assert happened(few, 4) == ["granted me", "queued you", "left you", "freed me"]
 
 
 def test_only_what_matches_and_may_be_read_is_sent(world: World) -> None:
@@ -228,35 +217,24 @@ def test_a_stream_with_renewals_resumes_only_if_none_are_missing(world: World) -
     client = world.client()
     held = acquired_by(client, "a", "me")
 
-    def renew() -> None:
-        client.patch(lock("a"), params={"id": held["id"], "ttl": 60}).raise_for_status()
+    def resumed(last: str, *, renewals: bool = True) -> tuple[list[str], str]:
+        """The kinds of the first events, the last of which is a renewal, and its id."""
+        wait_until(lambda: world.do(lambda: not followers_of(world)), "no other stream")
+        with following(client, last=last, renewals=renewals) as news:
+            kinds = [next(news)[1]]
+            client.patch(lock("a"), params={"id": held["id"], "ttl": 60}).raise_for_status()
+            while renewals and kinds[-1] != "":
+                last, kind, _ = next(news)
+                kinds.append(kind)
+        return kinds, last
 
-    def left() -> None:
-        wait_until(lambda: world.do(lambda: not followers_of(world)), "the end of the stream")
-
-    with following(client, renewals=True) as news:
-        next(news)
-        renew()
-        last, _, _ = next(news)
-    left()
+    _, last = resumed("")
     for _ in range(2):  # the second time, renewals were missed earlier, but none since
-        with following(client, last=last, renewals=True) as news:
-            number, name, _ = next(news)
-            assert (number, name) == (last, "hello")
-            renew()
-            last, name, _ = next(news)
-            assert name == ""
-        left()
-        renew()
-        with following(client, last=last) as news:
-            assert next(news)[0] == last, "it does not want renewals"
-        left()
-        with following(client, last=last, renewals=True) as news:
-            assert [next(news)[1] for _ in range(2)] == ["hello", "reset"]
-            renew()
-            last, name, _ = next(news)
-            assert name == ""
-        left()
+        kinds, last = resumed(last)
+        assert kinds == ["hello", ""]
+        assert resumed(last, renewals=False) == (["hello"], last), "it does not want renewals"
+        kinds, last = resumed(last)
+        assert kinds == ["hello", "reset", ""]
 
 
 def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
@@ -272,10 +250,9 @@ def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
 # -- what is done in the store without this server --------------------------------------------------
 
 
-def test_what_others_do_in_the_store_is_found(
-    filed: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_do_is_found(filed: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "PAGE", 3)
+    monkeypatch.setattr(activity, "FOLLOWED", 0.1)
     with (
         following(filed.client()) as news,
         following(filed.client(), WATCH) as watched,
@@ -349,9 +326,7 @@ def test_streams_end_with_their_key_and_with_the_server(world: World) -> None:
         assert [rest(news) for news in stays] == [[("bye", "draining")]] * 3
 
 
-def test_streams_end_with_the_token_that_opened_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_end_with_their_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of its key stay."""
     monkeypatch.setattr(credentials, "TOKEN_LIFETIME", 1)
     monkeypatch.setattr(credentials, "TOKEN_LEEWAY", 2)

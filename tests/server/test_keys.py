@@ -22,6 +22,7 @@ from dibs.server.config import ServerConfig, read_config
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
 from tests.server.inside import keys_of
+from tests.server.test_records_away import away
 from tests.server.world import LONG, World
 
 REFRESH = key_cache.REFRESH
@@ -67,7 +68,7 @@ def altered(text: str) -> str:
 # -- keys and tokens --------------------------------------------------------------------------------
 
 
-async def test_a_key_has_128_random_bits_of_which_only_a_digest_is_kept(
+async def test_a_key_has_128_random_bits_kept_as_a_digest(
     ring: KeyService, records: Records
 ) -> None:
     made = [await ring.create("ci", {Scope.READ}, []) for _ in range(20)]
@@ -144,9 +145,6 @@ async def test_after_an_outage_everything_is_read_again(
     await there.cache.refresh()
     revision = await records.revision()
 
-    async def away() -> int:
-        raise BackendUnavailable("away")
-
     async def as_before() -> int:
         return revision
 
@@ -177,15 +175,9 @@ async def test_a_record_that_cannot_be_read_is_no_key_and_harms_no_other(
 ) -> None:
     _, text = await ring.create("ci", {Scope.READ}, [])
     good = (await records.all("key"))[0].value
-    wrong = (
-        b"",
-        b"{}",
-        b"null",
-        b"\xff\xfe",
-        good[:-1],
-        good.replace(b'"format":1', b'"format":2'),
-    )
-    for version, value in enumerate((*wrong, good.replace(b"read", b"god"), good)):
+    other = good.replace(b'"format":1', b'"format":2')
+    wrong = (b"", b"{}", b"null", b"\xff\xfe", good[:-1], other, good.replace(b"read", b"god"))
+    for version, value in enumerate((*wrong, good)):
         await records.put("key", "broken", value, version)
         caplog.clear()
         await ring.cache.refresh()
@@ -196,9 +188,7 @@ async def test_a_record_that_cannot_be_read_is_no_key_and_harms_no_other(
         assert "can't be read" in caplog.text
 
 
-async def test_a_token_stands_for_its_key_for_a_minute(
-    ring: KeyService, clock: ManualClock
-) -> None:
+async def test_a_token_is_its_key_for_a_minute(ring: KeyService, clock: ManualClock) -> None:
     """Another one does not, also if it was signed, as by a server whose clock is wrong."""
     owner, _ = await ring.create("ci", {Scope.READ}, [b"shop/"])
     soon, key = int(clock.stamp() / 1e6) + LIFETIME, owner.key_id
@@ -257,9 +247,7 @@ def test_the_secret_lies_beside_the_records_and_is_replaced_while_servers_run(
         assert (statuses(after)[1], statuses(before)[1]) == (200, 401)
 
 
-def test_rotation_replaces_only_a_secret_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotation_needs_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_URL", "https://locks.example.com")
     monkeypatch.setenv("HOME", str(tmp_path))
     misspelt = ("--records", f"sqlite:///{tmp_path / 'leases.bd'}")
@@ -269,9 +257,7 @@ def test_rotation_replaces_only_a_secret_that_is_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_secret_from_the_environment_or_a_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_secret_of_the_operator(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     new, old = "n" * SHORTEST, "o" * SHORTEST
     environ = {"DIBS_SERVER_SECRET": f"{new},{old}", "DIBS_SERVER_RECORDS": "redis://x"}
     found = read_config(None, {}, environ).secrets()

@@ -29,12 +29,6 @@ def keys(
     return lambda *words: verb("keys", *words)
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> tuple[str, str]:
-    """The option that means records of the test's own."""
-    return "--records", f"sqlite:///{tmp_path / 'records.db'}"
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World.over(tmp_path_factory.mktemp("keys")) as world:
@@ -43,13 +37,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("through", ["the records", "a server"])
 def test_a_key_is_made_listed_and_revoked(
-    keys: Keys,
-    world: World,
-    beside: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    through: str,
+    keys: Keys, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
 ) -> None:
-    place = beside
+    place = "--records", f"sqlite:///{tmp_path / 'records.db'}"
     if through == "a server":
         monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
         place = "--server", world.url
@@ -142,9 +132,7 @@ def test_records_are_found_in_this_order(
         assert (refused.code, "--server" in refused.err) == (64, True)
 
 
-def test_a_place_that_is_wrong_or_away(
-    keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_wrong_or_away(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     here = f"127.0.0.1:{free_port()}"
     for option, url, code, why in (
         ("--records", "memory://", 64, "only lives as long as this command"),
@@ -166,16 +154,18 @@ def test_a_place_that_is_wrong_or_away(
     assert "names this service" not in keys("list", "--server", world.url).err
 
 
-def test_a_running_server_learns_of_keys_and_writes_down_who_made_them(
-    keys: Keys, world: World
-) -> None:
+def test_a_running_server_learns_of_keys_and_their_makers(keys: Keys, world: World) -> None:
     place = ("--leases", world.config.leases)
     new = ("--name", "new", "--scope", "read", "--prefix", "shop")
     (made,) = keys("create", *new, "--json", *place).objects
     client = world.client(key=made["key"])
     wait_until(lambda: client.get("/v1/locks").status_code == 200, "it is let in")
-    keys("revoke", made["id"], *place)
-    wait_until(lambda: client.get("/v1/locks").status_code == 401, "it is revoked")
+    token = client.post("/v1/token").text
+    with client.stream("GET", "/v1/stream") as stream:
+        keys("revoke", made["id"], *place)
+        assert "key ended" in stream.read().decode()
+    for credential in (made["key"], token):
+        assert world.client(key=credential).get("/v1/locks").status_code == 401
     lines = world.client().get("/v1/audit").json()["entries"]
     found = [each for each in lines if each["detail"].get("id") == made["id"]]
     assert [each["what"] for each in found] == ["key revoked", "key created"]
@@ -184,9 +174,7 @@ def test_a_running_server_learns_of_keys_and_writes_down_who_made_them(
     assert made["key"] not in str(lines)
 
 
-def test_what_a_key_lacks_is_named(
-    keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_key_lacks(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     create = ("create", "--name", "a", "--scope", "read", "--server", world.url, "--json")
     monkeypatch.setenv("DIBS_API_KEY", world.key("acquire"))
     assert "admin" in keys(*create).err

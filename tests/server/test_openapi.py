@@ -8,7 +8,6 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis.errors import Unsatisfiable
-from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
@@ -35,7 +34,10 @@ def test_every_route_is_described() -> None:
     documented = {(r.method, r.path.replace("{rest}", "{path}")) for r in TABLE if r.documented}
     assert described == documented
     operations = [each for path in paths.values() for each in path.values()]
-    assert len({each["operationId"] for each in operations}) == len(operations)
+    ids = {each["operationId"] for each in operations}
+    assert len(ids) == len(operations)
+    links = [each["responses"].get("200", {}).get("links", {}).values() for each in operations]
+    assert {link["operationId"] for each in links for link in each} < ids
 
 
 def test_it_is_public_and_says_how_to_begin() -> None:
@@ -92,19 +94,3 @@ def test_each_operation_does_as_described(
             check()
         except Unsatisfiable:
             assert mode is GenerationMode.NEGATIVE, "it has no parameter that could be wrong"
-
-
-@pytest.mark.once
-def test_linked_operations_do_as_described(world: World, schema: schemathesis.BaseSchema) -> None:
-    machine = schema.exclude(path=sorted(NOT_FUZZED)).as_state_machine()
-
-    class Machine(machine):  # type: ignore[misc, valid-type]
-        def get_call_kwargs(self, case: Case[Any]) -> dict[str, object]:
-            return {"headers": {"Authorization": f"Bearer {world.admin_key}"}}
-
-        def validate_response(self, response: object, case: Case[Any], **more: object) -> None:
-            case.validate_response(response, excluded_checks=[positive_data_acceptance])
-
-    run_state_machine_as_test(
-        Machine, settings=settings(BOUNDED, max_examples=examples(12), stateful_step_count=6)
-    )

@@ -79,9 +79,7 @@ def start(site: Site) -> "subprocess.Popen[bytes]":
         changes["listen 443 ssl"] = f"listen 127.0.0.1:{site.port} ssl"
     else:  # without its port for administrators and the one for HTTP
         changes["locks.example {"] = f"{site.url} {{"
-        changes["\tgrace_period 10s"] = (
-            "\tadmin off\n\tauto_https disable_redirects\n\tgrace_period 1s"
-        )
+        changes["grace_period 10s"] = "admin off\nauto_https disable_redirects\ngrace_period 100ms"
     text = (ROOT / "deploy" / file).read_text("utf-8")
     for old, new in changes.items():
         assert text.count(old) == 1, old
@@ -169,10 +167,7 @@ def silent(site: Site, stack: ExitStack) -> None:
     ("attack", "ttl"),
     [
         (dripping, 1.0),
-        *(
-            pytest.param(attack, 3.0, marks=pytest.mark.long)
-            for attack in (pipelining, dripping, idling, silent)
-        ),
+        *(pytest.param(each, 3.0, marks=pytest.mark.long) for each in (pipelining, idling, silent)),
     ],
 )
 def test_clients_without_a_key_cost_no_lease(

@@ -66,9 +66,7 @@ def test_a_revoked_key_stops_where_the_records_cannot_be_read(
     acquired(bystander, "y")
 
 
-def test_a_revocation_in_the_records_is_passed_on_by_any_server(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_revocations_are_passed_on(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = worlds
     key = here.key("acquire")
     client = there.client(key=key)
@@ -116,9 +114,7 @@ def test_a_revocation_while_stores_are_away(
 
 
 @pytest.mark.once
-def test_locks_and_readiness_need_the_records_or_the_store(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_records_or_stores(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
     here, _ = worlds
     client, reader = here.client(), here.client("read")
     held = acquired(client, "x")

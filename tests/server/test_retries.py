@@ -79,9 +79,7 @@ def in_line(
 
 
 @pytest.mark.parametrize("how", ["released", "hangs up", "drains"])
-def test_a_retry_elsewhere_owns_the_lease(
-    tmp_path: Path, pool: ThreadPoolExecutor, how: str
-) -> None:
+def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: ThreadPoolExecutor, how: str) -> None:
     """Whatever becomes of the first request."""
     with World.over(tmp_path) as one, World.over(tmp_path) as two:
         here, there = one.client(), two.client(key=one.admin_key)

@@ -35,9 +35,7 @@ def store(tmp_path: Path) -> tuple[str, str]:
 def test_from_nothing_to_a_lock_and_back(cli: Cli) -> None:
     serve = ("serve", "--listen", "127.0.0.1:0")
     served = cli.start(*serve)
-    first = re.fullmatch(
-        r"Created an administrator API key.*shown only once: (dibs_\w+_[\w-]{22})", line(served)
-    )
+    first = re.fullmatch(r"Created an administrator .*: (dibs_\w+_[\w-]{22})", line(served))
     where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", line(served))
     link = re.fullmatch(r"Dashboard, for one sign-in .*: (http\S+)/#ticket=([\w.-]+)", line(served))
     assert first
@@ -60,21 +58,14 @@ def test_from_nothing_to_a_lock_and_back(cli: Cli) -> None:
 
 REFUSED = [
     ("--listen 0.0.0.0:0", 64, "without TLS, API keys can be read on the network"),
-    (
-        "--listen 0.0.0.0:0 --allow-plain-http",
-        64,
-        "no API key exists yet: create one first: dibs keys create",
-    ),
+    ("--listen 0.0.0.0:0 --allow-plain-http", 64, "no API key exists yet: create one first"),
     ("--listen nowhere", 64, "write HOST:PORT"),
-    ("--listen 127.0.0.1:99999", 64, "a port is 0 to 65535"),
     ("--listen 127.0.0.1:{taken}", 69, "Address already in use; choose another with --listen"),
     ("--listen no.invalid:1", 69, "no.invalid:1 is no address here: "),
     ("--tls-cert a.pem", 64, "set both tls_cert and tls_key"),
     ("--tls-cert a.pem --tls-key b.pem", 64, "tls_cert: no such file: a.pem"),
-    ("--leases spoon://x", 64, "is not the URL of a store"),
     ("--leases https://other", 64, "cannot use another as its store"),
     ("--leases redis://127.0.0.1:{free}/0 --records sqlite:///r.db", 69, ""),
-    ("--config missing.toml", 64, "missing.toml can't be read"),
     ("--config bad.toml", 64, "bad.toml"),
     ("--records temporal://localhost/x", 64, "a service cannot keep its records"),
 ]
@@ -114,13 +105,8 @@ def test_a_first_key_that_could_not_be_shown_is_revoked(
 ) -> None:
     """Else the next start would show no other."""
     serve = [sys.executable, "-m", "dibs", "serve", *store, "--listen", "127.0.0.1:0"]
-    vain = subprocess.run(
-        ["sh", "-c", f'exec "$@" {stdout}', "sh", *serve],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    shell = ["sh", "-c", f'exec "$@" {stdout}', "sh", *serve]
+    vain = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=LONG, check=False)
     assert vain.returncode == code
     assert "nobody has seen it, so it was revoked" in vain.stderr
     assert why in vain.stderr
