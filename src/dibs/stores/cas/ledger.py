@@ -61,6 +61,12 @@ BACK_OFF = 0.005
 
 LONGEST_BACK_OFF = 0.25
 
+LEAST_TURN = 0.002
+"""Seconds that each waiter ahead takes at least, as its release is a swap: joining the queue has so long."""
+
+LONGEST_JOIN = 0.02
+"""Seconds that joining the queue is delayed at most."""
+
 FULL_RECHECK = 1.0
 """Seconds after which a refused caller may ask whether the cell is still full."""
 
@@ -221,7 +227,7 @@ class CasLedger:
         `is_dated`: what is written may carry its end by the store's date.
         """
         cell = self._known.pop(name, None)  # until it is known how the swap ends
-        is_current, is_full, conflicts = False, False, 0
+        is_current, is_full, conflicts, has_paused = False, False, 0, False
         while True:
             if cell is None:
                 cell, is_current = await self._load(name), True
@@ -231,6 +237,13 @@ class CasLedger:
                     self._remember(name, cell)
                     return attempt.replies
                 cell = None
+                continue
+            if not has_paused and (pause := self._time_to_join(attempt, commands)):
+                has_paused, is_current = True, False
+                self._remember(name, cell)  # a watch may bring a newer one
+                await key.back_off(pause)
+                commands = [*commands, *more()]
+                cell = self._known.pop(name, None)
                 continue
             try:
                 version = await self._swap(name, cell, attempt)
@@ -339,6 +352,27 @@ class CasLedger:
         return _Attempt(
             book, state, replies, notifications, sightings, time, marks, is_dated, grows
         )
+
+    def _time_to_join(self, attempt: _Attempt, commands: Sequence[Command]) -> float:
+        """Seconds that waiters who only join the queue can wait for a release of this process.
+
+        Then one swap does both. If nobody of this process is ahead of them, there is nothing to wait for.
+        """
+        if attempt.notifications:
+            return 0.0
+        ahead = LONGEST_JOIN / LEAST_TURN
+        for reply in attempt.replies:
+            if not isinstance(reply, Queued) or not reply.position:
+                return 0.0
+            ahead = min(ahead, reply.position)
+        joining = {getattr(command, "id", "") for command in commands}
+        book = attempt.book
+        if any(
+            each.inbox in self.inboxes and each.id not in joining
+            for each in (*book.holds(), *book.queue())
+        ):
+            return ahead * LEAST_TURN
+        return 0.0
 
     # -- calls --------------------------------------------------------------------------------------
 
