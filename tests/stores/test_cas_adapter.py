@@ -191,7 +191,7 @@ async def test_a_release_takes_along_who_joins_the_queue_behind_its_own_process(
     clock = SystemClock()
     server = Server(clock)
     process, other = Process(server, clock), Process(server, clock)
-    process.ledger.inboxes["here"] = other.ledger.inboxes["there"] = [].extend
+    process.ledger.inboxes["here"] = other.ledger.inboxes["there"] = lambda news: None
 
     def join(at: Process, name: str) -> asyncio.Task[Any]:
         inbox = "here" if at is process else "there"

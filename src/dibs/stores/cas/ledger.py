@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dibs.clock import Clock
 from dibs.core import ledger
-from dibs.core.book import MemoryBook
+from dibs.core.book import Hold, MemoryBook, QueueEntry
 from dibs.errors import (
     BackendUnavailable,
     Corrupt,
@@ -246,7 +246,9 @@ class CasLedger:
                 cell = self._known.pop(name, None)
                 continue
             try:
-                version = await self._swap(name, cell, attempt)
+                change = self._change(attempt)
+                async with self._calls:
+                    version = await self._cells.swap(name, cell.version, change)
             except SwapConflict as conflict:
                 tried, cell = cell, conflict.cell
                 conflicts += 1
@@ -360,19 +362,16 @@ class CasLedger:
         """
         if attempt.notifications:
             return 0.0
-        ahead = LONGEST_JOIN / LEAST_TURN
+        pause = LONGEST_JOIN
         for reply in attempt.replies:
-            if not isinstance(reply, Queued) or not reply.position:
+            if not isinstance(reply, Queued):
                 return 0.0
-            ahead = min(ahead, reply.position)
+            # the next heartbeat is due by `recheck_in`
+            pause = min(pause, reply.position * LEAST_TURN, reply.recheck_in / 8)
         joining = {getattr(command, "id", "") for command in commands}
-        book = attempt.book
-        if any(
-            each.inbox in self.inboxes and each.id not in joining
-            for each in (*book.holds(), *book.queue())
-        ):
-            return ahead * LEAST_TURN
-        return 0.0
+        others: list[Hold | QueueEntry] = [*attempt.book.holds(), *attempt.book.queue()]
+        ours = any(each.inbox in self.inboxes and each.id not in joining for each in others)
+        return pause if ours else 0.0
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -380,13 +379,11 @@ class CasLedger:
         async with self._calls:
             return await self._cells.load(name)
 
-    async def _swap(self, name: bytes, cell: Cell, attempt: _Attempt) -> object:
-        """Returns the new version."""
+    def _change(self, attempt: _Attempt) -> Change:
+        """What is written. Notifications for this event loop need not go through the store."""
         inboxes = self.inboxes
         elsewhere = [n for n in attempt.notifications if n.inbox and n.inbox not in inboxes]
-        async with self._calls:
-            change = Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)
-            return await self._cells.swap(name, cell.version, change)
+        return Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)
 
     def _deliver(self, notifications: Sequence[Notification]) -> None:
         for notification in notifications:
