@@ -358,7 +358,7 @@ class CasLedger:
     def _time_to_join(self, attempt: _Attempt, commands: Sequence[Command]) -> float:
         """Seconds that waiters who only join the queue can wait for a release of this process.
 
-        Then one swap does both. If nobody of this process is ahead of them, there is nothing to wait for.
+        Then one swap does both. If nobody else of this process holds or waits, there is nothing to wait for.
         """
         if attempt.notifications:
             return 0.0
