@@ -1,4 +1,4 @@
-"""Every promise in docs/guarantees.md names a test that is there."""
+"""Every promise in docs/proofs.md names a test that is there."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,6 @@ def defined_tests() -> set[str]:
 
 
 def test_every_test_that_a_guarantee_names_is_there() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/guarantees.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/proofs.md").read_text()))
     assert len(named) > 20
     assert named - defined_tests() == set()

@@ -11,7 +11,18 @@ import pytest
 import dibs
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, Corrupt
-from dibs.model import Acquire, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
+from dibs.model import (
+    Acquire,
+    Failed,
+    Granted,
+    Inspect,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
 from dibs.session import StoreSession
 from dibs.stores.cas.cells import Cell, Change, Receive, SwapConflict
 from dibs.stores.cas.clock import StoreClock
@@ -174,6 +185,30 @@ async def test_who_comes_after_a_conflict_is_not_answered_by_what_was_read_befor
     first = await process.say(Acquire(KEY, "early", "o", 30.0))
     late = await tries[0]
     assert [isinstance(each, Granted) for each in (first, late)] in ([True, False], [False, True])
+
+
+async def test_a_release_takes_along_who_joins_the_queue_behind_its_own_process() -> None:
+    clock = SystemClock()
+    server = Server(clock)
+    process, other = Process(server, clock), Process(server, clock)
+    process.ledger.inboxes["here"] = other.ledger.inboxes["there"] = lambda news: None
+
+    def join(at: Process, name: str) -> asyncio.Task[Any]:
+        inbox = "here" if at is process else "there"
+        return asyncio.create_task(at.say(Acquire(KEY, name, "o", 30.0, inbox=inbox, queue=True)))
+
+    for name in ("holder", "first", "second"):
+        await join(process, name)
+    before = server.revision
+    joined = join(process, "third")
+    await asyncio.sleep(0)
+    await process.say(Release(KEY, "holder"))
+    assert isinstance(await joined, Queued)
+    assert server.revision == before + 1
+    joined = join(other, "fourth")
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert joined.done()  # at once: nobody of its process will release anything
 
 
 async def test_callers_that_give_up_take_no_others_along() -> None:

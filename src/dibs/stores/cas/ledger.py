@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dibs.clock import Clock
 from dibs.core import ledger
-from dibs.core.book import MemoryBook
+from dibs.core.book import Hold, MemoryBook, QueueEntry
 from dibs.errors import (
     BackendUnavailable,
     Corrupt,
@@ -60,6 +60,12 @@ BACK_OFF = 0.005
 """Seconds of the first such wait, on average; it doubles each time."""
 
 LONGEST_BACK_OFF = 0.25
+
+LEAST_TURN = 0.002
+"""Seconds that each waiter ahead takes at least, as its release is a swap: joining the queue has so long."""
+
+LONGEST_JOIN = 0.02
+"""Seconds that joining the queue is delayed at most."""
 
 FULL_RECHECK = 1.0
 """Seconds after which a refused caller may ask whether the cell is still full."""
@@ -221,7 +227,7 @@ class CasLedger:
         `is_dated`: what is written may carry its end by the store's date.
         """
         cell = self._known.pop(name, None)  # until it is known how the swap ends
-        is_current, is_full, conflicts = False, False, 0
+        is_current, is_full, conflicts, has_paused = False, False, 0, False
         while True:
             if cell is None:
                 cell, is_current = await self._load(name), True
@@ -232,8 +238,17 @@ class CasLedger:
                     return attempt.replies
                 cell = None
                 continue
+            if not has_paused and (pause := self._time_to_join(attempt, commands)):
+                has_paused, is_current = True, False
+                self._remember(name, cell)  # a watch may bring a newer one
+                await key.back_off(pause)
+                commands = [*commands, *more()]
+                cell = self._known.pop(name, None)
+                continue
             try:
-                version = await self._swap(name, cell, attempt)
+                change = self._change(attempt)
+                async with self._calls:
+                    version = await self._cells.swap(name, cell.version, change)
             except SwapConflict as conflict:
                 tried, cell = cell, conflict.cell
                 conflicts += 1
@@ -340,19 +355,35 @@ class CasLedger:
             book, state, replies, notifications, sightings, time, marks, is_dated, grows
         )
 
+    def _time_to_join(self, attempt: _Attempt, commands: Sequence[Command]) -> float:
+        """Seconds that waiters who only join the queue can wait for a release of this process.
+
+        Then one swap does both. If nobody else of this process holds or waits, there is nothing to wait for.
+        """
+        if attempt.notifications:
+            return 0.0
+        pause = LONGEST_JOIN
+        for reply in attempt.replies:
+            if not isinstance(reply, Queued):
+                return 0.0
+            # the next heartbeat is due by `recheck_in`
+            pause = min(pause, reply.position * LEAST_TURN, reply.recheck_in / 8)
+        joining = {getattr(command, "id", "") for command in commands}
+        others: list[Hold | QueueEntry] = [*attempt.book.holds(), *attempt.book.queue()]
+        ours = any(each.inbox in self.inboxes and each.id not in joining for each in others)
+        return pause if ours else 0.0
+
     # -- calls --------------------------------------------------------------------------------------
 
     async def _load(self, name: bytes) -> Cell:
         async with self._calls:
             return await self._cells.load(name)
 
-    async def _swap(self, name: bytes, cell: Cell, attempt: _Attempt) -> object:
-        """Returns the new version."""
+    def _change(self, attempt: _Attempt) -> Change:
+        """What is written. Notifications for this event loop need not go through the store."""
         inboxes = self.inboxes
         elsewhere = [n for n in attempt.notifications if n.inbox and n.inbox not in inboxes]
-        async with self._calls:
-            change = Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)
-            return await self._cells.swap(name, cell.version, change)
+        return Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)
 
     def _deliver(self, notifications: Sequence[Notification]) -> None:
         for notification in notifications:

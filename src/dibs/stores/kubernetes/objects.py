@@ -337,7 +337,9 @@ def _identity(hold: Hold) -> str:
 
 
 def _microtime() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Now, with a fraction of six digits, as the server wants it: msgspec writes none for a whole second."""
+    now = datetime.now(UTC)
+    return str(msgspec.to_builtins(now if now.microsecond else now.replace(microsecond=1)))
 
 
 # -- notifications --------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class WebClient:
         timeout: float = TIMEOUT,
     ) -> Response:
         """Send a request and return its answer. `headers` are whole lines. Raises `OSError`, `NotHttp`."""
-        link = await self._links.take()
+        link = self._links.idle() or await self._links.take()
         sent = self._now()
         answer = await self._links.ask(link, self._request(method, path, headers, body), timeout)
         date = answer.headers.get("date")

@@ -34,9 +34,11 @@ class WebLink(BufferedLink):
     @property
     def idle(self) -> bool:
         """Whether it is open, and no request is under way."""
-        if self.usable and self._land is None and self._loop.time() - self._used > IDLE:
+        if self._land is not None or not self.usable:
+            return False
+        if self._loop.time() - self._used > IDLE:
             self.close()
-        return self.usable and self._land is None
+        return self.usable
 
     def ask(self, request: bytes) -> asyncio.Future[Response]:
         """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
