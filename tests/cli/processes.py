@@ -16,7 +16,7 @@ from dibs.model import Status
 
 DIBS = [sys.executable, "-m", "dibs"]
 PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
-LONG = 30.0
+LONG = 60.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
 
 
