@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.once  # what is written says the same to each version of Python
-
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TABLE = tomllib.loads(Path(__file__).with_name("layers.toml").read_text("utf-8"))
 GROUPS: Mapping[str, str] = TABLE["groups"]

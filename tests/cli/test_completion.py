@@ -41,7 +41,6 @@ def test_verbs_options_and_names_in_use(cli: Cli, client: Client) -> None:
         assert offered(cli, "dibs show --kind semaphore ") == set()
 
 
-@pytest.mark.once
 def test_a_store_that_does_not_answer_is_not_waited_for(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"

@@ -53,8 +53,6 @@ def next_event(demo: "subprocess.Popen[str]", event: str, part: str = "") -> dic
     raise AssertionError(demo.communicate())
 
 
-@pytest.mark.once
-@pytest.mark.multiprocess
 def test_it_is_real_and_leaves_nothing(demo: "subprocess.Popen[str]", tmp_path: Path) -> None:
     opened = next_event(demo, "listening")
     assert (opened["workers"], opened["processes"]) == (8, 4)

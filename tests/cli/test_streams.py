@@ -9,8 +9,6 @@ import pytest
 from dibs.sync import Client
 from tests.cli.processes import DIBS, PYTHON, Cli, Main
 
-pytestmark = pytest.mark.once
-
 UNWRITTEN = 74
 
 

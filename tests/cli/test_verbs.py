@@ -162,7 +162,6 @@ def test_the_columns_of_lock_services(verb: Main, held: None) -> None:
     assert verb("list", "--locks", "-D", "--json").code == USAGE
 
 
-@pytest.mark.once
 def test_the_columns_of_a_service(verb: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(World.over()) as world:
         monkeypatch.setenv("DIBS_URL", world.url)

@@ -19,8 +19,9 @@ SHORT = ("--ttl", "0.6s", "--processes", "4", "--tasks", "1")
 PATIENT = 120.0
 
 pytestmark = [
-    *(pytest.mark.once, pytest.mark.multiprocess, pytest.mark.timeout(PATIENT)),
-    *(pytest.mark.slow, pytest.mark.serial),
+    pytest.mark.timeout(PATIENT),
+    pytest.mark.slow,
+    pytest.mark.serial,
 ]
 
 

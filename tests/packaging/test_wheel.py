@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PINS = ROOT / "requirements/dev.txt"
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
 
-pytestmark = pytest.mark.once
-
 
 def run(*command: str | Path, expect: int = 0, **environment: str) -> str:
     """Run a command outside of the repository and return all of its output."""

@@ -67,7 +67,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.once
 def test_it_asks_before_leases_would_be_revoked_and_waits(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

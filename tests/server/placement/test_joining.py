@@ -161,7 +161,6 @@ old_addresses = believing(
 )
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("mistake", [last_wins, any_address])
 def test_planted_mistakes_are_found(mistake: Join) -> None:
     @chosen(max_examples=1000, database=None, deadline=None, report_multiple_bugs=False)

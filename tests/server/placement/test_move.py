@@ -325,7 +325,6 @@ async def test_a_step_that_does_not_know_a_new_rule_is_not_taken(fleet: Fleet, p
         await write_homes(records, found, {b"d/": Home("a").draining("b", 0.0)})
 
 
-@pytest.mark.once
 def test_locks_exclude_and_tokens_rise_while_a_directory_moves_to_and_fro(
     fleet: Fleet, pair: Pair, pool: ThreadPoolExecutor
 ) -> None:

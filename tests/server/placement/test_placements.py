@@ -91,7 +91,6 @@ def test_a_file_of_another_machine_is_another_store(
 # ---- from one store to several --------------------------------------------------------------------
 
 
-@pytest.mark.once
 def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
@@ -116,7 +115,6 @@ def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -
     assert acquired(after, "d/idle")["sequencer"] > idle["sequencer"]
 
 
-@pytest.mark.once
 def test_one_store_needs_no_records_until_it_may_no_longer_be_the_only_one(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +167,6 @@ def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "read", read)
 
 
-@pytest.mark.once
 def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     here = fleet.client(fleet.start(fleet.a, fleet.b))
     lease = acquired(here, "x")
@@ -181,7 +178,6 @@ def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     assert is_held(here, "x")
 
 
-@pytest.mark.once
 def test_records_that_were_lost_stop_all_grants(fleet: Fleet) -> None:
     world = fleet.start(fleet.a, fleet.b)
     here = fleet.client(world)
@@ -241,7 +237,6 @@ def is_renewed(lease: sync.Lease) -> bool:
     return True
 
 
-@pytest.mark.once
 def test_a_placement_that_hangs_costs_no_lease_at_another_and_delays_no_start(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,6 @@ def test_lists_come_in_pages_and_show_ones_own(world: World, admin: httpx2.Clien
     assert admin.get("/v1/restrict", params={"from": "base64:YQ"}).status_code == 400
 
 
-@pytest.mark.once
 def test_a_restriction_counts_for_more_than_a_move_and_is_pending_meanwhile(
     admin: httpx2.Client,
 ) -> None:

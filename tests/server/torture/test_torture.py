@@ -27,9 +27,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.slow
-@pytest.mark.once
 @pytest.mark.serial
-@pytest.mark.multiprocess
 def test_nothing_is_held_twice_while_servers_and_ways_are_struck(tmp_path: Path) -> None:
     plan = TorturePlan(seconds=6, processes=2, tasks=4, ttl=1, seed=3, primitives=KINDS)
     with tortured(tmp_path, "redis", plan, raw=1) as torture:
@@ -44,7 +42,6 @@ def test_nothing_is_held_twice_while_servers_and_ways_are_struck(tmp_path: Path)
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.long
 @pytest.mark.serial
-@pytest.mark.multiprocess
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(BUGS.keys() - {"gives-up-for-the-caller"}))
 def test_a_planted_bug_is_found(tmp_path: Path, name: str) -> None:
@@ -57,7 +54,6 @@ def test_a_planted_bug_is_found(tmp_path: Path, name: str) -> None:
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.long
 @pytest.mark.serial
-@pytest.mark.multiprocess
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("store", ["redis", "postgres"])
 def test_events_tell_the_truth_while_servers_are_killed(tmp_path: Path, store: StoreName) -> None:
@@ -92,8 +88,6 @@ def ask(server: DibsServer, method: str, **query: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.once
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("bug", ["", "gives-up-for-the-caller"])
 def test_a_paused_server_keeps_the_ids_of_its_callers(tmp_path: Path, bug: str) -> None:
     """They may hold through another server meanwhile. With the planted bug the ids are given up."""

@@ -3,15 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.server.inside import quotas_of, ticket_of
 from tests.server.ui.dashboard import Held, Visit, expect_live
 from tests.server.world import World, lock
 from tests.servers.waiting import wait_until
-
-pytestmark = pytest.mark.once
 
 
 def test_a_restart_is_shown_and_mended_and_a_revoked_key_signs_out(

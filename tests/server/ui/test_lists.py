@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from dibs.model import Acquire
@@ -10,8 +9,6 @@ from dibs.server.auth.policy import Principal
 from tests.server.inside import ask_all
 from tests.server.ui.dashboard import Held, Visit
 from tests.server.world import World
-
-pytestmark = pytest.mark.once
 
 MANY = 3_000
 AT_ONCE = 500

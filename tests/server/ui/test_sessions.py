@@ -18,8 +18,6 @@ from tests.server.world import World, b64, lock, problem, released, waiting
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.once
-
 type Enter = Callable[..., Profile]
 type Start = Callable[..., World]
 

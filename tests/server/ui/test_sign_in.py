@@ -17,8 +17,6 @@ from tests.server.inside import audit_of, keys_of
 from tests.server.ui.dashboard import Profile
 from tests.server.world import LONG, World, lock, problem
 
-pytestmark = pytest.mark.once
-
 type Start = Callable[..., World]
 type Arrive = Callable[..., Profile]
 

@@ -10,8 +10,6 @@ from dibs.stores.http.names import encoded
 from tests.server.ui.dashboard import Held, Visit, figure, go, row
 from tests.server.world import World
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def held(world: World) -> Held:
