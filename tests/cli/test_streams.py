@@ -13,14 +13,7 @@ UNWRITTEN = 74
 
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS, *words],
-        env=cli.environment,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    return cli(*words, program=["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS])
 
 
 def test_a_full_stdout_is_reported(cli: Cli, client: Client) -> None:
@@ -35,15 +28,7 @@ def test_a_full_stdout_is_reported(cli: Cli, client: Client) -> None:
 def test_a_stdout_that_nobody_reads_is_no_traceback(cli: Cli) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [*DIBS, "acquire", "x", "--ttl", "60"]
-    done = subprocess.run(
-        command,
-        env=cli.environment,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = cli("acquire", "x", "--ttl", "60", stdout=writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + 13, "")
     assert not cli.status("x").holders, "its id was lost"
@@ -60,9 +45,7 @@ KEYS = ("keys", "create", "--name", "ci", "--scope", "read", "--records")
 
 
 @pytest.mark.parametrize(("how", "code"), [(">/dev/full", UNWRITTEN), (">&-", 64)])
-def test_a_secret_that_cannot_be_read_is_not_kept(
-    cli: Cli, verb: Main, how: str, code: int
-) -> None:
+def test_a_secret_that_got_lost_is_not_kept(cli: Cli, verb: Main, how: str, code: int) -> None:
     acquired = redirected(cli, how, "acquire", "x", "--ttl", "1h")
     assert (acquired.returncode, "stdout" in acquired.stderr) == (code, True)
     assert not cli.status("x").holders

@@ -26,9 +26,7 @@ from tests.servers.waiting import wait_until
 from tests.stores.http.peers import Peer, answer
 
 ODD = b"jobs/\xff\t"
-HOLDER = {
-    *("owner", "lease", "token", "units", "slots", "held_for", "expires_in", "note", "state"),
-}
+HOLDER = {*("owner", "lease", "token", "units", "slots", "held_for", "expires_in", "note", "state")}
 STATUS = {
     *("kind", "name", "held", "capacity", "holders", "holding", "used"),
     *("waiting", "waiters", "last_token"),
@@ -155,10 +153,7 @@ def test_the_columns_of_lock_services(verb: Main, held: None) -> None:
     assert [row[0] for row in below] == ["jobs/a", "jobs/\\xff\\t"]
     assert verb("list", "--locks", "jobs", "--no-header").rows == [], "a name, and no prefix"
     (found,) = verb("list", "--locks", "other", "--json").objects
-    assert (set(found), set(found["info"])) == (
-        {"name", "id", "info"},
-        {"ttl", "client-id", "ip"},
-    )
+    assert (set(found), set(found["info"])) == ({"name", "id", "info"}, {"ttl", "client-id", "ip"})
     assert verb("list", "--locks", "-D", "--json").code == USAGE
 
 

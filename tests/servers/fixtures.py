@@ -88,9 +88,7 @@ def postgres_servers(
 
 
 @pytest.fixture(scope="session")
-def postgres_server(
-    postgres_servers: Callable[[str | None], PostgresServer],
-) -> PostgresServer:
+def postgres_server(postgres_servers: Callable[[str | None], PostgresServer]) -> PostgresServer:
     return postgres_servers(None)
 
 

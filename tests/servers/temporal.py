@@ -21,11 +21,7 @@ class TemporalServer(Server):
     PORT_IS_TAKEN = "in use"
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        on_file: bool = False,
-        dynamic: Mapping[str, str] | None = None,
+        self, folder: Path, *, on_file: bool = False, dynamic: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder)
         self.program = temporal_program()

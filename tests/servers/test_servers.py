@@ -78,8 +78,7 @@ def test_a_port_that_is_taken_is_left_alone(
 ) -> None:
     taken, real = [redis_server.port], ports.free_port
     monkeypatch.setattr(
-        "tests.servers.server.free_port",
-        lambda *, also: taken.pop() if taken else real(also=also),
+        "tests.servers.server.free_port", lambda *, also: taken.pop() if taken else real(also=also)
     )
     with RedisServer(tmp_path / "one") as server:
         assert server.port != redis_server.port

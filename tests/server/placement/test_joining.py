@@ -156,9 +156,7 @@ def believing(was: Callable[[OwnPlacement, tuple[str, ...]], tuple[str, ...]]) -
 
 
 any_address = believing(lambda _, stores: stores[-1:])
-old_addresses = believing(
-    lambda own, stores: stores[-1:] if {*own.was} & {*stores} else own.was,
-)
+old_addresses = believing(lambda own, stores: stores[-1:] if {*own.was} & {*stores} else own.was)
 
 
 @pytest.mark.parametrize("mistake", [last_wins, any_address])
