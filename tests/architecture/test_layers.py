@@ -133,9 +133,6 @@ def test_each_row_is_of_a_module() -> None:
     assert {row_of(module.short) for module in MODULES.values()} == set(ROWS)
 
 
-# ---- the reader itself ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "text", "is_allowed"),
     [

@@ -130,9 +130,6 @@ def test_the_run_goes_on_without_its_warden_and_says_so(cli: Cli) -> None:
     assert end(run)[0] == 0
 
 
-# ---- the warden: a second process that ends the command when `dibs run` no longer can --------------
-
-
 def warden_of(run: Process) -> int:
     """The leader of the group that the command is in."""
     (warden,) = {os.getpgid(child) for child in children(run.pid)}

@@ -105,9 +105,6 @@ def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-# ---- the end of the interpreter -------------------------------------------------------------------
-
-
 def test_a_signal_that_got_lost_is_raised_again() -> None:
     """The interpreter drops what a handler raises within a finalizer."""
     found = run_script(

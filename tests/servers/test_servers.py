@@ -25,8 +25,6 @@ from tests.servers.kube import KubeServer
 from tests.servers.process import ServerFailed
 from tests.servers.redis import RedisServer
 
-# ---- servers that no other test runs, or that are our own -----------------------------------------
-
 
 @pytest.mark.parametrize("version", ["3.4", pytest.param("3.5", marks=pytest.mark.long)])
 def test_a_lock_outlives_a_killed_etcd_of_an_older_version(tmp_path: Path, version: str) -> None:
@@ -55,9 +53,6 @@ def test_kube_validates_leases_and_rejects_old_versions(kube_server: KubeServer)
     version = kube_server.request("GET", f"{path}/one").body["metadata"]["resourceVersion"]
     assert status("PUT", "one", seconds=4, version=version) == HTTPStatus.OK
     assert status("PUT", "one", seconds=5, version=version) == HTTPStatus.CONFLICT
-
-
-# ---- starting, pausing, ending --------------------------------------------------------------------
 
 
 def test_a_paused_server_is_silent_until_it_resumes(tmp_path: Path) -> None:
@@ -132,9 +127,6 @@ def test_servers_end_with_the_process_that_started_them(tmp_path: Path, how: int
         for number, file in watched.items():
             assert select.select([file], [], [], 20)[0], f"{number} runs on"
             os.close(file)
-
-
-# ---- which programs are used, and how they come ---------------------------------------------------
 
 
 @pytest.mark.parametrize("ci", ["", "true"])

@@ -104,9 +104,6 @@ def test_was_takes_an_address_as_it_is_shown_or_a_url() -> None:
         assert stores == (recorded, own.address)
 
 
-# ---- what the surroundings of a server supply -------------------------------------------------------
-
-
 def refused_on_another_server(url: str, elsewhere: Callable[[], object]) -> None:
     """The same URL leads to another store there, and a server there does not join."""
     place = PlacementSettings(name="a", url=url)

@@ -94,9 +94,6 @@ def test_a_session_lasts_no_longer_than_its_key(world: World, arrive: Arrive) ->
     assert int(COOKIE.fullmatch(answer.headers["set-cookie"])[2]) <= 100  # type: ignore[index]
 
 
-# ---- links ----------------------------------------------------------------------------------------
-
-
 def link_of(world: World) -> str:
     url = world.server.sign_in_url
     assert url is not None
