@@ -16,6 +16,8 @@ from tests.cli.processes import Cli, Main
 CONNECTING = 9.0
 """Seconds; without a limit of its own it would take 10."""
 
+type Patch = pytest.MonkeyPatch
+
 
 def offered(cli: Cli, line: str, **environ: str) -> set[str]:
     """What may stand at the end of this line."""
@@ -70,9 +72,7 @@ MISSPELT = {
 }
 
 
-def test_misspelt_variables_are_reported_without_their_values(
-    verb: Main, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_variables_are_reported_alone(verb: Main, monkeypatch: Patch) -> None:
     for variable, meant in MISSPELT.items():
         (warning,) = misspelt({f"DIBS_{variable}": "s3cret"})
         assert warning == f"ignored the unknown setting DIBS_{variable}. Did you mean DIBS_{meant}?"

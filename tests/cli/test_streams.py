@@ -11,6 +11,8 @@ from tests.cli.processes import DIBS, PYTHON, Cli, Main
 
 UNWRITTEN = 74
 
+type Patch = pytest.MonkeyPatch
+
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
     return cli(*words, program=["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS])
@@ -70,7 +72,7 @@ def test_a_command_never_starts_with_a_stream_closed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_its_extra_it_says_what_to_install(
-    verb: Main, monkeypatch: pytest.MonkeyPatch, package: str
+    verb: Main, monkeypatch: Patch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     done = verb("version")

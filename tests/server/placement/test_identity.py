@@ -127,9 +127,7 @@ def refused_on_another_server(url: str, elsewhere: Callable[[], object]) -> None
         ("temporal://h:7233", "TEMPORAL_NAMESPACE", "other"),
     ],
 )
-def test_the_environment_is_part_of_the_place(
-    monkeypatch: Patch, url: str, variable: str, other: str
-) -> None:
+def test_the_environment_counts(monkeypatch: Patch, url: str, variable: str, other: str) -> None:
     refused_on_another_server(url, lambda: monkeypatch.setenv(variable, other))
 
 

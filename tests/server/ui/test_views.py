@@ -136,9 +136,7 @@ def test_filters_are_kept_in_the_address_and_events_can_be_paused(page: Page, he
     expect(lines.nth(0)).to_contain_text("released")
 
 
-def test_a_reader_sees_its_directories_and_can_end_nothing(
-    world: World, page: Page, held: Held
-) -> None:
+def test_a_reader_sees_its_own_and_can_end_nothing(world: World, page: Page, held: Held) -> None:
     """In a browser where an administrator has just signed out."""
     go(page, "events")
     expect(page.locator("li.event").filter(has_text="worker-7").nth(0)).to_be_visible()
