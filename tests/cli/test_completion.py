@@ -72,7 +72,7 @@ MISSPELT = {
 }
 
 
-def test_misspelt_variables_are_reported_alone(verb: Main, monkeypatch: Patch) -> None:
+def test_misspelt_variables_are_reported(verb: Main, monkeypatch: Patch) -> None:
     for variable, meant in MISSPELT.items():
         (warning,) = misspelt({f"DIBS_{variable}": "s3cret"})
         assert warning == f"ignored the unknown setting DIBS_{variable}. Did you mean DIBS_{meant}?"

@@ -55,7 +55,7 @@ def next_turn(client: Client) -> float:
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_killed_or_stopped_run_costs_its_command_its_life(
+def test_a_command_ends_with_its_killed_or_stopped_run(
     cli: Cli, client: Client, blow: signal.Signals
 ) -> None:
     run, pids, diary = started(cli, "stubborn", "family")

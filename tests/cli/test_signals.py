@@ -1,7 +1,9 @@
 """Signals to `dibs`: they reach the command of `run`, or end the wait."""
 
 import signal
+import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -92,7 +94,8 @@ def test_a_signal_while_waiting_leaves_the_queue(
 def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     """As under `nohup`, for us and for the command."""
     script = "echo ready; kill -HUP $$; read x; exit 5"
-    run = cli.start("run", "x", "--", "sh", "-c", script, program=ignoring("SIGHUP"))
+    how: Any = {"stdin": subprocess.PIPE, "program": ignoring("SIGHUP")}
+    run = cli.start("run", "x", "--", "sh", "-c", script, **how)
     assert line(run) == "ready"
     run.send_signal(signal.SIGHUP)
     assert end(run)[0] == 5

@@ -93,5 +93,5 @@ def test_an_extra_brings_what_its_part_needs(extra: str, wheel: Path, tmp_path: 
 def test_the_demo_needs_two_extras(wheel: Path, tmp_path: Path) -> None:
     scripts = installed(wheel, tmp_path / "env", "cli,server")
     assert " in total; all processes have ended" in run(
-        scripts / "dibs", "demo", "--for", "3s", "--workers", "4"
+        scripts / "dibs", "demo", "--for", "1s", "--workers", "4"
     )
