@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.once  # what is written says the same to each version of Python
-
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TABLE = tomllib.loads(Path(__file__).with_name("layers.toml").read_text("utf-8"))
 GROUPS: Mapping[str, str] = TABLE["groups"]
@@ -133,9 +131,6 @@ def test_imports_follow_the_table() -> None:
 
 def test_each_row_is_of_a_module() -> None:
     assert {row_of(module.short) for module in MODULES.values()} == set(ROWS)
-
-
-# ---- the reader itself ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_all_that_is_wanted_is_pinned_with_hashes(name: str) -> None:
     wanted = re.findall(r"^[a-z][\w.-]*", (REQUIREMENTS / f"{name}.in").read_text(), re.MULTILINE)
     assert wanted
     assert set(wanted) <= {pin.partition("==")[0] for pin in pins}, "run `make lock`"
+    npm = (REQUIREMENTS / "npm" / "package-lock.json").read_text()
+    assert npm.count('"integrity"') == npm.count('"version"')
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from dibs.model import Status
 
 DIBS = [sys.executable, "-m", "dibs"]
 PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
-LONG = 30.0
+LONG = 60.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
 
 
@@ -62,22 +63,19 @@ class Cli:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
         return clean | {"DIBS_URL": self.url}
 
-    def __call__(self, *args: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
-        options.setdefault("stdin", subprocess.DEVNULL)
-        if "input" in options:
-            del options["stdin"]
-        return subprocess.run(  # noqa: PLW1510 - its code is what is tested
-            [*DIBS, *args],
-            env=options.pop("env", self.environment),
-            text=True,
-            capture_output=True,
-            timeout=LONG,
-            **options,
-        )
+    def __call__(
+        self, *args: str | bytes, typed: str = "", **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(*args, stdin=subprocess.PIPE, **options)
+        out, err = process.communicate(typed, LONG)
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
 
-    def start(self, *args: str | bytes, **options: Any) -> "subprocess.Popen[str]":
+    def start(
+        self, *args: str | bytes, program: Sequence[str] = DIBS, **options: Any
+    ) -> "subprocess.Popen[str]":
+        """Start `dibs` with these words, or what runs it in another way."""
         process = subprocess.Popen(
-            [*DIBS, *args],
+            [*program, *args],
             env=options.pop("env", self.environment),
             text=True,
             stdin=options.pop("stdin", subprocess.DEVNULL),

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,6 @@ sys.exit(main())
 """The same, where there is more to be seen in less time."""
 
 
-@pytest.fixture
-def demo(cli: Cli) -> "Iterator[subprocess.Popen[str]]":
-    (cli.folder / "tmp").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", HASTY, "demo", "--json", "--workers", "8"],
-        env=cli.environment | {"TMPDIR": str(cli.folder / "tmp")},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    yield process
-    if process.poll() is None:
-        process.kill()
-        process.communicate()
-
-
 def next_event(demo: "subprocess.Popen[str]", event: str, part: str = "") -> dict[str, Any]:
     assert demo.stdout is not None
     for line in demo.stdout:
@@ -53,9 +36,11 @@ def next_event(demo: "subprocess.Popen[str]", event: str, part: str = "") -> dic
     raise AssertionError(demo.communicate())
 
 
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_it_is_real_and_leaves_nothing(demo: "subprocess.Popen[str]", tmp_path: Path) -> None:
+def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+    environment = cli.environment | {"TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    hasty = [sys.executable, "-c", HASTY]
+    demo = cli.start("demo", "--json", "--workers", "8", program=hasty, env=environment)
     opened = next_event(demo, "listening")
     assert (opened["workers"], opened["processes"]) == (8, 4)
     assert opened["sign_in_url"].startswith(f"{opened['url']}/#ticket=")

@@ -37,7 +37,7 @@ print(json.dumps([sys.stdin.read(), sys.argv[2:], os.getpgrp(), lease]))
 """
     reader, writer = os.pipe()
     command = ("run", "a/b c", "--", *PYTHON, script, str(writer), *odd)
-    done = cli(*command, input="one\n", pass_fds=[writer])
+    done = cli(*command, typed="one\n", pass_fds=[writer])
     os.close(writer)
     with os.fdopen(reader) as pipe:
         assert pipe.read() == "through"
@@ -52,15 +52,6 @@ print(json.dumps([sys.stdin.read(), sys.argv[2:], os.getpgrp(), lease]))
         "LEASE_SLOT": "0",
         "LEASE_SLOTS": "0",
     }
-
-
-def test_a_new_store_is_named_unless_quiet(cli: Cli) -> None:
-    for name, options, named in (("a", "-n", 1), ("a", "-n", 0), ("b", "-nq", 0)):
-        done = cli("run", "--url", f"sqlite:///{cli.folder}/{name}.db", options, "x", "--", "true")
-        assert (done.returncode, done.stderr.count(f"creating {cli.folder}/{name}.db")) == (
-            0,
-            named,
-        )
 
 
 def test_what_is_held_is_not_acquired(cli: Cli, client: Client, verb: Main) -> None:
@@ -133,9 +124,7 @@ def test_what_the_command_left_in_the_background_is_left_alone(cli: Cli) -> None
         ("x --capacity 2 --units 2", "x --capacity 2", 64),
     ],
 )
-def test_a_run_within_a_run_does_not_wait_for_itself(
-    cli: Cli, outer: str, inner: str, code: int
-) -> None:
+def test_a_run_within_a_run_is_no_deadlock(cli: Cli, outer: str, inner: str, code: int) -> None:
     done = cli("run", *outer.split(), "--", *DIBS, "run", *inner.split(), "--", "echo", "went on")
     assert (done.returncode, done.stdout) == (code, "" if code else "went on\n")
     assert ('"dibs run" around this command holds x' in done.stderr) is (code == 64)
@@ -150,9 +139,7 @@ def test_options_behind_a_command_without_dashes_are_the_commands(cli: Cli, clie
     assert busy.stderr.startswith("dibs: "), "neither quiet nor JSON: those are options of echo"
 
 
-def test_a_transaction_that_keeps_the_name_is_waited_for_and_no_more(
-    cli: Cli, postgres_url: str
-) -> None:
+def test_a_transaction_that_keeps_the_name_is_waited_for(cli: Cli, postgres_url: str) -> None:
     cli.url = postgres_url
     with connect(postgres_url) as client, psycopg.connect(postgres_url) as transaction:
         client.lock("x", ttl="60s").acquire(within=transaction)

@@ -3,11 +3,12 @@
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from dibs.sync import Client
-from tests.cli.processes import DIBS, LONG, PYTHON, Cli, end, line
+from tests.cli.processes import DIBS, PYTHON, Cli, end, line
 from tests.runtime.scripts import run_script
 from tests.servers.waiting import wait_until
 
@@ -28,9 +29,9 @@ sys.exit(7)
 
 
 def ignoring(name: str) -> list[str]:
-    """The beginning of a command line that starts a program with a signal ignored, as `nohup` does."""
+    """`dibs` with a signal ignored, as `nohup` starts it."""
     ignore = f"signal.signal(signal.{name}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
-    return [*PYTHON, f"import os, signal, sys; {ignore}"]
+    return [*PYTHON, f"import os, signal, sys; {ignore}", *DIBS]
 
 
 def test_signals_reach_the_command_which_decides(cli: Cli) -> None:
@@ -60,8 +61,7 @@ def test_a_run_whose_command_sigint_ends_dies_of_it_too(cli: Cli) -> None:
     assert end(run)[0] == -signal.SIGINT
     assert not cli.status("x").holders
     dies = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)"
-    nohup = [*ignoring("SIGINT"), *DIBS, "run", "x", "--", *PYTHON, dies]
-    done = subprocess.run(nohup, env=cli.environment, check=False, timeout=LONG)
+    done = cli("run", "x", "--", *PYTHON, dies, program=ignoring("SIGINT"))
     assert done.returncode == 128 + signal.SIGINT, "it was ignored at the start"
 
 
@@ -94,14 +94,8 @@ def test_a_signal_while_waiting_leaves_the_queue(
 def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     """As under `nohup`, for us and for the command."""
     script = "echo ready; kill -HUP $$; read x; exit 5"
-    run = subprocess.Popen(
-        [*ignoring("SIGHUP"), *DIBS, "run", "x", "--", "sh", "-c", script],
-        env=cli.environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    how: Any = {"stdin": subprocess.PIPE, "program": ignoring("SIGHUP")}
+    run = cli.start("run", "x", "--", "sh", "-c", script, **how)
     assert line(run) == "ready"
     run.send_signal(signal.SIGHUP)
     assert end(run)[0] == 5
@@ -109,18 +103,9 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
 
 def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
     """Daemons often ignore it, and what they start does too: the kernel then keeps no exit code."""
-    done = subprocess.run(
-        [*ignoring("SIGCHLD"), *DIBS, "run", "-q", "x", "--", "test", "-e", "/none"],
-        env=cli.environment,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
+    command = ("run", "-q", "x", "--", "test", "-e", "/none")
+    done = cli(*command, program=ignoring("SIGCHLD"))
     assert (done.returncode, done.stderr) == (1, "")
-
-
-# ---- the end of the interpreter -------------------------------------------------------------------
 
 
 def test_a_signal_that_got_lost_is_raised_again() -> None:
@@ -147,7 +132,7 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
     assert found == ["lost 15", "again 15"]
 
 
-def test_a_store_that_hangs_at_the_end_is_left_behind() -> None:
+def test_a_store_that_hangs_at_the_end_is_left_behind(cli: Cli) -> None:
     program = """
 import atexit, sys, threading
 from dibs.cli.exits import leave, leave_within
@@ -157,7 +142,6 @@ atexit.register(held.acquire)
 leave_within(0.2, 7)
 sys.exit(leave(9))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    done = cli(program=[sys.executable, "-c", program])
     assert done.returncode == 7
     assert "could not close the store within 0.2 s" in done.stderr

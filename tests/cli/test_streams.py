@@ -9,20 +9,13 @@ import pytest
 from dibs.sync import Client
 from tests.cli.processes import DIBS, PYTHON, Cli, Main
 
-pytestmark = pytest.mark.once
-
 UNWRITTEN = 74
+
+type Patch = pytest.MonkeyPatch
 
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS, *words],
-        env=cli.environment,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    return cli(*words, program=["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS])
 
 
 def test_a_full_stdout_is_reported(cli: Cli, client: Client) -> None:
@@ -37,15 +30,7 @@ def test_a_full_stdout_is_reported(cli: Cli, client: Client) -> None:
 def test_a_stdout_that_nobody_reads_is_no_traceback(cli: Cli) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [*DIBS, "acquire", "x", "--ttl", "60"]
-    done = subprocess.run(
-        command,
-        env=cli.environment,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = cli("acquire", "x", "--ttl", "60", stdout=writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + 13, "")
     assert not cli.status("x").holders, "its id was lost"
@@ -62,9 +47,7 @@ KEYS = ("keys", "create", "--name", "ci", "--scope", "read", "--records")
 
 
 @pytest.mark.parametrize(("how", "code"), [(">/dev/full", UNWRITTEN), (">&-", 64)])
-def test_a_secret_that_cannot_be_read_is_not_kept(
-    cli: Cli, verb: Main, how: str, code: int
-) -> None:
+def test_a_secret_that_got_lost_is_not_kept(cli: Cli, verb: Main, how: str, code: int) -> None:
     acquired = redirected(cli, how, "acquire", "x", "--ttl", "1h")
     assert (acquired.returncode, "stdout" in acquired.stderr) == (code, True)
     assert not cli.status("x").holders
@@ -89,7 +72,7 @@ def test_a_command_never_starts_with_a_stream_closed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_its_extra_it_says_what_to_install(
-    verb: Main, monkeypatch: pytest.MonkeyPatch, package: str
+    verb: Main, monkeypatch: Patch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     done = verb("version")

@@ -26,13 +26,13 @@ from tests.servers.waiting import wait_until
 from tests.stores.http.peers import Peer, answer
 
 ODD = b"jobs/\xff\t"
-HOLDER = {
-    *("owner", "lease", "token", "units", "slots", "held_for", "expires_in", "note", "state"),
-}
+HOLDER = {*("owner", "lease", "token", "units", "slots", "held_for", "expires_in", "note", "state")}
 STATUS = {
     *("kind", "name", "held", "capacity", "holders", "holding", "used"),
     *("waiting", "waiters", "last_token"),
 }
+
+type Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
@@ -155,15 +155,11 @@ def test_the_columns_of_lock_services(verb: Main, held: None) -> None:
     assert [row[0] for row in below] == ["jobs/a", "jobs/\\xff\\t"]
     assert verb("list", "--locks", "jobs", "--no-header").rows == [], "a name, and no prefix"
     (found,) = verb("list", "--locks", "other", "--json").objects
-    assert (set(found), set(found["info"])) == (
-        {"name", "id", "info"},
-        {"ttl", "client-id", "ip"},
-    )
+    assert (set(found), set(found["info"])) == ({"name", "id", "info"}, {"ttl", "client-id", "ip"})
     assert verb("list", "--locks", "-D", "--json").code == USAGE
 
 
-@pytest.mark.once
-def test_the_columns_of_a_service(verb: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_columns_of_a_service(verb: Main, monkeypatch: Patch) -> None:
     with closing(World.over()) as world:
         monkeypatch.setenv("DIBS_URL", world.url)
         monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
@@ -254,9 +250,7 @@ def test_an_id_that_has_ended_is_reported_and_not_shown(verb: Main) -> None:
     assert holder_of(verb, "x")["token"] == after["sequencer"]
 
 
-def test_with_an_id_of_your_own_acquire_can_be_repeated(
-    verb: Main, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acquire_can_be_repeated_under_an_id(verb: Main, monkeypatch: Patch) -> None:
     own = "k" * 20 + "_-0Z"
     held = [acquired(verb, "x", "--ttl", "60", "--lock-id", own) for _ in range(2)]
     assert held[0]["lock_id"] == own
@@ -325,9 +319,7 @@ ALL = dict(verbs())
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_the_examples_of_each_help_are_accepted(
-    verb: Main, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_help_are_accepted(verb: Main, path: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)  # parse, no more
     lines = (ALL[path].epilog or "").partition("Examples:\n")[2].splitlines()
     assert lines
@@ -347,7 +339,7 @@ def test_help_and_version(verb: Main) -> None:
 
 
 def test_the_store_is_named_before_the_verb_or_after_it(
-    verb: Main, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb: Main, client: Client, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'reports.db'}"
     monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
@@ -406,7 +398,7 @@ USAGE_ERRORS = {
 
 
 @pytest.mark.parametrize("words", USAGE_ERRORS)
-def test_usage_errors(verb: Main, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_errors(verb: Main, words: str, monkeypatch: Patch) -> None:
     monkeypatch.delenv("DIBS_LOCK_ID", raising=False)
     monkeypatch.setenv("DIBS_STORES__REPORTS__URL", "sqlite:///reports.db")
     done = verb(*shlex.split(words))
@@ -416,9 +408,7 @@ def test_usage_errors(verb: Main, words: str, monkeypatch: pytest.MonkeyPatch) -
     assert "hunter2" not in done.err
 
 
-def test_errors_of_settings_and_as_json(
-    verb: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_settings_and_as_json(verb: Main, tmp_path: Path, monkeypatch: Patch) -> None:
     done = verb("show", "x", "--json", "--url", "nonsense://x")
     error = json.loads(done.err)
     assert (error["event"], error["exit_code"]) == ("error", done.code) == ("error", USAGE)

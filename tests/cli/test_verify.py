@@ -18,10 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("--ttl", "0.6s", "--processes", "4", "--tasks", "1")
 PATIENT = 120.0
 
-pytestmark = [
-    *(pytest.mark.once, pytest.mark.multiprocess, pytest.mark.timeout(PATIENT)),
-    *(pytest.mark.slow, pytest.mark.serial),
-]
+pytestmark = [pytest.mark.timeout(PATIENT), pytest.mark.slow, pytest.mark.serial]
 
 
 def test_a_signal_ends_it_with_a_verdict_and_nothing_is_left_in_the_store(

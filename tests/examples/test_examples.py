@@ -31,7 +31,6 @@ def pattern_of(told: list[str]) -> re.Pattern[str]:
     return re.compile(r"(?:.*\n)*?.*".join(pieces))
 
 
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("name", examples())
 def test_an_example_prints_what_it_says(name: str, tmp_path: Path) -> None:
     told = promised((EXAMPLES / name).read_text("utf-8"))

@@ -7,23 +7,21 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Self
 
+from tests.cli.processes import end
 from tests.pages import write_files
-
-LONG = 60.0
-"""Seconds within which a program of a page ends, on a busy machine too."""
 
 
 class Programs:
     """The files of a page, and the processes that were started there; `with` ends them."""
 
-    def __init__(self, page: str, folder: Path, **environment: str) -> None:
+    def __init__(self, page: str, folder: Path) -> None:
         write_files(page, folder)
         self.folder = folder
-        self.url = environment.setdefault("DIBS_URL", f"sqlite:///{folder}/leases.db")
+        self.url = f"sqlite:///{folder}/leases.db"
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         unwanted = ("DIBS_", "PYTHONUNBUFFERED")  # unbuffered, a line is two writes, which can mix
         clean = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
-        self.environment = clean | {"PATH": path} | environment
+        self.environment = clean | {"PATH": path, "DIBS_URL": self.url}
         self._started: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
@@ -32,14 +30,22 @@ class Programs:
     def __exit__(self, *_: object) -> None:
         for process in self._started:
             process.kill()
-            process.communicate(timeout=LONG)
+            end(process)
 
-    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Change a file, mostly to something that takes less time."""
+        path = self.folder / name
+        text = path.read_text("utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), "utf-8")
+
+    def start(self, command: str) -> "subprocess.Popen[str]":
+        """Start a shell's line."""
         process = subprocess.Popen(
-            command,
+            ["bash", "-c", command],
             cwd=self.folder,
-            env=self.environment | environment,
-            stdin=subprocess.DEVNULL,
+            env=self.environment,
+            stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             text=True,
@@ -47,15 +53,15 @@ class Programs:
         self._started.append(process)
         return process
 
-    def run(self, *command: str, **environment: str) -> str:
+    def run(self, command: str) -> str:
         """What it prints; it must succeed, and neither warn nor log."""
-        return printed(self.start(*command, **environment))
+        return printed(self.start(command))
 
 
 def printed(process: "subprocess.Popen[str]") -> str:
     """What a program prints to its end; it must succeed, and neither warn nor log."""
-    out, err = process.communicate(timeout=LONG)
-    assert (process.returncode, err) == (0, ""), out + err
+    code, out, err = end(process)
+    assert (code, err) == (0, ""), out + err
     return out
 
 

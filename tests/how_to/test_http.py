@@ -1,63 +1,57 @@
 """How to take a lock from any language: the programs of the page, beside a real `dibs serve`."""
 
-import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from subprocess import PIPE, Popen
 
 import pytest
 
 from dibs.sync import Client, connect
-from tests.pages import write_files
+from tests.how_to.programs import Programs
 from tests.servers.binaries import MissingServer
+from tests.servers.ports import HOST
 from tests.servers.waiting import wait_until
+from tests.stores.http.processes import DibsServer
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.multiprocess,
-    pytest.mark.slow,
-    pytest.mark.timeout(300),  # Go compiles its standard library the first time
-]
+PAGE = "how-to/http.md"
+COMPILED = 200.0
+"""Seconds: Go compiles its standard library the first time."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LANGUAGES = [("sh", "lock.sh"), ("node", "lock.mjs"), ("go run", "lock.go")]
+WORK = {"lock.sh": "sleep 2", "lock.mjs": "sleep(2000", "lock.go": "2 * time.Second"}
+"""What takes two seconds."""
+
+
+@pytest.fixture(autouse=True)
+def _is_there(command: str) -> None:
+    if not shutil.which(command.partition(" ")[0]):
+        raise MissingServer(f"there is no {command}: install it")
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of a service that the programs use, which are in the current folder."""
-    write_files("how-to/http.md", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    store = f"sqlite:///{tmp_path}/leases.db"
-    serve = [sys.executable, "-m", "dibs", "serve", "--listen", "127.0.0.1:0", "--leases", store]
-    with Popen(serve, stdout=PIPE, text=True) as server:
-        assert server.stdout is not None
-        key, url = (server.stdout.readline().split()[-1] for _ in range(2))
-        monkeypatch.setenv("DIBS_URL", url)
-        monkeypatch.setenv("DIBS_API_KEY", key)
-        with connect(url) as client:
-            yield client
-        server.terminate()
-
-
-def program(command: str, name: str) -> "Popen[str]":
-    words = [*command.split(), name]
-    if not shutil.which(words[0]):
-        raise MissingServer(f"there is no {words[0]}: install it")
-    environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": ""}
-    return Popen(words, stdout=PIPE, stderr=PIPE, text=True, env=environment)
+def client(programs: Programs) -> Iterator[Client]:
+    """A client of a service that the programs use."""
+    with DibsServer(programs.folder, programs.url) as server, connect(server.url) as client:
+        url = f"http://{HOST}:{server.port}"
+        programs.environment |= {"DIBS_URL": url, "DIBS_API_KEY": server.key}
+        programs.environment |= {"GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath"}
+        yield client
 
 
 @pytest.mark.parametrize(("command", "name"), LANGUAGES)
-def test_it_waits_works_and_releases(command: str, name: str, client: Client) -> None:
+def test_it_waits_works_and_releases(
+    command: str, name: str, programs: Programs, client: Client
+) -> None:
+    programs.edit(name, WORK[name], WORK[name].replace("2", "1", 1))
     lock = client.lock("jobs/nightly")
-    with lock as lease, program(command, name) as late:
-        wait_until(lambda: late.poll() is not None or lock.status().waiting, "it waits", within=200)
+    with lock as lease:
+        late = programs.start(f"{command} {name}")
+        wait_until(lambda: lock.status().waiting or late.poll(), "it waits", within=COMPILED)
         assert late.poll() is None, late.communicate()
         lease.release()
-        out, err = late.communicate(timeout=100)
+        out, err = late.communicate(timeout=COMPILED)
     assert (late.returncode, err) == (0, "")
     assert "working" in out
     assert int(re.findall(r"\d{16}", out)[0]) > lease.token
@@ -65,15 +59,16 @@ def test_it_waits_works_and_releases(command: str, name: str, client: Client) ->
 
 
 @pytest.mark.parametrize(("command", "name"), LANGUAGES[1:])
-def test_it_stops_if_its_lease_is_lost(command: str, name: str, client: Client) -> None:
-    path = Path(name)
-    text = path.read_text().replace("ttl = 30", "ttl = 9")
-    path.write_text(text.replace("sleep(2000", "sleep(90_000").replace("2 * time", "90 * time"))
-    with program(command, name) as holder:
-        assert holder.stdout is not None
-        assert "working" in holder.stdout.readline()
-        client.lock("jobs/nightly").revoke(reason="a test")
-        out, err = holder.communicate(timeout=60)
+def test_it_stops_if_its_lease_is_lost(
+    command: str, name: str, programs: Programs, client: Client
+) -> None:
+    programs.edit(name, "ttl = 30", "ttl = 6")
+    programs.edit(name, WORK[name], WORK[name].replace("2", "90", 1))
+    holder = programs.start(f"{command} {name}")
+    assert holder.stdout is not None
+    assert "working" in holder.stdout.readline()
+    client.lock("jobs/nightly").revoke(reason="a test")
+    out, err = holder.communicate(timeout=COMPILED)
     assert (holder.returncode, out) == (1, "")
     assert "stopped: " in err
     assert "the lease was revoked: a test" in err

@@ -2,97 +2,82 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
 
 from dibs.sync import connect
-from tests.pages import write_files
+from tests.cli.processes import end
+from tests.how_to.programs import Programs, line_with
 from tests.servers.waiting import wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
-DIBS = [sys.executable, "-m", "dibs"]
+PAGE = "how-to/move.md"
+SERVE = """
+import sys
+from dibs.cli import main
+from dibs.server.placement import drain, table
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_with_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_files("how-to/move.md", tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-
-@contextmanager
-def serving(*options: str, environment: pytest.MonkeyPatch) -> Iterator[None]:
-    """A service that all commands use meanwhile."""
-    command = [*DIBS, "serve", "--json", "--listen", "127.0.0.1:0", *options]
-    with Popen(command, stdout=PIPE, text=True) as server:
-        assert server.stdout is not None
-        listening = json.loads(server.stdout.readline())
-        environment.setenv("DIBS_URL", listening["url"])
-        if "first_key" in listening:
-            environment.setenv("DIBS_API_KEY", listening["first_key"])
-        try:
-            yield
-        finally:
-            server.terminate()
+drain.FRESH_ALONE = table.FRESH_ALONE = 1.0
+sys.exit(main())
+"""
+"""`dibs`, with less to be waited for before the first move of a service that had one store."""
 
 
 @contextmanager
-def working() -> Iterator["Popen[str]"]:
-    """The worker of the page, but it does not end by itself."""
-    program = Path("worker.py")
-    program.write_text(program.read_text("utf-8").replace("range(20)", "range(10_000)"), "utf-8")
-    with Popen([sys.executable, program], stdout=PIPE, stderr=PIPE, text=True) as worker:
-        try:
-            yield worker
-        finally:
-            worker.terminate()
+def serving(programs: Programs, options: str) -> Iterator[str]:
+    """A service that all commands use meanwhile: its URL, with the key."""
+    (programs.folder / "dibs_server.py").write_text(SERVE)
+    server = programs.start(f"python dibs_server.py serve --json --listen 127.0.0.1:0 {options}")
+    listening = json.loads(line_with("listening", server))
+    programs.environment["DIBS_URL"] = listening["url"]
+    if "first_key" in listening:
+        programs.environment["DIBS_API_KEY"] = listening["first_key"]
+    yield listening["url"].replace("//", f"//{programs.environment['DIBS_API_KEY']}@")
+    server.terminate()
+    end(server)
 
 
-def next_token(worker: "Popen[str]") -> int:
-    assert worker.stdout is not None
-    line = worker.stdout.readline()
-    assert line, worker.communicate()[1]
-    return int(re.findall(r"job \d+, token (\d+)", line)[0])
-
-
-def dibs(*words: str) -> tuple[int, str]:
+def dibs(programs: Programs, words: str) -> tuple[int, str]:
     """Its exit code and output."""
-    done = subprocess.run([*DIBS, *words], stdout=PIPE, stderr=DEVNULL, text=True, check=False)
-    return done.returncode, done.stdout.strip()
+    code, out, _ = end(programs.start(f"dibs {words}"))
+    return code, out.strip()
 
 
-def test_a_directory_in_use_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_in_use_moves(programs: Programs) -> None:
+    programs.edit("worker.py", "range(20)", "range(10_000)")  # it does not end by itself
     with (
-        serving("--config", "server.toml", environment=monkeypatch),
-        connect() as client,
-        working() as worker,
+        serving(programs, "--config server.toml") as url,
+        connect(url) as client,
         client.lock("shop/long") as lease,
     ):
-        tokens = [next_token(worker)]
-        assert dibs("move", "shop/", "--to", "new", "--yes")[0] == 0
-        wait_until(lambda: dibs("run", "-n", "shop/other", "true")[0] == 69, "it drains")
-        assert dibs("move", "shop/")[1].startswith("shop/ moves from old to new once it is idle")
+        worker = programs.start("python worker.py")
+
+        def next_token() -> int:
+            return int(re.findall(r"job \d+, token (\d+)", line_with("token", worker))[0])
+
+        tokens = [next_token()]
+        assert dibs(programs, "move shop/ --to new --yes")[0] == 0
+        wait_until(lambda: dibs(programs, "run -n shop/other true")[0] == 69, "it drains")
+        shown = dibs(programs, "move shop/")[1]
+        assert shown.startswith("shop/ moves from old to new once it is idle")
         lease.ensure()
         lease.release()
-        assert dibs("move", "shop/", "--wait") == (0, "shop/ lives at new")
+        assert dibs(programs, "move shop/ --wait") == (0, "shop/ lives at new")
         while tokens[-1] - tokens[0] < 70 * 60 * 1e6:  # until one is from the new store
-            tokens.append(next_token(worker))
+            tokens.append(next_token())
         worker.terminate()
-        assert worker.communicate()[1] == ""
+        assert end(worker)[2] == ""
     assert tokens == sorted(set(tokens))
 
 
-def test_a_service_with_one_store_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving("--leases", "sqlite:///leases.db", environment=monkeypatch):
-        acquired = json.loads(dibs("acquire", "shop/stock", "--ttl", "5m", "--json")[1])
-    with serving("--config", "second.toml", environment=monkeypatch):
-        monkeypatch.setenv("DIBS_LOCK_ID", acquired["lease_id"])
-        assert dibs("renew", "shop/stock", "--ttl", "5m")[0] == 0
-        assert dibs("release", "shop/stock")[0] == 0
-        assert dibs("move", "/", "--to", "new", "--wait", "--yes") == (0, "/ lives at new")
+def test_a_service_with_one_store_gets_a_second(programs: Programs) -> None:
+    with serving(programs, "--leases sqlite:///leases.db"):
+        acquired = json.loads(dibs(programs, "acquire shop/stock --ttl 5m --json")[1])
+    with serving(programs, "--config second.toml"):
+        programs.environment["DIBS_LOCK_ID"] = acquired["lease_id"]
+        assert dibs(programs, "renew shop/stock --ttl 5m")[0] == 0
+        assert dibs(programs, "release shop/stock")[0] == 0
+        assert dibs(programs, "move / --to new --wait --yes") == (0, "/ lives at new")

@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PINS = ROOT / "requirements/dev.txt"
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
 
-pytestmark = pytest.mark.once
-
 
 def run(*command: str | Path, expect: int = 0, **environment: str) -> str:
     """Run a command outside of the repository and return all of its output."""
@@ -95,5 +93,5 @@ def test_an_extra_brings_what_its_part_needs(extra: str, wheel: Path, tmp_path: 
 def test_the_demo_needs_two_extras(wheel: Path, tmp_path: Path) -> None:
     scripts = installed(wheel, tmp_path / "env", "cli,server")
     assert " in total; all processes have ended" in run(
-        scripts / "dibs", "demo", "--for", "3s", "--workers", "4"
+        scripts / "dibs", "demo", "--for", "1s", "--workers", "4"
     )

@@ -54,6 +54,10 @@ class MissingServer(Exception):
     """No such program here; the text says what would bring it."""
 
 
+def _missing(name: str) -> MissingServer:
+    return MissingServer(f"no {name}: install it, or run `make env-servers`")
+
+
 class Program(NamedTuple):
     """A server program and the version that it says it is."""
 
@@ -74,9 +78,7 @@ def redis_program(*, tls: bool = False) -> Program:
     """The one that tests use unless they say otherwise: the first found that knows TLS, else the first."""
     found = redis_programs()
     if not found:
-        raise MissingServer(
-            "no redis-server: install Redis 6.2 or later, or run `make env-servers`"
-        )
+        raise _missing("redis-server")
     program = next((program for program in found if knows_tls(program.path)), found[0])
     if tls and not knows_tls(program.path):
         raise MissingServer(f"no redis-server with TLS: {program.path} was built without it")
@@ -107,9 +109,7 @@ def postgres_program(major: str | None = None) -> Program:
     for program in postgres_programs():
         if major in (None, str(program.version[0])):
             return program
-    raise MissingServer(
-        f"no PostgreSQL {major or '14 or later'}: install it, or run `make env-servers`"
-    )
+    raise _missing(f"PostgreSQL {major or '14 or later'}")
 
 
 def postgres_programs() -> tuple[Program, ...]:
@@ -129,9 +129,7 @@ def etcd_program(version: str | None = None) -> Program:
     for program in sorted(found, key=lambda program: program.version, reverse=True):
         if version is None or program.label.startswith(f"{program.name}-{version}."):
             return program
-    raise MissingServer(
-        f"no etcd {version or '3.4 or later'}: install it, or run `make env-servers`"
-    )
+    raise _missing(f"etcd {version or '3.4 or later'}")
 
 
 def kube_program() -> Program:
@@ -152,7 +150,7 @@ def the(*names: str, named: str = "") -> Callable[[], Program]:
     def find() -> Program:
         for program in _programs(*names, named=named):
             return program
-        raise MissingServer(f"no {names[0]}: install it, or run `make env-servers`")
+        raise _missing(names[0])
 
     return find
 

@@ -13,7 +13,6 @@ from typing import Any
 from tests.servers.binaries import etcd_program, etcdctl_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 
@@ -83,7 +82,7 @@ class EtcdServer(Server):
         with urllib.request.urlopen(request, timeout=5, context=trust) as response:
             return bytes(response.read())
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         command: list[str | Path] = [self.program.path]
         if self.program.name == "dibs-kube":
             command.append("etcd")
@@ -98,7 +97,7 @@ class EtcdServer(Server):
             command.append("--unsafe-no-fsync")
         if self.tls:
             command += ["--cert-file", self.certificate, "--key-file", key_of(self.certificate)]
-        return ServerProcess(command, log=self.folder / "etcd.log")
+        return command
 
     def _answers(self) -> bool:
         try:

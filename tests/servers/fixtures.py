@@ -1,17 +1,8 @@
 """Fixtures that give a test a real store.
 
-| fixture | is |
-|---|---|
-| `redis_server` | a Redis that keeps nothing, shared by this worker's tests: they leave it running |
-| `redis_url` | its URL, emptied |
-| `postgres_server` | a PostgreSQL, likewise shared |
-| `postgres_url` | a fresh database in it, dropped afterwards |
-| `postgres_servers` | `postgres_servers("16")`: likewise, of that version |
-| `temporal_server` | a Temporal for development, likewise shared: each test has names of its own |
-| `etcd_server` | the newest etcd, likewise |
-| `kube_server` | a Kubernetes API server with Leases, likewise |
-| `nats_server` | a NATS with JetStream, likewise |
-| `s3_server` | an S3 server with a bucket, likewise |
+Each worker starts a server once, when the first test wants its fixture: `redis_server`, `postgres_server`,
+`temporal_server`, `etcd_server`, `kube_server`, `nats_server`, `s3_server`. Tests leave it running.
+`redis_url` is emptied, `postgres_url` a new database, `postgres_servers("16")` a PostgreSQL of that version.
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
 
@@ -88,9 +79,7 @@ def postgres_servers(
 
 
 @pytest.fixture(scope="session")
-def postgres_server(
-    postgres_servers: Callable[[str | None], PostgresServer],
-) -> PostgresServer:
+def postgres_server(postgres_servers: Callable[[str | None], PostgresServer]) -> PostgresServer:
     return postgres_servers(None)
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from tests.servers.binaries import kube_program
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 ADMIN = "admin"
@@ -43,11 +42,6 @@ class KubeServer(Server):
         self.fsync = fsync
 
     @property
-    def url(self) -> str:
-        """Endpoint for http, which requires a token too."""
-        return f"http://{HOST}:{self.port}"
-
-    @property
     def https_url(self) -> str:
         """Endpoint for https. Clients must trust `ca`, which also covers `localhost`."""
         return f"https://{HOST}:{self.port + self.SECOND_PORT}"
@@ -74,18 +68,12 @@ class KubeServer(Server):
             with error:
                 return Answer(HTTPStatus(error.status or 0), json.load(error))
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         second = self.port + self.SECOND_PORT
-        command: list[str | Path] = [
-            self.program.path,
-            "-dir",
-            self.folder,
-            *(["-fsync"] if self.fsync else []),
-        ]
-        ports = {"-port": self.port, "-https-port": second, "-etcd-port": second + 1}
-        for option, port in ports.items():
-            command += [option, str(port)]
-        return ServerProcess(command, log=self.folder / "kube.log")
+        command: list[str | Path] = [self.program.path, "-dir", self.folder]
+        command += ["-port", str(self.port), "-https-port", str(second)]
+        command += ["-etcd-port", str(second + 1)]
+        return [*command, "-fsync"] if self.fsync else command
 
     def _answers(self) -> bool:
         """Return whether it has printed its URLs, which it does when it is ready."""

@@ -2,9 +2,9 @@
 
 import sys
 import urllib.request
+from pathlib import Path
 
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 _SERVE = """
@@ -36,14 +36,8 @@ class MotoServer(Server):
     PORT_IS_TAKEN = "already in use"
     bucket = "tests"
 
-    @property
-    def url(self) -> str:
-        """The endpoint."""
-        return f"http://{HOST}:{self.port}"
-
-    def _launch(self) -> ServerProcess:
-        command = [sys.executable, "-c", _SERVE, HOST, str(self.port)]
-        return ServerProcess(command, log=self.folder / "moto.log")
+    def _command(self) -> list[str | Path]:
+        return [sys.executable, "-c", _SERVE, HOST, str(self.port)]
 
     def _answers(self) -> bool:
         request = urllib.request.Request(f"{self.url}/{self.bucket}", method="PUT")

@@ -7,7 +7,6 @@ from typing import Any
 
 from tests.servers.binaries import nats_program
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 
@@ -18,17 +17,13 @@ class NatsServer(Server):
     """
 
     PORT_IS_TAKEN = "address already in use"
+    SCHEME = "nats"
 
     def __init__(self, folder: Path, *, config: str = "", jetstream: bool = True) -> None:
         super().__init__(folder)
         self.program = nats_program()
         self.config = config
         self.jetstream = jetstream
-
-    @property
-    def url(self) -> str:
-        """Endpoint for clients."""
-        return f"nats://{HOST}:{self.port}"
 
     def info(self) -> dict[str, Any]:
         """Return the server's greeting: its name, version and features."""
@@ -38,7 +33,7 @@ class NatsServer(Server):
         assert word == b"INFO", word
         return dict(json.loads(text))
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         command: list[str | Path] = [self.program.path, "--addr", HOST, "--port", str(self.port)]
         command += ["--name", str(self.folder), "--store_dir", self.folder / "data"]
         if self.jetstream:
@@ -47,7 +42,7 @@ class NatsServer(Server):
             path = self.folder / "nats.conf"
             path.write_text(self.config)
             command += ["--config", path]
-        return ServerProcess(command, log=self.folder / "nats.log")
+        return command
 
     def _answers(self) -> bool:
         try:

@@ -9,12 +9,11 @@ from tests.servers.binaries import pgbouncer_program
 from tests.servers.ports import HOST
 from tests.servers.postgres import SUPERUSER, PostgresServer
 from tests.servers.postgres_files import give, not_root
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 
 class PgBouncer(Server):
-    """A pooler before `server`, on a free loopback port, by default in transaction mode.
+    """A pooler before `server`, on a free loopback port, in transaction mode.
 
     It lets the superuser and `users` in, without a password.
     """
@@ -26,14 +25,12 @@ class PgBouncer(Server):
         folder: Path,
         server: PostgresServer,
         *,
-        pool_mode: str = "transaction",
         pool_size: int = 10,
         users: Sequence[str] = (),
     ) -> None:
         super().__init__(folder)
         self.program = pgbouncer_program()
         self.server = server
-        self.pool_mode = pool_mode
         self.pool_size = pool_size
         self.users = (SUPERUSER, *users)
 
@@ -47,12 +44,10 @@ class PgBouncer(Server):
         (self.folder / "pgbouncer.ini").write_text("")
         give(self.folder)
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         configuration = self.folder / "pgbouncer.ini"
         configuration.write_text(self._configuration())
-        return ServerProcess(
-            not_root([self.program.path, configuration]), log=self.folder / "pgbouncer.log"
-        )
+        return not_root([self.program.path, configuration])
 
     def _configuration(self) -> str:
         return f"""\
@@ -66,7 +61,7 @@ unix_socket_dir =
 auth_type = trust
 auth_file = {self.folder / "users.txt"}
 admin_users = {SUPERUSER}
-pool_mode = {self.pool_mode}
+pool_mode = transaction
 default_pool_size = {self.pool_size}
 max_client_conn = 1000
 ignore_startup_parameters = extra_float_digits

@@ -29,11 +29,7 @@ class PostgresServer(Server):
     PORT_IS_TAKEN = "could not bind"
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        version: str | None = None,
-        options: Mapping[str, str] | None = None,
+        self, folder: Path, *, version: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder)
         self.program = postgres_program(version)

@@ -14,7 +14,6 @@ from redis.retry import Retry
 from tests.servers.binaries import Program, redis_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 type Persistence = Literal["none", "everysec", "always"]
@@ -79,12 +78,10 @@ class RedisServer(Server):
         """A plain client, to look behind the scenes."""
         return redis.Redis.from_url(self.url, **options)
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         configuration = self.folder / "redis.conf"
         configuration.write_text("".join(f"{line}\n" for line in self._lines()))
-        return ServerProcess(
-            [self.program.path, configuration, *self.mode], log=self.folder / "redis.log"
-        )
+        return [self.program.path, configuration, *self.mode]
 
     def _lines(self) -> list[str]:
         lines = [f"bind {HOST}", f'dir "{self.folder}"', 'save ""', *PERSISTENCE[self.persistence]]

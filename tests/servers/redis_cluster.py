@@ -14,32 +14,26 @@ from tests.servers.server import ServerGroup
 from tests.servers.waiting import wait_until
 
 SLOTS = 16_384
+NODES = 3
 
 
 class RedisCluster(ServerGroup):
-    """`nodes` masters that share the slots, each with as many `replicas`.
+    """Three masters that share the slots, each with as many `replicas`.
 
     `nodes[i]` is a `RedisServer`: kill, pause and restart it as any other. A node that is silent for
     `node_timeout` seconds counts as failed; where it has a replica, that one takes over.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        nodes: int = 3,
-        replicas: int = 0,
-        node_timeout: float = 1.0,
-    ) -> None:
+    def __init__(self, folder: Path, *, replicas: int = 0, node_timeout: float = 1.0) -> None:
         extra = [
             "cluster-enabled yes",
             f"cluster-node-timeout {int(node_timeout * 1000)}",
             "cluster-replica-validity-factor 0",
             "repl-diskless-sync-delay 0",
         ]
-        count = nodes * (1 + replicas)
+        count = NODES * (1 + replicas)
         self.all = [RedisServer(folder / f"node-{number}", extra=extra) for number in range(count)]
-        self.nodes, self.replicas = self.all[:nodes], self.all[nodes:]
+        self.nodes, self.replicas = self.all[:NODES], self.all[NODES:]
 
     @property
     def url(self) -> str:
@@ -62,9 +56,8 @@ class RedisCluster(ServerGroup):
     def _start(self, stack: ExitStack) -> None:
         for node in self.all:
             stack.enter_context(node)
-        count = len(self.nodes)
         for number, node in enumerate(self.nodes):
-            slots = range(SLOTS * number // count, SLOTS * (number + 1) // count)
+            slots = range(SLOTS * number // NODES, SLOTS * (number + 1) // NODES)
             ask(node, "CLUSTER ADDSLOTS", *slots)
             ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
         for node in self.all[1:]:
@@ -95,11 +88,10 @@ class RedisCluster(ServerGroup):
         return zip(self.replicas, cycle(self.nodes), strict=False)
 
     def _agrees(self) -> bool:
-        """Whether every running node sees a whole cluster with all the others in it."""
-        running = self.running
+        """Whether every node sees a whole cluster with all the others in it."""
         return all(
-            info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) >= len(running)
-            for info in (ask(node, "CLUSTER INFO") for node in running)
+            info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) >= len(self.all)
+            for info in (ask(node, "CLUSTER INFO") for node in self.all)
         )
 
 

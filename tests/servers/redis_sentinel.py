@@ -31,10 +31,10 @@ class RedisSentinel(ServerGroup):
 
     service = "leases"
 
-    def __init__(self, folder: Path, *, sentinels: int = 3, down_after: float = 1.0) -> None:
+    def __init__(self, folder: Path, *, down_after: float = 1.0) -> None:
         at_once = ["repl-diskless-sync-delay 0"]
         self.servers = [RedisServer(folder / f"server-{n}", extra=at_once) for n in range(2)]
-        self.sentinels = [SentinelServer(folder / f"sentinel-{n}") for n in range(sentinels)]
+        self.sentinels = [SentinelServer(folder / f"sentinel-{n}") for n in range(3)]
         self._down_after = down_after
 
     @property
@@ -46,12 +46,6 @@ class RedisSentinel(ServerGroup):
     def master(self) -> RedisServer:
         """The server that the Sentinels name; in the middle of a failover, as soon as they do."""
         return wait_until(self._named, "a Sentinel names a master")[0]
-
-    @property
-    def replica(self) -> RedisServer:
-        """The other one."""
-        master = self.master
-        return next(server for server in self.servers if server is not master)
 
     def _start(self, stack: ExitStack) -> None:
         master, replica = (stack.enter_context(server) for server in self.servers)

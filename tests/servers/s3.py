@@ -3,18 +3,21 @@
 import json
 import secrets
 from pathlib import Path
-from types import TracebackType
 from urllib.request import urlopen
 
 from tests.servers.binaries import seaweedfs_program
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 PARTS = ("s3", "master", "volume", "filer", "admin")
 """Parts of SeaweedFS, in the order of their ports. Each one's port for gRPC is 10,000 above."""
 
-AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+UNSET = (
+    "-u",
+    "AWS_ACCESS_KEY_ID",
+    "-u",
+    "AWS_SECRET_ACCESS_KEY",
+)  # it would take them for a user's
 
 
 class S3Server(Server):
@@ -34,24 +37,14 @@ class S3Server(Server):
         self.access_key = "tests"
         self.secret_key = secrets.token_hex(16)
 
-    @property
-    def url(self) -> str:
-        """The endpoint."""
-        return f"http://{HOST}:{self.port}"
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for number in range(len(PARTS)):  # a killed server leaves its sockets
             for port in (self.port + number, self.port + self.SECOND_PORT + number):
                 for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                     socket.unlink(missing_ok=True)
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         user = {
             "name": "tests",
             "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
@@ -61,18 +54,13 @@ class S3Server(Server):
         configuration.write_text(json.dumps({"identities": [user]}))
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        unset = [
-            option for name in AWS for option in ("-u", name)
-        ]  # it would take them for a user's
-        command: list[str | Path] = ["env", *unset, self.program.path, "-logtostderr", "mini"]
+        command: list[str | Path] = ["env", *UNSET, self.program.path, "-logtostderr", "mini"]
         command += [f"-{part}.port={self.port + number}" for number, part in enumerate(PARTS)]
         command += [f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}", f"-bucket={self.bucket}"]
         command += [f"-s3.config={configuration}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         command += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false"]
-        command += [
-            "-master.resumeState=false"
-        ]  # or it may take no writes for 20 s after a restart
-        return ServerProcess(command, log=self.folder / "s3.log")
+        # or it may take no writes for 20 s after a restart
+        return [*command, "-master.resumeState=false"]
 
     def _answers(self) -> bool:
         """Return whether it has logged that all parts are ready, and its master gives room to objects."""

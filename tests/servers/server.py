@@ -4,10 +4,9 @@ import signal
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
-from tests.servers.ports import free_port
+from tests.servers.ports import HOST, free_port
 from tests.servers.process import ServerFailed, ServerProcess
 
 TRIES = 20  # at a port that turned out to be taken
@@ -21,11 +20,17 @@ class Server(ABC):
 
     PORT_IS_TAKEN: ClassVar[str]  # what its log says then
     SECOND_PORT: ClassVar[int] = 0  # how far above the first one it needs another
+    SCHEME: ClassVar[str] = "http"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = 0
         self._process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Endpoint for clients."""
+        return f"{self.SCHEME}://{HOST}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -81,12 +86,7 @@ class Server(ABC):
     def __enter__(self) -> Self:
         return self if self.running else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.running:
             self.resume()
             self._started.end()
@@ -103,9 +103,13 @@ class Server(ABC):
     def _prepare(self) -> None:  # noqa: B027 -- most need nothing
         """Whatever must be there before it is started."""
 
-    @abstractmethod
     def _launch(self) -> ServerProcess:
         """Start it on `self.port`."""
+        return ServerProcess(self._command(), log=self.folder / f"{type(self).__name__}.log")
+
+    def _command(self) -> list[str | Path]:
+        """What starts it, for those that do not override `_launch`."""
+        raise NotImplementedError
 
     @abstractmethod
     def _answers(self) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.servers.binaries import temporal_program
 from tests.servers.ports import HOST
-from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
 
@@ -22,11 +21,7 @@ class TemporalServer(Server):
     PORT_IS_TAKEN = "in use"
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        on_file: bool = False,
-        dynamic: Mapping[str, str] | None = None,
+        self, folder: Path, *, on_file: bool = False, dynamic: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder)
         self.program = temporal_program()
@@ -43,14 +38,14 @@ class TemporalServer(Server):
         """As a store of ours."""
         return f"temporal://{self.address}/default"
 
-    def _launch(self) -> ServerProcess:
+    def _command(self) -> list[str | Path]:
         command: list[str | Path] = [self.program.path, "server", "start-dev", "--headless"]
         command += ["--ip", HOST, "--port", str(self.port), "--log-level", "error"]
         if self.file is not None:
             command += ["--db-filename", self.file]
         for name, value in self.dynamic.items():
             command += ["--dynamic-config-value", f"{name}={value}"]
-        return ServerProcess(command, log=self.folder / "temporal.log")
+        return command
 
     def _answers(self) -> bool:
         with ThreadPoolExecutor(1) as thread:  # a test's own loop may be running here

@@ -9,6 +9,7 @@ import pytest
 
 from dibs.cli import main
 from dibs.cli.exits import USAGE
+from dibs.server.placement import drain
 from tests.server.placement.asking import acquired, until
 from tests.server.world import World, released
 
@@ -67,10 +68,10 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.once
 def test_it_asks_before_leases_would_be_revoked_and_waits(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drain, "REST", 1.0)
     held = acquired(world.client(), "shop/x")
     for answer, is_ordered in (("n", False), ("y", True)):
         monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))

@@ -104,9 +104,6 @@ def test_was_takes_an_address_as_it_is_shown_or_a_url() -> None:
         assert stores == (recorded, own.address)
 
 
-# ---- what the surroundings of a server supply -------------------------------------------------------
-
-
 def refused_on_another_server(url: str, elsewhere: Callable[[], object]) -> None:
     """The same URL leads to another store there, and a server there does not join."""
     place = PlacementSettings(name="a", url=url)
@@ -130,9 +127,7 @@ def refused_on_another_server(url: str, elsewhere: Callable[[], object]) -> None
         ("temporal://h:7233", "TEMPORAL_NAMESPACE", "other"),
     ],
 )
-def test_the_environment_is_part_of_the_place(
-    monkeypatch: Patch, url: str, variable: str, other: str
-) -> None:
+def test_the_environment_counts(monkeypatch: Patch, url: str, variable: str, other: str) -> None:
     refused_on_another_server(url, lambda: monkeypatch.setenv(variable, other))
 
 

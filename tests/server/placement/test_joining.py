@@ -156,12 +156,9 @@ def believing(was: Callable[[OwnPlacement, tuple[str, ...]], tuple[str, ...]]) -
 
 
 any_address = believing(lambda _, stores: stores[-1:])
-old_addresses = believing(
-    lambda own, stores: stores[-1:] if {*own.was} & {*stores} else own.was,
-)
+old_addresses = believing(lambda own, stores: stores[-1:] if {*own.was} & {*stores} else own.was)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("mistake", [last_wins, any_address])
 def test_planted_mistakes_are_found(mistake: Join) -> None:
     @chosen(max_examples=1000, database=None, deadline=None, report_multiple_bugs=False)

@@ -38,9 +38,11 @@ from tests.servers.redis import RedisServer
 
 ALONE = 1.0
 
+type Patch = pytest.MonkeyPatch
+
 
 @pytest.fixture(autouse=True)
-def _fresh_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh_alone(monkeypatch: Patch) -> None:
     monkeypatch.setattr(table_module, "FRESH_ALONE", ALONE)
     monkeypatch.setattr(drain, "FRESH_ALONE", ALONE)
 
@@ -71,7 +73,7 @@ def test_settings_that_mean_other_stores_are_refused_and_the_others_go_on(fleet:
 
 
 def test_a_file_of_another_machine_is_another_store(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fleet: Fleet, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(main, "is_found_with", lambda *_: False)  # the records are for all machines
     file = f"sqlite:///{tmp_path / 'leases.db'}"
@@ -91,7 +93,6 @@ def test_a_file_of_another_machine_is_another_store(
 # ---- from one store to several --------------------------------------------------------------------
 
 
-@pytest.mark.once
 def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
@@ -116,9 +117,8 @@ def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -
     assert acquired(after, "d/idle")["sequencer"] > idle["sequencer"]
 
 
-@pytest.mark.once
-def test_one_store_needs_no_records_until_it_may_no_longer_be_the_only_one(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+def test_a_lone_store_needs_no_records_until_it_may_have_company(
+    fleet: Fleet, monkeypatch: Patch
 ) -> None:
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
@@ -158,7 +158,7 @@ def stale(of: World) -> bool:
     return reader._revision is None and reader.is_lone
 
 
-def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def pause(of: World, monkeypatch: Patch) -> None:
     """It reads nothing by itself any more, only when it has to."""
     reading = table_reader_of(of)
 
@@ -169,7 +169,6 @@ def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "read", read)
 
 
-@pytest.mark.once
 def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     here = fleet.client(fleet.start(fleet.a, fleet.b))
     lease = acquired(here, "x")
@@ -181,7 +180,6 @@ def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     assert is_held(here, "x")
 
 
-@pytest.mark.once
 def test_records_that_were_lost_stop_all_grants(fleet: Fleet) -> None:
     world = fleet.start(fleet.a, fleet.b)
     here = fleet.client(world)
@@ -219,7 +217,7 @@ def an(name: str, key: bytes = KEY) -> Acquire:
     return Acquire(key, name * 24, "me", 30.0)
 
 
-def test_one_batch(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_batch(fleet: Fleet, monkeypatch: Patch) -> None:
     """Commands about one key keep their order, and a server that cannot grant still renews."""
     world = fleet.start(fleet.a, fleet.b)
     revoke = Revoke(KEY, None, "a test", now=True)
@@ -241,9 +239,8 @@ def is_renewed(lease: sync.Lease) -> bool:
     return True
 
 
-@pytest.mark.once
-def test_a_placement_that_hangs_costs_no_lease_at_another_and_delays_no_start(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_placement_that_hangs_costs_no_lease_at_another(
+    fleet: Fleet, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The leases are held by one client, whose keeper has one connection."""
     with RedisServer(tmp_path) as redis:

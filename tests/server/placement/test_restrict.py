@@ -89,10 +89,7 @@ def test_lists_come_in_pages_and_show_ones_own(world: World, admin: httpx2.Clien
     assert admin.get("/v1/restrict", params={"from": "base64:YQ"}).status_code == 400
 
 
-@pytest.mark.once
-def test_a_restriction_counts_for_more_than_a_move_and_is_pending_meanwhile(
-    admin: httpx2.Client,
-) -> None:
+def test_a_restriction_counts_for_more_than_a_move(admin: httpx2.Client) -> None:
     where, path = f"/v1/move/{b64('f')}/", restriction("f")
     held = acquired(admin, "f/x")
     assert admin.put(where, json={"to": "home"}).status_code == 200
@@ -114,9 +111,7 @@ def test_a_restriction_counts_for_more_than_a_move_and_is_pending_meanwhile(
     assert names == ["home", "away"]
 
 
-def test_a_country_in_no_known_region_is_logged_at_the_start(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_country_in_no_known_region_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     places = (memory("kyiv", region="UA"), memory("b", region="AT"), memory("c", region="rack 7"))
     World.over(leases="", placement=places, records=f"{places[0].url}r").close()
     logged = re.findall(r"region = (\S+) is in none of the regions", caplog.text)

@@ -11,15 +11,11 @@ import argparse
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from dibs.testing import TorturePlan, TortureProgress
+from dibs.testing import TorturePlan
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.trial import KINDS, tortured
-
-REPORT_EVERY = 15.0
 
 
 def main() -> int:
@@ -42,7 +38,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
         folder = chosen.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with tortured(folder, chosen.store, plan, progress=reporter(), **how) as torture:
+        with tortured(folder, chosen.store, plan, **how) as torture:
             verdict = torture.run()
     print(verdict)
     counts = torture.storm.counts
@@ -54,20 +50,6 @@ def main() -> int:
     broken = verdict.violations or verdict.trouble or torture.storm.trouble
     # where clients are spared no holder was struck, and no late write can show that faults bite
     return 0 if not broken and (chosen.spare_clients or verdict.outcome == "clean") else 1
-
-
-def reporter() -> Callable[[TortureProgress], None]:
-    """Prints progress now and then."""
-    next_at = time.monotonic() + REPORT_EVERY
-
-    def report(progress: TortureProgress) -> None:
-        nonlocal next_at
-        if time.monotonic() >= next_at:
-            next_at += REPORT_EVERY
-            at = f"{progress.seconds:.0f} s: {progress.doing}, {progress.cycles:,} cycles"
-            print(f"{at}, {progress.kills} kills, {progress.pauses} pauses", file=sys.stderr)
-
-    return report
 
 
 if __name__ == "__main__":

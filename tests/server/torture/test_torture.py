@@ -19,17 +19,14 @@ from tests.servers.ports import HOST
 from tests.servers.waiting import wait_until
 from tests.stores.http.processes import DibsServer
 
+pytestmark = [pytest.mark.slow, pytest.mark.serial, pytest.mark.timeout(600)]
 
-@pytest.fixture
+
+@pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)  # the store ends anyway
 
 
-@pytest.mark.usefixtures("_hasty")
-@pytest.mark.slow
-@pytest.mark.once
-@pytest.mark.serial
-@pytest.mark.multiprocess
 def test_nothing_is_held_twice_while_servers_and_ways_are_struck(tmp_path: Path) -> None:
     plan = TorturePlan(seconds=6, processes=2, tasks=4, ttl=1, seed=3, primitives=KINDS)
     with tortured(tmp_path, "redis", plan, raw=1) as torture:
@@ -41,11 +38,7 @@ def test_nothing_is_held_twice_while_servers_and_ways_are_struck(tmp_path: Path)
     assert verdict.cycles > 20
 
 
-@pytest.mark.usefixtures("_hasty")
 @pytest.mark.long
-@pytest.mark.serial
-@pytest.mark.multiprocess
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(BUGS.keys() - {"gives-up-for-the-caller"}))
 def test_a_planted_bug_is_found(tmp_path: Path, name: str) -> None:
     plan = TorturePlan(seconds=60, processes=6, tasks=3, ttl=1, seed=1, primitives=KINDS)
@@ -54,11 +47,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, name: str) -> None:
     assert BUGS[name].rule in {each.rule for each in verdict.violations}, str(verdict)
 
 
-@pytest.mark.usefixtures("_hasty")
 @pytest.mark.long
-@pytest.mark.serial
-@pytest.mark.multiprocess
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("store", ["redis", "postgres"])
 def test_events_tell_the_truth_while_servers_are_killed(tmp_path: Path, store: StoreName) -> None:
     plan = TorturePlan(seconds=60, processes=4, tasks=3, ttl=2, seed=5, primitives=KINDS)
@@ -91,9 +80,6 @@ def ask(server: DibsServer, method: str, **query: Any) -> dict[str, Any]:
         return found
 
 
-@pytest.mark.slow
-@pytest.mark.once
-@pytest.mark.multiprocess
 @pytest.mark.parametrize("bug", ["", "gives-up-for-the-caller"])
 def test_a_paused_server_keeps_the_ids_of_its_callers(tmp_path: Path, bug: str) -> None:
     """They may hold through another server meanwhile. With the planted bug the ids are given up."""

@@ -1,11 +1,11 @@
 """The torture of `dibs.testing`, with servers and ways that are struck as well, and raw clients."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dibs.testing import Torture, TorturePlan, TortureProgress
+from dibs.testing import Torture, TorturePlan
 from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.rounds import Round, Wait
@@ -59,9 +59,8 @@ class ServiceTorture(Torture):
         raw: int = 2,
         spare_clients: bool = False,
         bug: str = "",
-        progress: Callable[[TortureProgress], object] = lambda progress: None,
     ) -> None:
-        super().__init__(site.url, plan, progress=progress)
+        super().__init__(site.url, plan)
         self.storm = Storm(site, plan.ttl, plan.seed)
         self.judged_by = ServiceJudge(plan)
         self._raw, self._spared = raw, spare_clients

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.server.inside import quotas_of, ticket_of
@@ -11,12 +10,10 @@ from tests.server.ui.dashboard import Held, Visit, expect_live
 from tests.server.world import World, lock
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.once
+type Start = Callable[..., World]
 
 
-def test_a_restart_is_shown_and_mended_and_a_revoked_key_signs_out(
-    browser: Browser, start: Callable[..., World], tmp_path: Path
-) -> None:
+def test_a_restart_is_shown_and_mended(browser: Browser, start: Start, tmp_path: Path) -> None:
     before = start(tmp_path)
     key = before.key("read")
     Held(before).take("lock:before", "one")

@@ -11,8 +11,6 @@ import dibs.server.ui
 from tests.server.ui.dashboard import TRUST
 from tests.server.world import World
 
-pytestmark = pytest.mark.once
-
 ASSETS = Path(dibs.server.ui.__file__).parent / "assets"
 
 GUARDS = {

@@ -1,12 +1,9 @@
 """What is hostile in a real browser: names, notes and reasons are text, and a key is kept nowhere."""
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.server.ui.dashboard import Held, Visit
 from tests.server.world import World, b64, lock
-
-pytestmark = pytest.mark.once
 
 RUN = "window.ran=1"
 

@@ -18,10 +18,9 @@ from tests.server.world import World, b64, lock, problem, released, waiting
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.once
-
 type Enter = Callable[..., Profile]
 type Start = Callable[..., World]
+type Patch = pytest.MonkeyPatch
 
 
 def test_a_forged_session_is_none(world: World, start: Start, enter: Enter) -> None:
@@ -155,9 +154,7 @@ def test_signing_out_ends_the_session(world: World, enter: Enter) -> None:
     assert sealed not in str(lines)
 
 
-def test_a_session_and_its_streams_end_with_their_key_and_their_time(
-    world: World, enter: Enter
-) -> None:
+def test_a_session_and_its_streams_end_with_their_key(world: World, enter: Enter) -> None:
     profile, short = enter("read"), enter("read")
     key_id = session_in(world, profile.sealed).key_id
     ends = cookie_for(world, session_in(world, short.sealed).key_id, time.time() + 2)
@@ -210,8 +207,8 @@ def test_what_is_open_ends_on_signing_out(world: World, enter: Enter, path: str)
         assert any("granted" in line for line in others)
 
 
-def test_all_servers_of_a_service_share_sessions_and_their_ends(
-    start: Start, enter: Enter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_servers_share_sessions(
+    start: Start, enter: Enter, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     here, there = start(tmp_path), start(tmp_path)
     profile = enter("read", at=here)

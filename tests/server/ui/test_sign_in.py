@@ -17,9 +17,8 @@ from tests.server.inside import audit_of, keys_of
 from tests.server.ui.dashboard import Profile
 from tests.server.world import LONG, World, lock, problem
 
-pytestmark = pytest.mark.once
-
 type Start = Callable[..., World]
+type Patch = pytest.MonkeyPatch
 type Arrive = Callable[..., Profile]
 
 COOKIE = re.compile(
@@ -96,9 +95,6 @@ def test_a_session_lasts_no_longer_than_its_key(world: World, arrive: Arrive) ->
     assert int(COOKIE.fullmatch(answer.headers["set-cookie"])[2]) <= 100  # type: ignore[index]
 
 
-# ---- links ----------------------------------------------------------------------------------------
-
-
 def link_of(world: World) -> str:
     url = world.server.sign_in_url
     assert url is not None
@@ -128,7 +124,7 @@ def test_a_link_signs_in_once_at_any_server(start: Start, arrive: Arrive, tmp_pa
 
 
 def test_of_two_servers_at_once_one_signs_in(
-    start: Start, arrive: Arrive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, arrive: Arrive, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     two = start(tmp_path), start(tmp_path)
     link, both = link_of(two[0]), threading.Barrier(2)
@@ -148,9 +144,7 @@ def test_of_two_servers_at_once_one_signs_in(
         assert profile.client.get("/ui/session").is_success == (answer.status_code == 200)
 
 
-def test_a_sign_in_that_fails_does_not_use_the_link(
-    arrive: Arrive, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_does_not_use_the_link(arrive: Arrive, world: World, monkeypatch: Patch) -> None:
     async def append(value: bytes) -> int:
         raise BackendUnavailable("away")
 
