@@ -1,6 +1,6 @@
 """Django: the default store from the settings, and `manage.py locked_migrate` by several processes."""
 
-import sys
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,15 @@ class Migration(migrations.Migration):
 """
 
 
-MANAGE = (sys.executable, "manage.py")
+MANAGE = "exec python manage.py"
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Programs]:
     """The project of the how-to page, with settings and a migration of ours."""
-    with Programs("how-to/django.md", tmp_path, PROJECT=str(tmp_path), DIBS_TTL="1s") as project:
+    with Programs("how-to/django.md", tmp_path) as project:
         del project.environment["DIBS_URL"]
+        project.environment |= {"PROJECT": str(tmp_path), "DIBS_TTL": "1s"}
         (tmp_path / "shop/migrations").mkdir()
         (tmp_path / "shop/migrations/__init__.py").touch()
         (tmp_path / "shop/migrations/0001_initial.py").write_text(MIGRATION)
@@ -91,10 +92,10 @@ def test_one_of_several_migrates_with_a_lock_in_the_database_itself(
         "OPTIONS": {"application_name": "shop & more", "server_side_binding": True},
     }
     configure(project, entry)
-    first = project.start(*MANAGE, "locked_migrate")
+    first = project.start(f"{MANAGE} locked_migrate")
     [pid] = begun(project)
     assert pid == first.pid
-    others = [project.start(*MANAGE, "locked_migrate") for _ in range(2)]
+    others = [project.start(f"{MANAGE} locked_migrate") for _ in range(2)]
     for other in others:
         assert f"/{pid} (manage.py migrate)" in line_with("waiting", other, "stderr")
     may_go_on(project)
@@ -111,19 +112,20 @@ def test_options_of_waiting_a_store_from_a_settings_file_and_a_kill(project: Pro
     configure(project)
     url, file = f"sqlite:///{project.folder}/elsewhere.db", project.folder / "dibs.toml"
     file.write_text(f'url = "{url}"')
-    first = project.start(*MANAGE, "locked_migrate", DIBS_CONFIG=str(file))
+    project.environment["DIBS_CONFIG"] = str(file)
+    first = project.start(f"{MANAGE} locked_migrate")
     begun(project)
     with connect(url) as client:
         [status] = client.list()
     assert status.name.startswith(b"django-migrate:sqlite:")
     at_most, not_at_all, looks, another, second = (
-        project.start(*MANAGE, "locked_migrate", *options, DIBS_CONFIG=str(file))
+        project.start(f"{MANAGE} locked_migrate {options}")
         for options in (
-            ("--wait", "0.1s"),
-            ("--no-wait",),
-            ("--plan",),
-            ("shop", "zero", "--lock-name", "another"),
-            (),
+            "--wait 0.1s",
+            "--no-wait",
+            "--plan",
+            "shop zero --lock-name another",
+            "",
         )
     )
     code, out, err = end(at_most)
@@ -184,7 +186,7 @@ except RuntimeError as error:
 def test_bare_primitives_use_the_store_of_the_settings(project: Programs) -> None:
     """And a transaction within a lock is committed before its release, or not at all."""
     configure(project, DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
-    code, out, err = end(project.start(*MANAGE, "shell", "-v0", "-c", IN_A_SHELL))
+    code, out, err = end(project.start(f"{MANAGE} shell -v0 -c {shlex.quote(IN_A_SHELL)}"))
     assert code == 0, err
     assert out.splitlines() == [
         f"True sqlite:///{project.folder}/app.sqlite3.leases",
