@@ -15,8 +15,8 @@ OTHERS := 3.13
 # The tests start Python thousands of times, so what was compiled is kept, here at any rate.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Those on one worker wait most of their time (see `tests/conftest.py`), so there is one more than CPUs.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Tests wait for servers and processes half of their time, so there are two more workers than CPUs.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"

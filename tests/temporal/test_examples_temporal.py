@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.test_guarantees import defined_tests
 from tests.examples.test_examples import EXAMPLES, pattern_of, promised
-from tests.pages import DOCS, blocks
+from tests.pages import blocks
 from tests.servers.binaries import temporal_program
 from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
@@ -121,9 +120,3 @@ def test_the_page_s_programs(
     done = run(program, tmp_path, **served)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(output, done.stdout)
-
-
-def test_every_test_that_the_page_names_is_there() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (DOCS / PAGE).read_text("utf-8")))
-    assert len(named) > 10
-    assert named - defined_tests() == set()
