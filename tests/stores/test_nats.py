@@ -1,5 +1,6 @@
 """NATS as a store: its faults, its users, and buckets that leases could vanish from."""
 
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,7 +81,7 @@ def test_a_token(tmp_path: Path) -> None:
             use(f"nats://other@127.0.0.1:{server.port}", wait=10)
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     certificate = self_signed(tmp_path / "server.pem")
     tls = f"tls {{ cert_file: '{certificate}', key_file: '{key_of(certificate)}' }}"
     with NatsServer(tmp_path / "nats", config=tls) as server:
@@ -89,6 +90,8 @@ def test_tls(tmp_path: Path) -> None:
             use(f"{server.url}?tls=on")
     with pytest.raises(NotConfigured, match="certificate file"):
         use(f"nats://127.0.0.1:1?cafile={tmp_path}/missing", wait=10)
+    gc.collect()
+    assert not [each for each in caplog.messages if "never retrieved" in each]
 
 
 def test_a_server_without_jetstream(tmp_path: Path) -> None:

@@ -203,7 +203,8 @@ class NatsCells:
         """Begin at once: the loop may end before anything else is run."""
 
         async def quietly() -> None:
-            with suppress(Error, OSError, asyncio.CancelledError):
+            # the client asserts that it was connected, which a wrong certificate file prevents
+            with suppress(Error, OSError, AssertionError, asyncio.CancelledError):
                 await work
 
         task = asyncio.Task(quietly(), loop=asyncio.get_running_loop(), eager_start=True)
