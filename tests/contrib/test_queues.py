@@ -13,14 +13,11 @@ from tests.pages import blocks, write_files
 from tests.servers.process import ServerProcess
 from tests.servers.waiting import wait_until
 
-OTHERS = ("arq", "dramatiq", "huey", "taskiq")
-IN_TORTURE = [pytest.param(each, marks=pytest.mark.long) for each in OTHERS]
-
 
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("library", ["rq", *IN_TORTURE])
+@pytest.mark.parametrize("library", ["arq", "dramatiq", "huey", "rq", "taskiq"])
 def test_jobs_of_one_key_do_not_overlap(
     library: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
