@@ -21,6 +21,7 @@ runpy.run_path("dags/warehouse.py", run_name="__main__")
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_a_task_waits_for_the_lock_and_returns_its_token(tmp_path: Path) -> None:
