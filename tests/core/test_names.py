@@ -9,13 +9,11 @@ from dibs.core.timing import (
     DRIFT,
     END_OF_TIME,
     MIN_TTL,
-    TOMBSTONE_TTL,
     claim_timeout,
     heartbeat_interval,
     margin,
     next_token,
     renew_after,
-    tombstone_ttl,
     trusted,
 )
 from dibs.errors import InvalidName
@@ -85,11 +83,6 @@ def test_durations_leave_time_for_a_second_try(ttl: float) -> None:
 def test_the_margin_and_the_claim_timeout(ttl: float, at_the_end: float, to_claim: float) -> None:
     assert margin(ttl) == pytest.approx(at_the_end)
     assert claim_timeout(ttl) == pytest.approx(to_claim)
-
-
-@given(st.floats(0.001, 1e4))
-def test_an_id_is_remembered_for_two_calls_and_a_minute_at_least(timeout: float) -> None:
-    assert tombstone_ttl(timeout) == max(TOMBSTONE_TTL, 2 * timeout)
 
 
 tokens = st.integers(0, 2**53 - 1)

@@ -236,20 +236,6 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
 
 
 @in_both_worlds
-async def test_a_lock_delay_closes_only_what_was_held(w: World) -> None:
-    units = await w.get(w.client.semaphore("s", 3, **LOCK_DELAY).acquire(units=2))
-    reader = await w.get(w.client.rwlock("r", **LOCK_DELAY).read().acquire())
-    w.clock.advance(11)
-    assert units.lost
-    assert reader.lost
-    other = await w.hold(w.another().semaphore("s", 3))
-    assert other.slots == (2,)
-    assert not await is_free(w, w.another().semaphore("s", 3))
-    assert await is_free(w, w.another().rwlock("r").read())
-    assert not await is_free(w, w.another().rwlock("r").write())
-
-
-@in_both_worlds
 async def test_an_adopted_lease_belongs_to_the_task_or_thread_that_adopts_it(w: World) -> None:
     lock = w.client.lock("a")
     lease = await w.get(lock.acquire())

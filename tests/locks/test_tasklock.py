@@ -9,9 +9,8 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, LeaseLost, TaskLockConfig, UnsafeTiming
-from dibs.model import Release
 from tests.locks.waits import until
-from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
+from tests.locks.worlds import World, in_both_worlds, is_free
 
 
 def lock_of(w: World, **options: Any) -> Any:
@@ -46,51 +45,6 @@ async def test_with_min_hold_as_long_as_max_hold_it_is_once_in_that_time(w: Worl
     assert await w.get(lock.try_acquire()) is None
     w.clock.advance(0.2)
     assert await is_free(w, lock)
-
-
-@in_both_worlds
-async def test_a_slow_answer_takes_nothing_off_min_hold(w: World) -> None:
-    """Also where the process dies, and so releases nothing."""
-    store, client = site(w)
-    store.after = lambda _: w.clock.advance(9)
-    lease = await w.hold(client.task_lock("daily", 60, 60))
-    store.after = lambda _: None
-    assert lease.remaining <= 51, "max_hold counts from the question"
-    client.session.keeper.unwatch(lease)
-    w.clock.advance(59)
-    looks = w.another().task_lock("daily", 60, 60)
-    assert await w.get(looks.try_acquire()) is None
-    w.clock.advance(5)
-    assert await is_free(w, looks)
-
-
-@in_both_worlds
-async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World) -> None:
-    store, client = site(w)
-    lock = client.task_lock("nightly", 10, 60)
-    lease = await w.get(lock.acquire())
-    w.clock.advance(2)
-    with outage(store):
-        await w.get(lease.release())
-        w.clock.advance(4)
-        await w.turn()
-    sent: list[Release] = []
-    store.before = lambda commands: sent.extend(c for c in commands if isinstance(c, Release))
-    pauses = iter(range(25))  # 2.5 s: the keeper tries again within one, however busy the machine
-
-    def landed() -> bool:
-        if not sent and next(pauses, None) is not None:
-            w.clock.advance(0.1)
-        return bool(sent)
-
-    await until(w, landed)
-    assert 0 < sent[0].retain <= 4, "the rest of min_hold, at the time of the try that got through"
-    looks = w.another().task_lock("nightly", 10, 60)
-    status = await w.get(looks.status())
-    while status.holders and status.holders[0].state != "retained":
-        status = await w.get(looks.status())
-    w.clock.advance(4.1)
-    assert await is_free(w, looks)
 
 
 @in_both_worlds
