@@ -1,4 +1,4 @@
-"""One command does a bounded part of the work and later ones the rest; invalid ones change nothing."""
+"""One command does a bounded part of the work, and later ones the rest."""
 
 from typing import Any
 
@@ -138,3 +138,14 @@ def test_a_key_has_a_bounded_number_of_holders(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(ask(book, wish("next", capacity=9))[0], Queued)
     ask(book, Release(KEY, "w0"))
     assert isinstance(ask(book, Renew(KEY, "next", 30.0))[0], Granted)
+
+
+def test_waiters_that_have_expired_are_not_granted_before_they_are_cleared() -> None:
+    book = book_of(CROWD)
+    brief = {f"brief{n}" for n in range(CROWD)}
+    for name in brief:
+        ask(book, wish(name, waiter_ttl=4.0))
+    ask(book, wish("new", capacity=10 * CROWD), 4.5)
+    while status(book, 4.5).waiting:
+        assert not brief & {hold.id for hold in book.holds()}
+    assert status(book, 4.5).holding == CROWD + 1

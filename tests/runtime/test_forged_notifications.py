@@ -161,7 +161,8 @@ async def test_nothing_that_is_forged_lets_anybody_in_or_ends_a_lease(
     async with dibs.connect(url) as client, asyncio.timeout(30):
         s = await Scene(client).begin()
         forge(s.grant(OUT_OF_REACH, clock_of(url) + 1))
-        assert (await s.heard.arrived.get()).token == OUT_OF_REACH
+        while (await s.heard.arrived.get()).token != OUT_OF_REACH:
+            pass
         events: list[tuple[str, Event]] = [
             (s.holder, "revoked"),
             (s.waiter, "refused"),
