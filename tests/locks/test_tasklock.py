@@ -9,7 +9,7 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, TaskLockConfig, UnsafeTiming
 from tests.locks.waits import until
-from tests.locks.worlds import World, in_both_worlds, is_free
+from tests.locks.worlds import World, in_both_worlds, is_free, site
 
 
 def lock_of(w: World, **options: Any) -> Any:
@@ -95,3 +95,19 @@ def test_a_decorated_function_that_may_not_start_is_skipped_or_refused() -> None
     with pytest.raises(ValueError, match="on_busy"):
         wraps("a", min_hold=0, max_hold=1, on_busy="wait")
     w.client.close()
+
+
+@in_both_worlds
+async def test_a_slow_answer_takes_nothing_off_min_hold(w: World) -> None:
+    """Also where the process dies, and so releases nothing."""
+    store, client = site(w)
+    store.after = lambda _: w.clock.advance(9)
+    lease = await w.hold(client.task_lock("daily", 60, 60))
+    store.after = lambda _: None
+    assert lease.remaining <= 51, "max_hold counts from the question"
+    client.session.keeper.unwatch(lease)
+    w.clock.advance(59)
+    looks = w.another().task_lock("daily", 60, 60)
+    assert await w.get(looks.try_acquire()) is None
+    w.clock.advance(5)
+    assert await is_free(w, looks)
