@@ -1,4 +1,4 @@
-"""A store that is away for a while, or whose replies get lost: what acquires and releases do."""
+"""A store that is away for a while: what acquires and releases do."""
 
 from collections.abc import Sequence
 
