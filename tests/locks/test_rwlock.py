@@ -10,7 +10,7 @@ from dibs import BackendUnavailable, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, LeaseLost
 from dibs.model import MANY, Acquire, Command, Release, Resize
 from tests.locks.waits import Beside, Holder, pause, until_queued
-from tests.locks.worlds import World, away, heal, in_both_worlds, site
+from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 from tests.runtime.stores import TappedStore
 
 
@@ -93,6 +93,18 @@ async def test_an_uncontended_cycle_is_two_commands_and_a_change_is_one(w: World
     assert reader.token == first
     await w.get(reader.release())
     assert sent == [Acquire, Release, Acquire, Resize, Release], "nothing is asked in vain"
+
+
+@in_both_worlds
+async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
+    store, client = site(w)
+    lease = await w.hold(client.rwlock("a").write())
+    with outage(store):
+        await w.get(lease.downgrade())
+        assert lease.mode == "read", "nobody writes any more, whatever the store knows"
+        assert await units(w) == [MANY]
+    w.clock.advance(2)
+    assert await units(w) == [1]
 
 
 def test_an_interrupt_leaves_nothing() -> None:
