@@ -8,8 +8,9 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, TaskLockConfig, UnsafeTiming
+from dibs.model import Release
 from tests.locks.waits import until
-from tests.locks.worlds import World, in_both_worlds, is_free, site
+from tests.locks.worlds import World, in_both_worlds, is_free, outage, site
 
 
 def lock_of(w: World, **options: Any) -> Any:
@@ -44,6 +45,35 @@ async def test_with_min_hold_as_long_as_max_hold_it_is_once_in_that_time(w: Worl
     assert await w.get(lock.try_acquire()) is None
     w.clock.advance(0.2)
     assert await is_free(w, lock)
+
+
+@in_both_worlds
+async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World) -> None:
+    store, client = site(w)
+    lock = client.task_lock("nightly", 10, 60)
+    lease = await w.get(lock.acquire())
+    w.clock.advance(2)
+    with outage(store):
+        await w.get(lease.release())
+        w.clock.advance(4)
+        await w.turn()
+    sent: list[Release] = []
+    store.before = lambda commands: sent.extend(c for c in commands if isinstance(c, Release))
+    pauses = iter(range(25))  # 2.5 s: the keeper tries again within one, however busy the machine
+
+    def landed() -> bool:
+        if not sent and next(pauses, None) is not None:
+            w.clock.advance(0.1)
+        return bool(sent)
+
+    await until(w, landed)
+    assert 0 < sent[0].retain <= 4, "the rest of min_hold, at the time of the try that got through"
+    looks = w.another().task_lock("nightly", 10, 60)
+    status = await w.get(looks.status())
+    while status.holders and status.holders[0].state != "retained":
+        status = await w.get(looks.status())
+    w.clock.advance(4.1)
+    assert await is_free(w, looks)
 
 
 @in_both_worlds

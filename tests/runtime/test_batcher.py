@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from dibs import BackendUnavailable, Client
-from dibs.model import Acquire, Command, Granted, Inspect, Release, Released, Revoke
+from dibs.clock import SystemClock
+from dibs.errors import DibsError
+from dibs.model import Acquire, Command, Granted, Inspect, Release, Released, Renew, Reply, Revoke
 from dibs.runtime.aio import READS
+from dibs.runtime.batcher import Batcher
 from dibs.runtime.port import TimedReply, step
 from dibs.session import StoreSession
-from dibs.stores.port import MAX_BATCH
+from dibs.stores.port import MAX_BATCH, Done, GiveUp
 from tests.locks.worlds import away, heal
 from tests.runtime.stores import TappedStore
 
@@ -170,6 +174,51 @@ async def test_a_late_copy_of_what_was_sent_twice_finds_its_id_buried(
     store.inner.blocking_connection().apply(late[0], 5)
     for n in range(1, 3):
         assert not await client.lock(f"key-{n}").locked()
+
+
+class OneWire:
+    """A connection whose batches go down together when one of them is given up."""
+
+    inbox = ""
+
+    parallel = 2
+
+    def __init__(self) -> None:
+        self.sent: list[Sequence[Command]] = []
+        self.waiting: list[Done] = []
+
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        self.sent.append(commands)
+        self.waiting.append(done)
+
+        return lambda: self.answer(BackendUnavailable("the connection was closed meanwhile"))
+
+    def answer(self, result: Sequence[Reply] | DibsError) -> None:
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(result)
+
+
+async def test_a_batch_is_given_up_in_its_own_time_and_others_are_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release has a long time, and a renewal behind it on a dead connection a short one."""
+    monkeypatch.setattr("dibs.runtime.batcher.LEAST", 0.05)
+    wire: Any = OneWire()
+    batcher = Batcher(wire, asyncio.get_running_loop(), SystemClock(), 60.0)
+    release = asyncio.create_task(batcher.call(Release(b"lock:a", "a")))
+    await asyncio.sleep(0)
+    renewal = asyncio.create_task(batcher.call(Renew(b"lock:b", "b", 0.6)))
+    async with asyncio.timeout(10):
+        with pytest.raises(BackendUnavailable):
+            await renewal
+        while len(wire.sent) < 3:
+            await asyncio.sleep(0.01)
+        assert [type(batch[0]) for batch in wire.sent] == [Release, Renew, Release]
+        wire.answer([Released()])
+        answer = await release
+    assert (answer.reply, answer.resent) == (Released(), True)
+    await batcher.close()
 
 
 def acquires(count: int, prefix: str = "k") -> list[Command]:
