@@ -4,7 +4,6 @@ import asyncio
 import gc
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -148,25 +147,6 @@ async def test_who_resigned_stands_again_only_after_a_pause(w: World) -> None:
     w.clock.advance(0.6)
     assert await w.get(campaign.wait()) is True
     await w.leave(campaign)
-
-
-@in_both_worlds
-async def test_resigning_in_on_started_is_noticed(w: World) -> None:
-    diary = Diary()
-    told = diary.of("a")
-
-    def started(term: Any) -> None:
-        told["on_started"](term)
-        if term.number < 3:
-            leader.resign()
-
-    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
-    campaign = leader.campaign()
-    await w.enter(campaign)
-    await time_passes(w, lambda: len(diary.told) == 5)
-    assert await w.get(campaign.wait()) is True
-    await w.leave(campaign)
-    assert diary.told == ["a starts", "a stops"] * 3
 
 
 @in_both_worlds

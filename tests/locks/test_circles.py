@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -262,34 +261,6 @@ async def test_nobody_who_waits_briefly_or_holds_nothing_asks_anything_more() ->
     assert all(each.key.startswith(b"lock:") for each in sent)
     await ends[1].release()
     await (await idle).release()
-
-
-async def test_many_who_take_two_in_the_same_order_are_never_told_of_a_circle() -> None:
-    w = World("async")
-    clients = [w.another() for _ in range(6)]
-    names, chance = "abcdef", random.Random(4)
-    store_reads = 0
-    original = DeadlockDetector._read
-
-    async def counting(self: DeadlockDetector, key: bytes) -> Status:
-        nonlocal store_reads
-        store_reads += 1
-        return await original(self, key)
-
-    async def work(number: int) -> None:
-        client = clients[number % len(clients)]
-        for _ in range(3):
-            first, second = sorted(chance.sample(names, 2))
-            async with client.lock(first), client.lock(second):
-                end = w.clock.now() + chance.uniform(0.5, 3)
-                await until(w, lambda end=end: w.clock.now() >= end)  # type: ignore[misc]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeadlockDetector, "_read", counting)
-        tasks = [asyncio.create_task(work(number)) for number in range(24)]
-        await time_passes(w, lambda: all(task.done() for task in tasks), step=0.5)
-        await asyncio.gather(*tasks)
-    assert store_reads > 20, "nobody looked, so nothing was shown"
 
 
 @pytest.mark.parametrize("what", ["opened", "hold", "advert"])

@@ -224,25 +224,6 @@ async def test_run_leads_until_its_function_ends_by_itself(w: World) -> None:
 
 
 @in_both_worlds
-async def test_run_stands_again_after_each_loss(w: World) -> None:
-    store, client = site(w)
-    leader = client.leader_election("main")
-    seen: list[tuple[int, int]] = []
-
-    def work(term: Any) -> str:
-        seen.append((term.number, term.token))
-        if len(seen) < 3:
-            with outage(store):
-                w.clock.advance(16)  # the store has let go as well
-            term.ensure()
-        return "done"
-
-    assert await w.get(leader.run(job(w, work))) == "done"
-    assert [number for number, _ in seen] == [1, 2, 3]
-    assert [token for _, token in seen] == sorted(token for _, token in seen)
-
-
-@in_both_worlds
 async def test_run_passes_on_what_is_not_its_own_loss(w: World) -> None:
     leader = w.client.leader_election("main")
     other = w.client.lock("other", auto_renew=False, ttl=1)
@@ -312,3 +293,22 @@ def test_timings_that_make_no_sense_are_refused(timing: dict[str, Any], told: st
         dibs.LeaderElection("main", **timing)
     with pytest.raises(UnsafeTiming, match=told):
         LeaderConfig(**timing)
+
+
+@in_both_worlds
+async def test_run_stands_again_after_each_loss(w: World) -> None:
+    store, client = site(w)
+    leader = client.leader_election("main")
+    seen: list[tuple[int, int]] = []
+
+    def work(term: Any) -> str:
+        seen.append((term.number, term.token))
+        if len(seen) < 3:
+            with outage(store):
+                w.clock.advance(16)  # the store has let go as well
+            term.ensure()
+        return "done"
+
+    assert await w.get(leader.run(job(w, work))) == "done"
+    assert [number for number, _ in seen] == [1, 2, 3]
+    assert [token for _, token in seen] == sorted(token for _, token in seen)

@@ -3,12 +3,12 @@
 import asyncio
 import random
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -146,45 +146,26 @@ async def test_at_every_point_of_an_upgrade(clock: ManualClock, turns: int) -> N
     await client.close()
 
 
-async def test_a_thousand_cancellations_at_random_times_under_contention(site: Site) -> None:
+async def test_a_thousand_cancellations_and_time_outs_leave_nothing(site: Site) -> None:
     dice = random.Random(42)
     name = next(site.names)
     lock = site.mine.lock(name)
-    done = {"held": 0, "cancelled": 0}
+    ends: Counter[type] = Counter()
 
     async def worker() -> None:
+        limits = [None, dice.random() * 0.05]
+        dice.shuffle(limits)
         try:
-            async with asyncio.timeout(dice.random() * 0.05):
-                async with lock:
-                    done["held"] += 1
-                    await asyncio.sleep(dice.random() * 0.002)
-        except TimeoutError:
-            done["cancelled"] += 1
+            async with asyncio.timeout(limits[0]), lock.acquire(wait=limits[1]):
+                await asyncio.sleep(dice.random() * 0.002)
+        except TimeoutError as error:
+            ends[type(error)] += 1
 
     for _ in range(TRIES // 50):
         await asyncio.gather(*(worker() for _ in range(50)))
     await site.nothing_is_left(name)
-    assert done["cancelled"] > TRIES / 20, done
-    assert done["held"], done
-
-
-async def test_a_thousand_time_outs_leave_nothing(site: Site) -> None:
-    dice = random.Random(42)
-    names = [f"{uuid4()}" for _ in range(20)]
-    held = [await site.others.lock(name).acquire() for name in names]
-    await site.mine.lock(f"{uuid4()}").locked()  # it has connected
-
-    async def worker(name: str) -> None:
-        with pytest.raises(AcquireTimeout):
-            await site.mine.lock(name).acquire(wait=dice.random() * 0.05)
-
-    await asyncio.gather(*(worker(names[number % 20]) for number in range(TRIES)))
-    for lease, name in zip(held, names, strict=True):
-        status = await site.others.status(name)
-        assert [holder.token for holder in status.holders] == [lease.token]
-        assert status.waiting == 0
-        await lease.release()
-        await site.nothing_is_left(name)
+    assert min(ends[kind] for kind in (TimeoutError, AcquireTimeout)) > TRIES / 40, ends
+    assert ends.total() < TRIES, "some held it"
 
 
 TTL = 30.0

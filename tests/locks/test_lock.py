@@ -47,24 +47,6 @@ async def test_a_time_out_names_the_holder_and_counts_who_is_ahead(w: World) -> 
         await each.lets_go()
 
 
-@in_both_worlds
-async def test_ensure_counts_to_the_deadline_not_to_the_ttl(w: World) -> None:
-    lease = await w.get(w.client.lock("a", ttl=10, auto_renew=False).acquire())
-    assert lease.remaining == pytest.approx(8.9), "a margin of 1.1 s"
-    lease.ensure(needs="8s")
-    w.clock.advance(8)
-    lease.ensure(needs=0.5)
-    with pytest.raises(LeaseLost, match=r"has 900 ms left, and 2 s are needed"):
-        lease.ensure(needs="2s")
-    assert not lease.lost
-    w.clock.advance(0.91)
-    assert (lease.lost, lease.reason, lease.remaining) == (True, "expired", 0)
-    with pytest.raises(LeaseLost, match=r"\(auto_renew is off\); another holder can get it once"):
-        lease.ensure()
-    w.clock.advance(2)
-    await w.hold(w.client.lock("a"), wait=0)
-
-
 @pytest.mark.parametrize("how", ["release", "detach"])
 @in_both_worlds
 async def test_what_is_given_up_can_be_neither_renewed_nor_relied_on(w: World, how: str) -> None:
@@ -233,20 +215,6 @@ async def test_a_lock_delay_closes_the_lock_after_an_expiry_only(w: World) -> No
     assert [holder.state for holder in refusal.value.holders] == ["retained"]
     w.clock.advance(0.2)
     assert await is_free(w, others)
-
-
-@in_both_worlds
-async def test_a_lock_delay_closes_only_what_was_held(w: World) -> None:
-    units = await w.get(w.client.semaphore("s", 3, **LOCK_DELAY).acquire(units=2))
-    reader = await w.get(w.client.rwlock("r", **LOCK_DELAY).read().acquire())
-    w.clock.advance(11)
-    assert units.lost
-    assert reader.lost
-    other = await w.hold(w.another().semaphore("s", 3))
-    assert other.slots == (2,)
-    assert not await is_free(w, w.another().semaphore("s", 3))
-    assert await is_free(w, w.another().rwlock("r").read())
-    assert not await is_free(w, w.another().rwlock("r").write())
 
 
 @in_both_worlds

@@ -192,52 +192,6 @@ async def test_the_task_that_adopted_a_lease_is_the_one_interrupted(
     assert cancelling() == 0
 
 
-@pytest.mark.parametrize("timeout_is_outside", [True, False])
-async def test_loss_and_timeout_in_one_turn_of_the_loop(
-    client: Client, lose: Losing, clock: ManualClock, timeout_is_outside: bool
-) -> None:
-    """The outer one is raised; either way no cancellation stays counted."""
-    lock = client.lock("a", ttl=10, auto_renew=False)
-    loop, timeout = asyncio.get_running_loop(), asyncio.timeout(FOR_EVER)
-    outer, inner = (timeout, lock) if timeout_is_outside else (lock, timeout)
-    with pytest.raises(TimeoutError if timeout_is_outside else LeaseLost):
-        async with outer, inner:
-            lose.expire()
-            loop.call_soon(timeout.reschedule, loop.time())
-            await asyncio.sleep(FOR_EVER)
-    assert cancelling() == 0
-    clock.advance(1)
-    async with lock:
-        pass
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_task_group_within_the_lease_is_wound_up(
-    client: Client, lose: Losing, fails: bool
-) -> None:
-    ended: list[int] = []
-
-    async def child(number: int) -> None:
-        try:
-            await asyncio.sleep(FOR_EVER)
-        finally:
-            ended.append(number)
-            if fails:
-                raise ValueError("a child's own")
-
-    with pytest.raises(BaseExceptionGroup if fails else LeaseLost) as caught:
-        async with client.lock("a"), asyncio.TaskGroup() as group:
-            for number in range(3):
-                group.create_task(child(number))
-            await asyncio.sleep(0)
-            lose.revoke("a")
-    assert sorted(ended) == [0, 1, 2]
-    if fails:
-        assert caught.group_contains(ValueError, match="a child's own")
-        assert "was lost" in caught.value.__notes__[0]
-    assert cancelling() == 0
-
-
 async def test_on_lost_was_called_in_the_loop_when_the_block_ends_and_may_fail(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

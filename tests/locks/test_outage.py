@@ -1,13 +1,13 @@
-"""A store that is away for a while, or whose replies get lost: what acquires and releases do."""
+"""A store that is away for a while: what acquires and releases do."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from dibs import BackendUnavailable, LeaseLost
-from dibs.model import Acquire, Command, Release
+from dibs.model import Command
 from tests.locks.waits import ticking, time_passes
-from tests.locks.worlds import KINDS, World, away, heal, in_both_worlds, is_free, outage, site
+from tests.locks.worlds import KINDS, World, heal, in_both_worlds, is_free, outage, site
 from tests.runtime.stores import TappedStore
 from tests.servers.waiting import wait_until
 
@@ -21,20 +21,6 @@ async def all_free(w: World) -> bool:
 
 async def all_free_in_time(w: World) -> None:
     await time_passes(w, lambda: all_free(w))
-
-
-def loses_an_answer(store: TappedStore) -> list[Command]:
-    """The answer to the next batch of acquires is lost; those acquires."""
-    lost: list[Command] = []
-
-    def lose(commands: Sequence[Command]) -> None:
-        acquires = [command for command in commands if isinstance(command, Acquire)]
-        if acquires and not lost:
-            lost.extend(acquires)
-            raise BackendUnavailable("the answer is lost")
-
-    store.after = lose
-    return lost
 
 
 class Absence:
@@ -99,43 +85,6 @@ async def test_leaving_the_block_during_an_outage_never_raises(
     assert (lease.remaining, lease.lost) == (0, False)
     assert "given up in the background" in caplog.text
     assert not await all_free(w), "the store does not know it yet"
-    await all_free_in_time(w)
-
-
-@in_both_worlds
-async def test_a_grant_whose_reply_was_lost_is_found_again(w: World) -> None:
-    """The repeated Acquire of the same id renews it, and its release buries the id."""
-    store, client = site(w)
-    lost = loses_an_answer(store)
-    lease = await ticking(w, lambda: client.lock("a", ttl=300).acquire(wait=5))
-    await w.get(lease.release())
-    commands = [c for batch in (*store.batches, *store.kept) for c in batch]
-    assert {c.id for c in commands if isinstance(c, Acquire)} == {lease._id}
-    release = next(c for c in commands if isinstance(c, Release))
-    assert release.tombstone >= 60
-    w.ask(lost[0])
-    assert await is_free(w, w.client.lock("a")), "its late copy is refused"
-
-
-@EVERY_KIND
-@pytest.mark.parametrize("wait", [0, 1])
-@in_both_worlds
-async def test_a_grant_whose_reply_never_comes_is_given_up_later(
-    w: World, kind: str, wait: float
-) -> None:
-    store, client = site(w)
-    lost = loses_an_answer(store)
-
-    def then_away(commands: Sequence[Command]) -> None:
-        if lost:
-            away(commands)
-
-    store.before = then_away
-    with pytest.raises(BackendUnavailable):
-        await ticking(w, lambda: KINDS[kind](client, ttl=300).acquire(wait=wait))
-    client.session.keeper.flush(5)
-    assert not await all_free(w)
-    heal(store)
     await all_free_in_time(w)
 
 

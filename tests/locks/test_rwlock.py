@@ -95,6 +95,41 @@ async def test_an_uncontended_cycle_is_two_commands_and_a_change_is_one(w: World
     assert sent == [Acquire, Release, Acquire, Resize, Release], "nothing is asked in vain"
 
 
+@in_both_worlds
+async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
+    store, client = site(w)
+    lease = await w.hold(client.rwlock("a").write())
+    with outage(store):
+        await w.get(lease.downgrade())
+        assert lease.mode == "read", "nobody writes any more, whatever the store knows"
+        assert await units(w) == [MANY]
+    w.clock.advance(2)
+    assert await units(w) == [1]
+
+
+def test_an_interrupt_leaves_nothing() -> None:
+    w = World("sync")
+    store, client = site(w)
+    lease = client.rwlock("a").read().acquire()
+
+    def interrupt(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Resize) for command in commands):
+            heal(store)
+            raise KeyboardInterrupt
+
+    for hook in ("before", "after"):
+        for mode, change in (("read", lease.upgrade), ("write", lease.downgrade)):
+            if mode == "write":
+                lease.upgrade()
+            setattr(store, hook, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                change()
+            assert lease.mode == "read"
+            w.clock.advance(1)
+            assert [holder.units for holder in client.rwlock("a").status().holders] == [1]
+    assert lease.release()
+
+
 async def upgraded_in_vain(w: World, store: TappedStore, lease: Any) -> None:
     """The store has made it the writer, and goes away before anybody hears of it."""
 
@@ -111,21 +146,6 @@ async def upgraded_in_vain(w: World, store: TappedStore, lease: Any) -> None:
 
 
 @in_both_worlds
-async def test_an_upgrade_whose_answer_is_lost_is_taken_back(w: World) -> None:
-    store, client = site(w)
-    lease = await w.hold(client.rwlock("a", auto_renew=False).read())
-    await upgraded_in_vain(w, store, lease)
-    w.clock.advance(6)
-    assert await units(w) == [MANY]
-    heal(store)
-    w.clock.advance(2)
-    assert await units(w) == [1]
-    lease.ensure()
-    w.clock.advance(60)
-    assert lease.lost, "taking it back renews nothing"
-
-
-@in_both_worlds
 async def test_a_second_try_finds_that_the_first_was_granted(w: World) -> None:
     store, client = site(w)
     lease = await w.hold(client.rwlock("a").read())
@@ -137,18 +157,6 @@ async def test_a_second_try_finds_that_the_first_was_granted(w: World) -> None:
     w.clock.advance(60)
     assert await units(w) == [MANY], "what was to be taken back is void"
     lease.ensure()
-
-
-@in_both_worlds
-async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
-    store, client = site(w)
-    lease = await w.hold(client.rwlock("a").write())
-    with outage(store):
-        await w.get(lease.downgrade())
-        assert lease.mode == "read", "nobody writes any more, whatever the store knows"
-        assert await units(w) == [MANY]
-    w.clock.advance(2)
-    assert await units(w) == [1]
 
 
 @pytest.mark.parametrize(("wait", "back_after", "ends"), [(5, 1, None), (3, 99, 3), (None, 99, 10)])
@@ -175,29 +183,6 @@ async def test_an_upgrade_outlives_an_outage_shorter_than_its_wait(
         assert lease.mode == "read"
     heal(store)
     await lease.release()
-
-
-def test_an_interrupt_leaves_nothing() -> None:
-    w = World("sync")
-    store, client = site(w)
-    lease = client.rwlock("a").read().acquire()
-
-    def interrupt(commands: Sequence[Command]) -> None:
-        if any(isinstance(command, Resize) for command in commands):
-            heal(store)
-            raise KeyboardInterrupt
-
-    for hook in ("before", "after"):
-        for mode, change in (("read", lease.upgrade), ("write", lease.downgrade)):
-            if mode == "write":
-                lease.upgrade()
-            setattr(store, hook, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                change()
-            assert lease.mode == "read"
-            w.clock.advance(1)
-            assert [holder.units for holder in client.rwlock("a").status().holders] == [1]
-    assert lease.release()
 
 
 async def test_an_upgrade_ends_with_its_lease(w: World) -> None:

@@ -105,24 +105,6 @@ async def test_a_command_whose_caller_left_before_it_did_is_not_sent(
     assert waiting[2].result().key == b"lock:gathered-2"
 
 
-async def test_a_callers_cancellation_never_touches_the_flight(
-    client: Client, store: TappedStore
-) -> None:
-    store.hold = asyncio.Event()
-    tasks = [asyncio.create_task(client.lock(f"key-{n}").acquire()) for n in range(5)]
-    while not store.batches:
-        await asyncio.sleep(0)
-    tasks[0].cancel()
-    await asyncio.sleep(0)
-    store.hold.set()
-    leases = await asyncio.gather(*tasks[1:])
-    assert [lease.key for lease in leases] == [b"lock:key-%d" % n for n in range(1, 5)]
-    await asyncio.to_thread(client.session.keeper.flush, 5)
-    assert not await client.lock("key-0").locked(), "what nobody waits for is given up"
-    for lease in leases:
-        await lease.release()
-
-
 async def test_one_poisonous_command_costs_nobody_else(client: Client, store: TappedStore) -> None:
     def poison(commands: Sequence[Command]) -> None:
         if any(isinstance(c, Inspect) and c.key == b"lock:poison" for c in commands):

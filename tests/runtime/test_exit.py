@@ -95,21 +95,7 @@ def test_nothing_is_acquired_if_the_threads_for_it_cannot_start(url: str) -> Non
     assert holders == "() ()"
 
 
-LEADING = {
-    "async": """
-import asyncio, sys, dibs
-
-async def lead(term):
-    print("leads", flush=True)
-    await asyncio.sleep(60)
-
-async def main():
-    async with dibs.connect(sys.argv[1]) as client:
-        print(await client.leader_election("main").run(lead), flush=True)
-
-asyncio.run(main())
-""",
-    "sync": """
+LEADING = """
 import sys, time, dibs.sync
 
 def lead(term):
@@ -118,15 +104,14 @@ def lead(term):
 
 with dibs.sync.connect(sys.argv[1]) as client:
     print(client.leader_election("main").run(lead), flush=True)
-""",
-}
+"""
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("side", LEADING)
-def test_sigterm_ends_a_leader_which_hands_over(side: str, url: str) -> None:
+def test_sigterm_ends_a_leader_which_hands_over(url: str) -> None:
+    """`tests/how_to/test_leader.py` does the same in an event loop."""
     with subprocess.Popen(
-        [sys.executable, "-c", LEADING[side], url], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LEADING, url], stdout=subprocess.PIPE, text=True
     ) as leader:
         assert leader.stdout is not None
         assert leader.stdout.readline() == "leads\n"

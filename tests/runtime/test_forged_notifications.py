@@ -5,7 +5,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,45 +152,32 @@ class Scene:
         lease, inbox, proof = self.waiter, self.inbox, "f" * 40
         return Notification(b"lock:x", lease, inbox, "granted", token, (0,), at, 5.0, proof=proof)
 
-    async def end_as_if_nothing_had_been_forged(self) -> None:
-        await self.client.status("x")
-        assert not self.waiting.done()
-        assert not self.held.lost
-        await self.held.release()
-        granted = await self.waiting
-        assert self.held.token < granted.token < OUT_OF_REACH
-        await granted.release()
 
-
-@pytest.fixture
-async def scene(forged: tuple[str, Forge]) -> AsyncIterator[tuple[Scene, Forge]]:
+async def test_nothing_that_is_forged_lets_anybody_in_or_ends_a_lease(
+    forged: tuple[str, Forge],
+) -> None:
+    """It makes a waiter ask, and no more."""
     url, forge = forged
     async with dibs.connect(url) as client, asyncio.timeout(30):
-        yield await Scene(client).begin(), forge
-
-
-async def test_a_forged_grant_lets_nobody_in(
-    scene: tuple[Scene, Forge], forged: tuple[str, Forge]
-) -> None:
-    s, forge = scene
-    forge(s.grant(OUT_OF_REACH, clock_of(forged[0]) + 1))
-    while (await s.heard.arrived.get()).token != OUT_OF_REACH:
-        pass
-    await s.end_as_if_nothing_had_been_forged()
-
-
-async def test_a_forged_revocation_ends_no_lease(scene: tuple[Scene, Forge]) -> None:
-    """Nor does what else can be forged do more than make a waiter ask."""
-    s, forge = scene
-    events: list[tuple[str, Event]] = [
-        (s.holder, "revoked"),
-        (s.waiter, "refused"),
-        (s.waiter, "head"),
-    ]
-    for lease, event in events:
-        forge(Notification(b"lock:x", lease, s.inbox, event, detail="so there"))
-        assert (await s.heard.arrived.get()).event == event
-    await s.end_as_if_nothing_had_been_forged()
+        s = await Scene(client).begin()
+        forge(s.grant(OUT_OF_REACH, clock_of(url) + 1))
+        while (await s.heard.arrived.get()).token != OUT_OF_REACH:
+            pass
+        events: list[tuple[str, Event]] = [
+            (s.holder, "revoked"),
+            (s.waiter, "refused"),
+            (s.waiter, "head"),
+        ]
+        for lease, event in events:
+            forge(Notification(b"lock:x", lease, s.inbox, event, detail="so there"))
+            assert (await s.heard.arrived.get()).event == event
+        await client.status("x")
+        assert not s.waiting.done()
+        assert not s.held.lost
+        await s.held.release()
+        granted = await s.waiting
+        assert s.held.token < granted.token < OUT_OF_REACH
+        await granted.release()
 
 
 async def test_the_grant_of_one_key_lets_nobody_in_for_another() -> None:
@@ -214,8 +201,22 @@ async def test_the_grant_of_one_key_lets_nobody_in_for_another() -> None:
             assert granted.token == holder.token
 
 
-async def asks_before_it_believes(change: Callable[[Notification], Notification]) -> bool:
-    """Whether a waiter asks the store when its grant arrives so changed; it gets the right one anyway."""
+@pytest.mark.parametrize(
+    ("change", "is_believed"),
+    [
+        pytest.param(lambda it: it, True, id="nothing"),
+        pytest.param(lambda it: replace(it, token=it.token + 1), False, id="token"),
+        pytest.param(lambda it: replace(it, slots=(1,)), False, id="slots"),
+        pytest.param(lambda it: replace(it, granted_at=it.granted_at + 10), False, id="time"),
+        pytest.param(lambda it: replace(it, claim_timeout=1000.0), False, id="window"),
+        pytest.param(lambda it: replace(it, proof=""), False, id="no proof"),
+        pytest.param(lambda it: replace(it, proof="0" * 40), False, id="another proof"),
+    ],
+)
+async def test_a_grant_that_was_changed_or_repeated_later_is_not_believed(
+    change: Callable[[Notification], Notification], *, is_believed: bool
+) -> None:
+    """The waiter asks the store, and gets the right one anyway."""
     store = TappedStore()
     async with Client(StoreSession(store)) as client, asyncio.timeout(30):
         s = await Scene(client).begin()
@@ -225,29 +226,6 @@ async def asks_before_it_believes(change: Callable[[Notification], Notification]
         store.batches.clear()
         client.session.loop_runtime().notifications.deliver(change(push))
         lease = await s.waiting
-        asked = bool(store.batches)
+        assert bool(store.batches) != is_believed
         assert (lease.token, lease.slots) == (push.token, push.slots)
         await lease.release()
-    return asked
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda it: replace(it, token=it.token + 1),
-        lambda it: replace(it, slots=(1,)),
-        lambda it: replace(it, granted_at=it.granted_at + 10),
-        lambda it: replace(it, claim_timeout=1000.0),
-        lambda it: replace(it, proof=""),
-        lambda it: replace(it, proof="0" * 40),
-    ],
-    ids=["token", "slots", "time", "window", "no proof", "another proof"],
-)
-async def test_a_grant_that_was_changed_or_repeated_later_is_not_believed(
-    change: Callable[[Notification], Notification],
-) -> None:
-    assert await asks_before_it_believes(change)
-
-
-async def test_the_stores_own_grant_is_believed_without_asking() -> None:
-    assert not await asks_before_it_believes(lambda it: it)

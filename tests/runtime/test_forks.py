@@ -1,7 +1,10 @@
 """A holder that forks: the child holds nothing and gives up nothing, and the parent goes on."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.runtime.conftest import url_of
 from tests.runtime.scripts import run_script
 
 pytestmark = pytest.mark.multiprocess
@@ -28,10 +31,11 @@ def in_child(action):
 """
 
 
-@pytest.mark.parametrize("memory", [False, True])
-def test_a_child_of_a_blocking_holder(url: str, memory: bool) -> None:
-    if memory:
-        url = "memory://forked"
+@pytest.mark.parametrize("store", ["memory", "sqlite", "redis"])
+def test_a_child_of_a_blocking_holder(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = "memory://forked" if store == "memory" else url_of(store, request, tmp_path)
     lines = run_script(
         IN_CHILD
         + """
@@ -71,10 +75,13 @@ client.close()
         url,
     )
     assert lines[0] == "(True, 'closed', False, 0.0, True, [])"
-    assert lines[1:] == ["'closed'", str(not memory), "False False []"]
+    assert lines[1:] == ["'closed'", str(store != "memory"), "False False []"]
 
 
-def test_a_child_of_an_async_holder(url: str) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_child_of_an_async_holder(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     lines = run_script(
         IN_CHILD
         + """
@@ -108,7 +115,7 @@ async def main():
 
 asyncio.run(main())
 """,
-        url,
+        url_of(store, request, tmp_path),
     )
     assert lines == ["(True, 'closed')", "False", "False []"]
 

@@ -21,7 +21,6 @@ from dibs.sync import connect
 from dibs.testing.proxy import FaultProxy
 from tests.runtime.conftest import url_of
 from tests.runtime.stores import TappedStore
-from tests.server.world import World
 
 AWAY = 0.05
 """Seconds that an answer is on its way: more than a sixth of the short ttl."""
@@ -141,27 +140,17 @@ def way(
 ) -> Iterator[tuple[Any, str, str]]:
     """What stands between us and a store, the URL that leads through it, and the one around it."""
     with ExitStack() as stack:
+        url = url_of(kind, request, tmp_path)
         if kind == "sqlite":
             file = LockedFile(tmp_path / "leases.db")
             stack.callback(file.program.close)
-            url = url_of(kind, request, tmp_path)
             yield file, url, url
             return
-        if kind == "service":
-            world = World.over(tmp_path)
-            stack.callback(world.close)
-            url = world.url.replace("://", f"://{world.admin_key}@")
-        else:
-            url = url_of(kind, request, tmp_path)
         proxy = stack.enter_context(proxy_of(url))
         yield proxy, proxy.url_for(url), url
 
 
-WAYS = [
-    "sqlite",
-    "redis",
-    *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgres", "service")),
-]
+WAYS = ["sqlite", "redis", pytest.param("postgres", marks=pytest.mark.long)]
 
 
 @pytest.mark.once

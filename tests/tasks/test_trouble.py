@@ -158,23 +158,3 @@ async def test_ticks_that_a_process_missed_before_its_start_or_in_a_pause(
         assert paused.ticks == new.ticks == [("", tick) for tick in ran]
         assert counts(tasks)[3] == 5 - len(ran)
     await other.clients[0].close()
-
-
-async def test_over_a_restart_what_was_run_is_not_run_again(place: Cluster) -> None:
-    job = Job(place)
-    async with job.on(place.tasks(), "first", missed="all", grace="5m"):
-        await place.advance(190)
-    place.clock.advance(130)
-    async with job.on(place.tasks(), "second", missed="all", grace="5m"):
-        await place.advance(60)
-    assert [tick for _, tick in job.ticks] == [60.0 * minute for minute in range(-4, 7)]
-    assert job.ticks[-3:] == [("second", 240), ("second", 300), ("second", 360)]
-
-
-async def test_two_that_start_together_share_what_was_missed(place: Cluster) -> None:
-    job = Job(place)
-    place.clock.advance(600)
-    two = [job.on(place.tasks(), where, missed="all", grace="5m") for where in "ab"]
-    async with two[0], two[1]:
-        await place.advance(5)
-    assert sorted(tick for _, tick in job.ticks) == [360, 420, 480, 540, 600]
