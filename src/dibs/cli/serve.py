@@ -92,7 +92,7 @@ def _take_back(key: str, records_url: str, messages: Messages) -> None:
     from dibs.cli.keys_local import LocalKeys
     from dibs.server.auth.credentials import id_of
 
-    take_back(LocalKeys(records_url), id_of(key) or "", messages)
+    take_back(LocalKeys(records_url), id_of(key), messages)
 
 
 def _print_text(server: "Server") -> None:
