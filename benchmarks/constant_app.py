@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dibs.server.main import new_loop
+
 HELD = b'{"id":"an-id-of-24-characters..","sequencer":1763721600000000}'
 OK = b'"OK"'
 
@@ -33,9 +35,7 @@ APP = Starlette(
 
 
 async def main() -> None:
-    config = uvicorn.Config(
-        APP, port=0, http="httptools", loop="asyncio", lifespan="off", log_level="error"
-    )
+    config = uvicorn.Config(APP, port=0, http="httptools", lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     serving = asyncio.ensure_future(server.serve())
     while not server.started:
@@ -47,4 +47,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=new_loop) as runner:  # as `dibs serve`
+        runner.run(main())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dibs.cli import main
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.front import context_for
+from dibs.server.main import new_loop
 from tests.cli.processes import Cli, end, line
 from tests.server.world import LONG, TRUST, World, acquire, acquired, lock, problem, waiting
 from tests.servers.certificates import key_of, self_signed
@@ -135,6 +137,14 @@ def test_the_address_of_a_holder_behind_a_proxy() -> None:
             client = world.client()
             client.post(lock("x"), headers={"X-Forwarded-For": "203.0.113.7"})
             assert client.get(lock("x")).json()["info"]["ip"] == seen
+
+
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    if kind == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    with closing(new_loop()) as loop:
+        assert type(loop).__module__.partition(".")[0] == kind
 
 
 def test_the_end_is_graceful(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
     """
     with needing("server"):
         from dibs.server.config import read_config
+        from dibs.server.main import new_loop
         from dibs.server.main import serve as run
     settings = read_config(config, given, default_store=configured_store_url())
     unseen = ""
@@ -79,7 +80,8 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
         unseen = ""
 
     try:
-        asyncio.run(run(settings, tell))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(run(settings, tell))
     finally:
         if unseen:
             _take_back(unseen, settings.records_url, Messages(as_json))
@@ -92,7 +94,7 @@ def _take_back(key: str, records_url: str, messages: Messages) -> None:
     from dibs.cli.keys_local import LocalKeys
     from dibs.server.auth.credentials import id_of
 
-    take_back(LocalKeys(records_url), id_of(key) or "", messages)
+    take_back(LocalKeys(records_url), id_of(key), messages)
 
 
 def _print_text(server: "Server") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
@@ -108,11 +108,11 @@ class Application:
             default=self._respond_nowhere,
         )
 
-    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Connection, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         if scope["type"] != "http":
-            return await _refuse(scope, receive, send)
-        return await self.router(scope, receive, send)
+            return _refuse(scope, receive, send)
+        return self.router(scope, receive, send)
 
     async def _respond_nowhere(self, scope: Connection, receive: Receive, send: Send) -> None:
         await self._respond(no_such_route(), scope, receive, send)
@@ -129,7 +129,7 @@ class Application:
     async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         status, begun = 0, self._now()
         try:
-            response = await self._response(found, Request(scope, receive, send))
+            response = await self._response(found, scope, receive)
             status = getattr(response, "status_code", 200)
             await response(scope, receive, send)
         except ClientDisconnect:
@@ -138,18 +138,18 @@ class Application:
             for meter in self._meters:
                 meter(_operation_of(found), status, self._now() - begun)
 
-    async def _response(self, found: Found, request: Request) -> ASGIApp:
+    async def _response(self, found: Found, scope: Connection, receive: Receive) -> ASGIApp:
         """The response; errors become problems. Raises `ClientDisconnect` if the caller hangs up."""
         try:
-            if b"%" in request.scope["raw_path"]:
-                _check_escapes(request.scope["raw_path"])
+            if b"%" in scope["raw_path"]:
+                _check_escapes(scope["raw_path"])
             if isinstance(found, ApiProblem):
                 raise found
-            return await self._handle(found, request)
+            return await self._handle(found, Caller(scope, receive))
         except ApiProblem as problem:
-            return _guarded(problem, request)
+            return _guarded(problem, scope)
         except DibsError as error:
-            return _guarded(_problem_of(error), request)
+            return _guarded(_problem_of(error), scope)
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
@@ -160,12 +160,12 @@ class Application:
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            return _guarded(ApiProblem("bug", "unexpected error; see the server log"), request)
+            return _guarded(ApiProblem("bug", "unexpected error; see the server log"), scope)
 
-    async def _handle(self, found: BoundOperation, request: Request) -> ASGIApp:
+    async def _handle(self, found: BoundOperation, caller: Caller) -> ASGIApp:
         """Call the handler, if the caller may."""
-        operation, caller = found.operation, Caller(request)
-        needs, path = operation.needs, path_arguments(request.path_params)
+        operation = found.operation
+        needs, path = operation.needs, path_arguments(caller.scope["path_params"])
         name = path.get("name") or path.get("directory", b"")
         try:
             query = None
@@ -217,7 +217,7 @@ def _query(operation: Operation, caller: Caller) -> Any:
     if operation.query is None:
         return None
     lease_id = caller.headers.get(b"dibs-lease-id")
-    return read_query(caller.request.scope["query_string"], operation.query, lease_id)
+    return read_query(caller.scope["query_string"], operation.query, lease_id)
 
 
 def _check_no_body(caller: Caller) -> None:
@@ -287,9 +287,9 @@ def _check(caller: Caller, needs: Needs, name: bytes, *, forced: bool) -> None:
         raise forbidden(scope, name)
 
 
-def _guarded(problem: ApiProblem, request: Request) -> ASGIApp:
+def _guarded(problem: ApiProblem, scope: Connection) -> ASGIApp:
     """A problem as a response; beside the dashboard's page, with the policy that browsers get there."""
-    response, path = problem.response(), request.scope["raw_path"]
+    response, path = problem.response(), scope["raw_path"]
     if path == b"/" or path.startswith(b"/ui/"):
         response.raw_headers += POLICY
     return response

@@ -49,6 +49,7 @@ class Front:
                 app,
                 http="httptools",
                 ws="none",
+                interface="asgi3",
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,

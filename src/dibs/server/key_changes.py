@@ -97,7 +97,7 @@ class KeyStates:
 
     def _drop_if_idle(self, state: KeyState) -> None:
         if state.is_idle and self._states.pop(state.key, None) is not None:
-            ended = max(state.others_ended, *state.ended.values(), 0.0)
+            ended = max([state.others_ended, 0.0, *state.ended.values()])
             self._idle[state.key] = IdleKey(ended, state.as_of)
             if len(self._idle) > MAX_IDLE:
                 del self._idle[next(iter(self._idle))]
@@ -123,7 +123,7 @@ class KeyStates:
         if lease in state.holds:
             self._end(state, lease, before=hold.since)
         over = state.displaced_by(hold.units, hold.slots)
-        if any(state.holds[each].token > hold.token for each in over):
+        if over and max(state.holds[each].token for each in over) > hold.token:
             return False
         for each in over:
             self._end(state, each, before=hold.since, found=True)
@@ -196,7 +196,7 @@ class KeyStates:
             at = of.since if what == "granted" else now
         event = LockEvent(what, state.key, self._wall() - (now - at), lease, of.owner, of.note)
         event.units, event.waited, event.reason, event.found = of.units, waited, reason, found
-        if isinstance(of, SeenHold):
+        if type(of) is SeenHold:
             event.token, event.slots, event.is_own = of.token, of.slots, of.is_own
             if what != "granted":
                 event.held_for = at - of.since

@@ -69,16 +69,16 @@ class KeyState:
     """A key in use."""
 
     key: bytes
-    holds: dict[str, SeenHold] = field(default_factory=dict[str, SeenHold])
+    holds: dict[str, SeenHold] = field(default_factory=dict)
     """By the fingerprints of lease ids."""
-    waiters: dict[str, SeenWaiter] = field(default_factory=dict[str, SeenWaiter])
-    slots: dict[int, str] = field(default_factory=dict[int, str])
+    waiters: dict[str, SeenWaiter] = field(default_factory=dict)
+    slots: dict[int, str] = field(default_factory=dict)
     """The lease in each taken slot."""
     units: int = 0
     """Units of all holds together."""
     capacity: int = 0
     """The newest capacity; 0 if not known."""
-    ended: dict[int, float] = field(default_factory=dict[int, float])
+    ended: dict[int, float] = field(default_factory=dict)
     """When the last hold of each slot ended, for the slots that were freed last. The latest comes last."""
     others_ended: float = -inf
     """When the last hold of all other slots ended."""
@@ -92,8 +92,10 @@ class KeyState:
     def add_hold(self, lease: str, hold: SeenHold) -> None:
         self.holds[lease] = hold
         self.units += hold.units
-        self.newest_token = max(self.newest_token, hold.token)
-        self.slots.update(dict.fromkeys(hold.slots, lease))
+        if hold.token > self.newest_token:
+            self.newest_token = hold.token
+        for slot in hold.slots:
+            self.slots[slot] = lease
 
     def remove_hold(self, lease: str) -> SeenHold:
         hold = self.holds.pop(lease)
@@ -113,7 +115,7 @@ class KeyState:
 
     def free_since(self, slots: tuple[int, ...]) -> float:
         """Return when the last hold of these slots ended, or a little later."""
-        return max((self.ended.get(each, self.others_ended) for each in slots), default=0.0)
+        return max([self.ended.get(each, self.others_ended) for each in slots], default=0.0)
 
     def displaced_by(self, units: int, slots: tuple[int, ...]) -> list[str]:
         """Return the leases that must have ended before these units could be granted.
@@ -121,6 +123,8 @@ class KeyState:
         They held one of the slots. Or all units together would exceed the capacity, and these leases
         expire first.
         """
+        if not self.holds:
+            return []
         over = list(dict.fromkeys(self.slots[slot] for slot in slots if slot in self.slots))
         if self.capacity:
             free = self.capacity - units - self.units + sum(self.holds[each].units for each in over)

@@ -312,7 +312,7 @@ def _acquired(caller: Caller, command: Acquire, lease: AcquiredLease) -> Respons
         command.units if command.units < MANY else 1,
         lease.slots,
     )
-    location = b"%b?kind=%b" % (caller.request.scope["raw_path"], kind)
+    location = b"%b?kind=%b" % (caller.scope["raw_path"], kind)
     return json_response(held, 200, (b"location", location))
 
 

@@ -130,7 +130,7 @@ async def _read(caller: Caller, most: int) -> bytes:
     """Read by messages: Starlette's own limit answers otherwise than with a problem."""
     parts, length, more = list[bytes](), 0, True
     while more:
-        message = await caller.request.receive()
+        message = await caller.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         parts.append(message.get("body", b""))

@@ -101,10 +101,7 @@ class KeyService:
 
     def owner_of(self, key: str) -> Principal:
         """The owner of a key. Raises like `authenticate`."""
-        key_id = id_of(key)
-        if key_id is None:
-            raise Unauthenticated("unknown")
-        found = self.cache.get(key_id)
+        found = self.cache.get(id_of(key))
         matches = compare_digest(hashed(key), _NOBODY if found is None else found.digest)
         if found is None or not matches:
             raise Unauthenticated("unknown")

@@ -90,7 +90,7 @@ class Sessions:
     async def authenticate(self, caller: Caller) -> Principal:
         """The owner of the request's session. Raises `ApiProblem`: 401, or 403 for another site's page."""
         session = self._only_session(caller)
-        if caller.request.method in _READING:
+        if caller.scope["method"] in _READING:
             _check_fetch_site(caller, b"none")
         else:
             self.check_page(caller)
@@ -291,7 +291,7 @@ def _foreign() -> ApiProblem:
 
 def _is_over_tls(caller: Caller) -> bool:
     """Whether the request came to this server over TLS."""
-    return caller.request.scope.get("scheme") == "https"
+    return caller.scope.get("scheme") == "https"
 
 
 def _own_origins(caller: Caller) -> tuple[str, ...]:

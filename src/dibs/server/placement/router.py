@@ -194,9 +194,10 @@ class StoreRouter:
 
     async def call(self, command: Command, wait: float | None = None) -> TimedReply:
         """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
-        if not self.reader.is_lone:
+        reader = self.reader
+        if not reader.is_lone:
             return await self._call_where_it_lives(command, wait)
-        home, mark = self.table.default, self.reader.mark
+        home, mark = reader.table.default, reader.mark
         store = await self.to(home.place, wait)
         answer = await store.call(fitted(store, command, home.floor), wait)
         if await self._stands(store, command, answer.reply, home, mark):
@@ -249,9 +250,10 @@ class StoreRouter:
         if len(groups) > 1:  # a store that hangs must not delay what the others answer
             ttls = [command.ttl for command in commands if isinstance(command, Acquire | Renew)]
             wait = min([*ttls, 12 * (wait or self.call_timeout)]) / 12
-        await asyncio.gather(
-            *(self._group(commands, place, homes, results, wait) for place, homes in groups.items())
-        )
+        calls = [
+            self._group(commands, place, homes, results, wait) for place, homes in groups.items()
+        ]
+        await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         return [results[number] for number in range(len(commands))]
 
     async def _group(

@@ -74,22 +74,22 @@ class RoutingTable:
         return RoutingTable(self.listing, self.version, read_at)
 
 
+_GRANTED = frozenset({Acquire, Renew})
+_DENIALS = frozenset({Lost, Unknown, Gone})
+
+
 def is_grant(command: Command, reply: Reply) -> bool:
     """Whether by this reply somebody holds what they did not hold before."""
-    return type(reply) is Granted and isinstance(command, Acquire | Renew)
+    return type(reply) is Granted and type(command) in _GRANTED
 
 
 def is_denial(reply: Reply) -> bool:
     """Whether it says that nothing is there, while something can be in another store."""
-    match reply:
-        case Lost() | Unknown() | Gone():
-            return True
-        case Status(holders=holders):
-            return not holders
-        case Revoked(count=count):
-            return not count
-        case _:
-            return False
+    if type(reply) is Status:
+        return not reply.holders
+    if type(reply) is Revoked:
+        return not reply.count
+    return type(reply) in _DENIALS
 
 
 def _when_tokens_rise(lost: RoutingTable) -> str:
@@ -115,6 +115,8 @@ class TableReader:
         self.table: RoutingTable = table
         self.fresh: float = fresh
         self.every: float = min(READ_EVERY, fresh / 6)
+        self.mark: int = 0
+        """The number of readings that were sent so far: `read_since` compares with it."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when the table has changed."""
         self._records = records
@@ -122,7 +124,6 @@ class TableReader:
         self._markers = Markers(lambda: (first,))
         self._revision: int | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._sent = 0
         self._known = 0
 
     @property
@@ -135,11 +136,6 @@ class TableReader:
     def is_lone(self) -> bool:
         """Whether there is one store, and no other server can have begun to use another."""
         return self.table.is_lone and self.is_fresh
-
-    @property
-    def mark(self) -> int:
-        """The number of readings that were sent so far: `read_since` compares with it."""
-        return self._sent
 
     async def read_since(self, mark: int) -> None:
         """Make sure that the table is of a reading that was sent after `mark`. Raises like `read`."""
@@ -156,8 +152,8 @@ class TableReader:
         await asyncio.shield(self._reading)  # a caller that leaves takes it from nobody
 
     async def _read(self) -> None:
-        self._sent += 1
-        number = self._sent
+        self.mark += 1
+        number = self.mark
         try:
             async with asyncio.timeout(max(2 * self.fresh, 1.0)):
                 await self._ask()

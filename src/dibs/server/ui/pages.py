@@ -110,7 +110,7 @@ class Pages:
     async def _file(self, path: str, caller: Caller) -> Response:
         """A file, or 304. Browsers may keep it, and ask each time whether it has changed."""
         try:
-            response = await self._files.get_response(path, caller.request.scope)
+            response = await self._files.get_response(path, caller.scope)
         except HTTPException:
             raise _no_such_file() from None
         response.raw_headers += ((b"cache-control", b"no-cache"), *POLICY)
