@@ -10,7 +10,7 @@ from dibs.server.auth.keys import KeyAdmin, KeyService
 from dibs.server.auth.policy import EVERYTHING, Principal, Scope, with_implied
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
-from tests.server.test_records_away import away
+from tests.server.world import away
 
 
 def principal(name: str, scope: Scope = Scope.ADMIN, *prefixes: bytes) -> Principal:

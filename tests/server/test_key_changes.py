@@ -199,15 +199,6 @@ def test_a_request_stays_in_the_queue_while_it_waits(seen: Watched) -> None:
     assert seen.take() == ["left b"]
 
 
-def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> None:
-    seen.here(acquire("a"))
-    asked, held = seen.now, seen.status()
-    seen.now += 0.5
-    seen.here(release("a"))
-    seen.keys.observe(held, asked)
-    assert (seen.take(), seen.keys.all()) == (["granted a", "released a"], [])
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_no_slot_is_shown_with_two_holders(seed: int) -> None:
     """Commands of this server and of others, pushes before the answer that caused them, late looks."""

@@ -21,9 +21,7 @@ from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
-from tests.server.inside import keys_of
-from tests.server.test_records_away import away
-from tests.server.world import LONG, World
+from tests.server.world import LONG, World, away
 
 REFRESH = key_cache.REFRESH
 
@@ -63,9 +61,6 @@ def refusal(ring: KeyService, header: str | None) -> str:
 def altered(text: str) -> str:
     """Another secret for the same key."""
     return text[:-1] + ("A" if text[-1] != "A" else "Q")
-
-
-# -- keys and tokens --------------------------------------------------------------------------------
 
 
 async def test_a_key_has_128_random_bits_kept_as_a_digest(
@@ -214,9 +209,6 @@ async def test_a_token_is_its_key_for_a_minute(ring: KeyService, clock: ManualCl
     assert refusal(ring, bearer(known)) == refusal(ring, bearer(unknown)) == "expired"
 
 
-# -- the secret -------------------------------------------------------------------------------------
-
-
 def test_the_secret_lies_beside_the_records_and_is_replaced_while_servers_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +235,7 @@ def test_the_secret_lies_beside_the_records_and_is_replaced_while_servers_run(
         now = time.time()
         monkeypatch.setattr(credentials, "time", lambda: now + 100)
         for server in (here, there):  # what is remembered ends with its lifetime
-            keys_of(server)._tokens._verified.clear()
+            server.server.keys._tokens._verified.clear()
         assert (statuses(after)[1], statuses(before)[1]) == (200, 401)
 
 

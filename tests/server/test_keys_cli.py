@@ -1,13 +1,13 @@
 """`dibs keys`: beside the records, and through a running server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.processes import Done, Main
-from tests.server.world import World
+from tests.server.world import World, shared
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -29,10 +29,7 @@ def keys(
     return lambda *words: verb("keys", *words)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.over(tmp_path_factory.mktemp("keys")) as world:
-        yield world
+world = shared(in_file=True)
 
 
 @pytest.mark.parametrize("through", ["the records", "a server"])
@@ -88,9 +85,6 @@ def test_a_key_is_made_listed_and_revoked(
         wrong = keys("create", *options, *place)
         assert (wrong.code, wrong.out) == (64, "")
         assert why in wrong.err
-
-
-# -- which place is meant ---------------------------------------------------------------------------
 
 
 def test_records_are_found_in_this_order(

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ PAGE, START = "server-settings.md", "serve.md"
 PASSWORD = "hunter2"
 
 
-def refusal(
-    file: str | None = None, options: Mapping[str, Any] | None = None, variable: str = "="
-) -> str:
+def refusal(file: str | None = None, variable: str = "", **options: Any) -> str:
     name, _, value = variable.partition("=")
     with pytest.raises(NotConfigured) as caught:
-        read_config(file, dict(options or {}), {VARIABLE + name: value} if name else {})
+        read_config(file, options, {VARIABLE + name: value} if name else {})
     assert PASSWORD not in str(caught.value)
     return str(caught.value)
 
@@ -86,15 +83,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("LOG_FORMAT=xml", "give one of json, text"),
     ):
         assert why in refusal(variable=variable)
+    for address in ("0.0.0.0:1", "[::]:1", "x:y"):
+        assert refusal(listen=address)
+    for limits in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5}):
+        assert refusal(limits=limits)
     one, other = ({"name": "a", "url": f"memory://{name}"} for name in "ab")
-    options: list[dict[str, Any]] = [
-        *({"listen": address} for address in ("0.0.0.0:1", "[::]:1", "x:y")),
-        *({"limits": each} for each in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5})),
-        {"placement": [one, other]},
-        {"leases": "memory://a", "placement": [one]},
-    ]
-    for each in options:
-        assert refusal(options=each)
+    assert refusal(placement=[one, other])
+    assert refusal(placement=[one], leases="memory://a")
 
 
 def test_variables_of_others_are_left_alone() -> None:
@@ -109,9 +104,6 @@ def test_variables_of_others_are_left_alone() -> None:
         "DIBS_SERVE": "x",
     }
     assert read_config(None, {}, others) == read_config(None, {}, {})
-
-
-# -- the page ---------------------------------------------------------------------------------------
 
 
 def rows(section: str, page: str = PAGE) -> list[list[str]]:

@@ -11,7 +11,7 @@ from dibs.cli import main
 from dibs.cli.exits import USAGE
 from dibs.server.placement import drain
 from tests.server.placement.asking import acquired, until
-from tests.server.world import World, released
+from tests.server.world import World
 
 type Run = Callable[[str], tuple[int, str, str]]
 
@@ -85,7 +85,7 @@ def test_it_asks_before_leases_would_be_revoked_and_waits(
     assert (code, message.count("is moving to another store")) == (69, 2), "once, and in the error"
     code, output, _ = run("move shop/ --to away --yes --deadline never")
     assert (code, "shop/ moves from home to away once it is idle" in output) == (0, True)
-    release = threading.Timer(1.0, released, (world.client(), "shop/x", held))
+    release = threading.Timer(1.0, world.client().release, ("shop/x", held))
     release.start()
     code, output, message = run("move shop/ --wait")
     release.join()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.server.inside import quotas_of, ticket_of
+from tests.server.inside import ticket_of
 from tests.server.ui.dashboard import Held, Visit, expect_live
 from tests.server.world import World, lock
 from tests.servers.waiting import wait_until
@@ -60,7 +60,7 @@ HIDE = """is => {
 
 def test_a_page_that_nobody_looks_at_lets_go_of_its_stream(world: World, visit: Visit) -> None:
     key = world.key("read")
-    account = quotas_of(world).of(key.split("_")[1])
+    account = world.server.quotas.of(key.split("_")[1])
     page = visit.page
     page.clock.install()
     visit.sign_in(key)

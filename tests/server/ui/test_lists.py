@@ -6,7 +6,6 @@ from playwright.sync_api import Page, expect
 
 from dibs.model import Acquire
 from dibs.server.auth.policy import Principal
-from tests.server.inside import ask_all
 from tests.server.ui.dashboard import Held, Visit
 from tests.server.world import World
 
@@ -23,7 +22,7 @@ def take_many(world: World) -> None:
             Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
             for each in range(begin, begin + 400)
         ]
-        world.do(partial(ask_all, world, somebody, taken))
+        world.do(partial(world.server.leases.ask_all, somebody, taken))
 
 
 def scroll(page: Page, row: int) -> None:

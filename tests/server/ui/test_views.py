@@ -158,8 +158,6 @@ def test_a_reader_sees_its_own_and_can_end_nothing(world: World, page: Page, hel
     expect(page.get_by_text("worker-7")).to_have_count(0)
 
 
-# ---- a walk through all of it on a small screen ---------------------------------------------------
-
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True}
 
 VIEWS = {"Queues": ".card", "Pools": ".card", "Leaders": ".card", "Timeline": ".block"}
