@@ -59,7 +59,6 @@ def serve_from(world: World, runtime: Stores) -> None:
 
 
 def at_the_end(world: World, close: Callable[[], Awaitable[None]]) -> None:
-    """Have an asynchronous function called when the server ends."""
     world.server._stack.push_async_callback(close)
 
 

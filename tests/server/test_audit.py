@@ -40,7 +40,6 @@ async def test_pages_newest_first(audit: Audit) -> None:
 
 
 async def denied(audit: Audit, who: Principal, tried: str) -> bool:
-    """Whether a refusal is written, once all that waited are."""
     may = audit.deny(who, tried)
     while not audit._refusals.empty():
         await audit._write_refusal()

@@ -83,7 +83,6 @@ class Matrix:
         """Headers that let nobody in, by what is wrong with them."""
 
     def one(self, scope: Scope, *directories: bytes) -> Client:
-        """The client of one of them."""
         found = (each for each in self.everybody if each.scope is scope)
         return next(each.client for each in found if each.directories == directories)
 
@@ -329,9 +328,7 @@ NO_KEYS = (b"", b":", b"lock", b"LOCK:x", b" lock:x", b"lock\0:x", b"lock:" + b"
 
 def send(client: Client, kind: type, *keys: bytes) -> list[dict[str, Any]]:
     command = {"op": kind.__name__.lower()} | COMMANDS[kind][1]
-    sent = {"commands": [command | {"key": encoded(key)} for key in keys]}
-    replies: list[dict[str, Any]] = client.post("/v1/batch", json=sent).json()["replies"]
-    return replies
+    return client.batch(*(command | {"key": key} for key in keys))
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)

@@ -35,13 +35,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def service(world: World, key: str = "", url: str = "") -> dict[str, str]:
-    """The environment of a user with a key."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
     return clean | {"DIBS_URL": url or world.url, "DIBS_API_KEY": key or world.admin_key}
 
 
 def parsed(process: "Popen[str]") -> Any:
-    """The next line, from JSON."""
     return json.loads(line(process))
 
 

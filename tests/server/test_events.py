@@ -36,7 +36,6 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def filed(tmp_path: Path) -> Iterator[World]:
-    """A server over a file that others use, too."""
     with World.over(tmp_path) as world:
         yield world
 
@@ -85,7 +84,6 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
 
 
 def happened(news: Iterator[Event], count: int) -> list[str]:
-    """The next events, in short."""
     found: list[str] = []
     while len(found) < count:
         _, name, data = next(news)
@@ -104,7 +102,6 @@ def changes(news: Iterator[Event], until: str) -> list[str]:
 
 
 def rest(news: Iterator[Event]) -> list[tuple[str, Any]]:
-    """All that comes until the stream ends."""
     return [(name, data) for _, name, data in news]
 
 

@@ -72,7 +72,6 @@ class Watched:
         self.keys.end_scan(scan, begun)
 
     def take(self) -> list[str]:
-        """What was told since."""
         told = [f"{event.what} {event.owner}" for event in self.told]
         self.told.clear()
         return told
@@ -197,6 +196,15 @@ def test_a_request_stays_in_the_queue_while_it_waits(seen: Watched) -> None:
     assert seen.take() == ["granted a", "queued b"]
     seen.keys.left(KEY, request.id)
     assert seen.take() == ["left b"]
+
+
+def test_a_look_that_began_before_the_last_change_is_ignored(seen: Watched) -> None:
+    seen.here(acquire("a"))
+    asked, held = seen.now, seen.status()
+    seen.now += 0.5
+    seen.here(release("a"))
+    seen.keys.observe(held, asked)
+    assert (seen.take(), seen.keys.all()) == (["granted a", "released a"], [])
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -34,7 +34,6 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def rings(records: Records, clock: ManualClock) -> AsyncIterator[list[KeyService]]:
-    """Those of five servers of one service."""
     rings = [KeyService(records, clock) for _ in range(5)]
     for ring in rings:
         await ring.cache.load()
@@ -59,7 +58,6 @@ def refusal(ring: KeyService, header: str | None) -> str:
 
 
 def altered(text: str) -> str:
-    """Another secret for the same key."""
     return text[:-1] + ("A" if text[-1] != "A" else "Q")
 
 

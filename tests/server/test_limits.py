@@ -36,7 +36,6 @@ hasty = shared(limits=Limits(request_time=0.4, idle_time=1.0))
 
 
 def received(line: socket.socket) -> bytes:
-    """Everything until the server hangs up."""
     with line.makefile("rb") as file:
         return file.read()
 

@@ -30,8 +30,6 @@ SELECTOR = re.compile(r'\b(?:dibs|process)_\w+(?:{(?:"[^"]*"|[^"}])*})?')
 
 
 class Prometheus(Server):
-    """One with the files of the page in `folder`, but for addresses and intervals."""
-
     PORT_IS_TAKEN = "address already in use"
 
     def __init__(self, folder: Path, target: str) -> None:

@@ -67,8 +67,6 @@ def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Measured:
-    """What `/metrics` returns at this moment."""
-
     def __init__(self, client: Client) -> None:
         answer = client.get("/metrics")
         assert answer.status_code == 200

@@ -29,8 +29,6 @@ CONNECTIONS = 256
 
 
 class Site(NamedTuple):
-    """A server behind a proxy."""
-
     proxy: str
     world: World
     port: int

@@ -28,7 +28,6 @@ PLACES = ("memory", "sqlite", "redis", "postgres")
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a service's records."""
     match request.param:
         case "memory":
             return f"memory://{tmp_path.name}"

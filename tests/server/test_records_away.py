@@ -19,7 +19,6 @@ from tests.servers.waiting import wait_until
 
 @pytest.fixture
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
-    """Two servers of one service."""
     monkeypatch.setattr(key_cache, "REFRESH", 0.05)
     monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.2)
     monkeypatch.setattr(key_cache, "MAX_AGE", 1.0)

@@ -30,7 +30,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, W
 
 @pytest.fixture
 def clients(servers: tuple[World, World]) -> list[Client]:
-    """One of each server, with the same key."""
     return [world.client(key=servers[0].admin_key) for world in servers]
 
 
@@ -44,7 +43,6 @@ class Abandoned:
         wait_until(lambda: world.server.quotas.waiting, "it waits")
 
     def end(self, *, hang_up: bool = False) -> None:
-        """Wait for its end."""
         if hang_up:
             self.line.close()
         wait_until(lambda: not self._world.server.quotas.waiting, "it waits no more")
@@ -54,7 +52,6 @@ class Abandoned:
 def in_line(
     pool: ThreadPoolExecutor, client: Client, world: World, name: str, **query: object
 ) -> Future[httpx2.Response]:
-    """A request that waits at a server."""
     before = world.server.quotas.waiting
     found = pool.submit(client.acquire, name, wait=LONG, **query)
     wait_until(lambda: world.server.quotas.waiting > before, "it waits")

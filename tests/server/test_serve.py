@@ -27,7 +27,6 @@ from tests.servers.waiting import wait_until
 
 @pytest.fixture
 def store(tmp_path: Path) -> tuple[str, str]:
-    """The option for leases in a file."""
     return ("--leases", f"sqlite:///{tmp_path / 'leases.db'}")
 
 

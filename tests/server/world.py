@@ -39,7 +39,6 @@ TRUST = ssl.create_default_context()  # each client would read the certificates 
 
 
 def b64(name: str | bytes) -> str:
-    """A name in a path."""
     return "base64:" + written(name)
 
 
@@ -49,12 +48,10 @@ def written(name: str | bytes) -> str:
 
 
 def lock(name: str | bytes) -> str:
-    """The path of a lock."""
     return f"/v1/locks/{b64(name)}"
 
 
 def problem(answer: httpx2.Response) -> tuple[int, str]:
-    """The status of an error, and the kind of problem."""
     return answer.status_code, answer.json()["type"].removeprefix("/problems/")
 
 
@@ -66,7 +63,6 @@ def head(request: str, key: str, length: int | None = None) -> bytes:
 
 
 def key(name: str, kind: str = "lock") -> bytes:
-    """A resource, as commands name it."""
     return f"{kind}:{name}".encode()
 
 
@@ -79,7 +75,6 @@ class Client(httpx2.Client):
         return self.post(lock(name), params=params)
 
     def acquired(self, name: str | bytes, **query: Any) -> dict[str, Any]:
-        """A lease that is granted."""
         answer = self.acquire(name, **query)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
@@ -92,7 +87,6 @@ class Client(httpx2.Client):
         return self.patch(lock(name), params={"id": lease, "ttl": ttl})
 
     def waiting(self, name: str) -> int:
-        """How many wait for a lock."""
         found: int = self.get(lock(name)).json()["waiting"]
         return found
 
@@ -105,7 +99,6 @@ class Client(httpx2.Client):
         return replies
 
     def apply(self, *commands: Command) -> list[Any]:
-        """The replies to commands."""
         sent = wire.Batch(tuple(map(wire.to_wire, commands)))
         answer = self.post("/v1/batch", content=msgspec.json.encode(sent))
         assert answer.status_code == 200, answer.text
@@ -178,7 +171,6 @@ class World:
 
     @classmethod
     def over(cls, folder: Path | None = None, **settings: Any) -> "World":
-        """A server over SQLite in a folder, or over memory."""
         limits = settings.pop("limits", Limits())
         if folder is None:
             settings.setdefault("leases", f"memory://{uuid4()}")
@@ -244,18 +236,15 @@ class World:
         self.do(take_turns)
 
     def key(self, *scopes: str, prefixes: Iterable[bytes] = (), name: str = "a test") -> str:
-        """A new API key."""
         wanted = {Scope(scope) for scope in scopes}
         made: str = self.do(lambda: self.server.keys.create(name, wanted, prefixes))[1]
         return made
 
     def connected(self) -> socket.socket:
-        """A connection without a request."""
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), LONG)
 
     def revoke(self, key: str) -> None:
-        """Revoke an API key."""
         self.do(lambda: self.server.keys.revoke(key.split("_")[1]))
 
     def cut_off(self, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:

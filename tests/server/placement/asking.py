@@ -82,7 +82,6 @@ def _asked(client: Client, name: str, query: dict[str, Any]) -> httpx2.Response:
 
 
 def restriction(directory: str, api: str = "locks") -> str:
-    """The path of a restriction."""
     return f"/v1/restrict/{api}/{b64(directory)}/"
 
 

@@ -62,8 +62,6 @@ def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Terminal(io.StringIO):
-    """Somebody who answers."""
-
     def isatty(self) -> bool:
         return True
 

@@ -65,8 +65,6 @@ class RawClient:
 
 
 class RawLock:
-    """A lock, and how to acquire it."""
-
     def __init__(self, client: RawClient, name: str, *, ttl: float, wait: float, **_: Any) -> None:
         self.client = client
         self.key = f"lock:{name}".encode()
@@ -113,7 +111,6 @@ class RawLock:
         return None
 
     def release(self, lease_id: str) -> bool:
-        """Whether it was acknowledged. Raises `BackendUnavailable` if nobody knows."""
         for _ in range(MANY_TRIES):
             with suppress(BackendUnavailable):
                 status, told = self.client.ask("DELETE", self.path, {"id": lease_id}, PATIENCE)
@@ -157,7 +154,6 @@ class RawLease:
             raise LeaseLost(key=self.key)
 
     def renew(self) -> None:
-        """Raises `LeaseLost`, and `BackendUnavailable`."""
         of = self._of
         query = {"id": self._id, "ttl": of.ttl}
         sent = of.client.recorder.now()
@@ -169,6 +165,5 @@ class RawLease:
             raise LeaseLost(key=self.key)
 
     def release(self) -> None:
-        """Raises `BackendUnavailable`."""
         if self._of.release(self._id):
             self._of.look_for(self.token)

@@ -66,8 +66,6 @@ class Balancer(FaultProxy):
 
 @dataclass(frozen=True)
 class Site:
-    """Servers, ways and balancer, while they run."""
-
     servers: Sequence[DibsServer]
     balancer: Balancer
 

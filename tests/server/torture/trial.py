@@ -112,8 +112,6 @@ def _not_released(events: Sequence[Event]) -> Iterator[Violation]:
 
 
 class ServiceTorture(Torture):
-    """Over a site."""
-
     def __init__(
         self,
         site: Site,

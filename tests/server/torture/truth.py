@@ -23,8 +23,6 @@ type Key = tuple[str, str]
 
 
 class StreamJudge:
-    """Judges the events of one stream, one after the other."""
-
     def __init__(self, name: str) -> None:
         self.lies: list[str] = []
         self.counts: Counter[str] = Counter()

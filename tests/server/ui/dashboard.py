@@ -130,7 +130,6 @@ def row(page: Page, name: str) -> Locator:
 
 
 def figure(page: Page, name: str) -> Locator:
-    """One number of the summary."""
     return page.locator(f"[data-figure={name}]")
 
 
