@@ -224,11 +224,11 @@ MANY = 20
 
 
 class Gate:
-    """Lets acquires and scans through to the store one by one."""
+    """Keeps acquires and scans from the store until it opens."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self._world = world
-        self._room = asyncio.Semaphore(0)
+        self._opened = asyncio.Event()
         self.order: list[str] = []
         """Owners of the acquires that reached the store."""
         self.reads = 0
@@ -239,23 +239,19 @@ class Gate:
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
             if type(command) is Acquire:
                 self.order.append(command.owner)
-                await self._room.acquire()
+                await self._opened.wait()
             return await call(command, wait)
 
         async def slow_scan(*given: Any) -> Any:
             self.reads += 1
-            await self._room.acquire()
+            await self._opened.wait()
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
         monkeypatch.setattr(runtime, "scan", slow_scan)
 
-    def open(self, number: int) -> None:
-        def release() -> None:
-            for _ in range(number):
-                self._room.release()
-
-        self._world.do(release)
+    def open(self) -> None:
+        self._world.do(self._opened.set)
 
 
 def total(world: World, key: str, sort: str) -> int:
@@ -291,7 +287,7 @@ def test_api_keys_take_turns(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolEx
         assert (*problem(refused), refused.headers["retry-after"]) == (429, "limit", "1")
         asked.append(ask(other, "other"))
         wait_until(lambda: total(world, other, "acquiring") == 1, "the other one")
-        gate.open(MANY + 1)
+        gate.open()
         assert [each.result(LONG).status_code for each in asked] == [200] * (MANY + 1)
         assert len(gate.order) == MANY + 1
         assert gate.order.index(other[-4:]) <= 2
@@ -355,7 +351,7 @@ def test_renewals_wait_for_nobody(
         assert [each["is"] for each in holder.batch(revoke, renew)] == ["failed", "renewed"]
         assert holder.patch(lock("precious"), params=own).status_code == 200
         assert holder.delete(lock("precious"), params=own).status_code == 200
-        gate.open(100)
+        gate.open()
         assert [each.result(LONG).status_code for each in under_way] == [200, 200]
         assert [each["is"] for each in holder.batch(revoke)] == ["revoked"]
 

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import Context
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -125,15 +125,8 @@ class Loop(asyncio.SelectorEventLoop):
 
     longest_pause = float("inf")
 
-    def call_later[*Ts](
-        self,
-        delay: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        delay = min(delay, self.longest_pause)
-        return super().call_later(delay, callback, *args, context=context)
+    def call_later(self, delay: float, *what: Any, **how: Any) -> Any:  # type: ignore[override]
+        return super().call_later(min(delay, self.longest_pause), *what, **how)
 
 
 async def away(*_: object) -> Any:
@@ -158,16 +151,11 @@ class World:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self._loop = Loop()
-        self._server: Server | None = None
-        self._started = threading.Event()
-        self._error: BaseException | None = None
         self._clients: list[Client] = []
+        self._started = Future[Server]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._started.wait(LONG)
-        if self._error is not None:
-            self._thread.join(LONG)
-            raise self._error
+        self.server: Server = self._started.result(LONG)
 
     @classmethod
     def over(cls, folder: Path | None = None, **settings: Any) -> "World":
@@ -190,17 +178,9 @@ class World:
         try:
             await server.start()
         except BaseException as error:
-            self._error = error
-            self._started.set()
-            return
-        self._server = server
-        self._started.set()
+            return self._started.set_exception(error)
+        self._started.set_result(server)
         await server.run()
-
-    @property
-    def server(self) -> Server:
-        assert self._server is not None
-        return self._server
 
     @property
     def runtime(self) -> StoreRouter:
