@@ -19,6 +19,8 @@ from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
+type Pool = ThreadPoolExecutor
+
 WAYS: dict[str, dict[str, Any]] = {
     "lock": {},
     "semaphore": {"capacity": 2},
@@ -91,11 +93,7 @@ def test_an_own_lease_id_makes_retries_safe(client: Client, name: str, where: st
 
 
 def test_an_answer_that_comes_late_promises_no_more_than_there_is(
-    world: World,
-    client: Client,
-    name: str,
-    pool: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, client: Client, name: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What remains is counted from the request, and a lease that is over is not shown as held."""
     store, lateness = world.store, 0.3
@@ -196,9 +194,7 @@ def test_pages(world: World, client: Client) -> None:
     assert sorted(every) == sorted([*locks, ("semaphore", b"pages/00")])
 
 
-def test_a_waiter_is_granted_or_leaves_the_line(
-    client: Client, name: str, pool: ThreadPoolExecutor
-) -> None:
+def test_a_waiter_is_granted_or_leaves_the_line(client: Client, name: str, pool: Pool) -> None:
     held = client.acquired(name)
     waits = pool.submit(client.acquired, name, wait=20)
     wait_until(lambda: client.waiting(name), "somebody in line")

@@ -18,7 +18,7 @@ from dibs.server.api import service
 from dibs.server.logs import logging_to
 from dibs.server.placement.rules import PlacementSettings
 from dibs.sync import connect
-from tests.server.world import LONG, Client, World, b64, lock, problem
+from tests.server.world import LONG, Client, Patch, World, b64, lock, problem
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
 
@@ -39,7 +39,7 @@ def test_a_server_is_ready_until_it_is_about_to_stop(world: World) -> None:
 
 
 @pytest.mark.once
-def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: Patch) -> None:
     """It is without one of two stores, or it would not serve what lies in the other."""
     monkeypatch.setattr(service, "HEALTH_PATIENCE", 0.5)
     file, records = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "records"))
@@ -149,7 +149,7 @@ def test_commands_by_placement_and_by_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_requests_and_errors_are_logged_without_secrets(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, log_format: Any
+    capfd: pytest.CaptureFixture[str], monkeypatch: Patch, log_format: Any
 ) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("the disk \x1b[31m failed")
@@ -203,7 +203,7 @@ def test_programs_that_look_into_the_store_see_plain_notes(tmp_path: Path) -> No
             assert found.value.holders[0].note == client.status(name).holders[0].note
 
 
-def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_delays_no_request(monkeypatch: Patch) -> None:
     monkeypatch.setattr(logs, "LINES", 10)
     logger = logging.getLogger("dibs.server")
     reader, writer = os.pipe()
@@ -222,7 +222,7 @@ def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatc
     assert text.endswith("the reader is back\n")
 
 
-def test_a_log_that_is_not_read_delays_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_delays_no_shutdown(monkeypatch: Patch) -> None:
     monkeypatch.setattr(logs, "PATIENCE", 0.1)
     reader, writer = os.pipe()
     with logging_to(writer, "json") as lines:

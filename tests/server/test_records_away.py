@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from dibs.server.auth import key_cache
 from dibs.server.auth.api_key import write_key
 from dibs.server.placement.rules import PlacementSettings
-from tests.server.world import Client, World, away, lock
+from tests.server.world import Client, Patch, World, away, lock
 from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
+def worlds(monkeypatch: Patch) -> Iterator[list[World]]:
     monkeypatch.setattr(key_cache, "REFRESH", 0.05)
     monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.2)
     monkeypatch.setattr(key_cache, "MAX_AGE", 1.0)
@@ -37,7 +37,7 @@ def is_refused(client: Client) -> bool:
 
 @pytest.mark.parametrize("how", [away, hang])
 def test_a_revoked_key_stops_where_the_records_cannot_be_read(
-    how: Any, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    how: Any, worlds: list[World], monkeypatch: Patch
 ) -> None:
     here, there = worlds
     key, other = here.key("acquire"), here.key("acquire")
@@ -53,7 +53,7 @@ def test_a_revoked_key_stops_where_the_records_cannot_be_read(
     bystander.acquired("y")
 
 
-def test_revocations_are_passed_on(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocations_are_passed_on(worlds: list[World], monkeypatch: Patch) -> None:
     here, there = worlds
     key = here.key("acquire")
     client = there.client(key=key)
@@ -72,7 +72,7 @@ def test_revocations_are_passed_on(worlds: list[World], monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("which", [None, 0, 1], ids=["the only store", "the first", "the second"])
 def test_a_revocation_while_stores_are_away(
-    which: int | None, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    which: int | None, worlds: list[World], monkeypatch: Patch
 ) -> None:
     """It passes through the store when that is back, or through another; the records are away."""
     here, there = worlds
@@ -101,7 +101,7 @@ def test_a_revocation_while_stores_are_away(
 
 
 @pytest.mark.once
-def test_what_needs_records_or_stores(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_records_or_stores(worlds: list[World], monkeypatch: Patch) -> None:
     here, _ = worlds
     client, reader = here.client(), here.client("read")
     held = client.acquired("x")

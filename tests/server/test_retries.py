@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -14,14 +14,17 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone, Release
 from dibs.runtime.port import CallResult, TimedReply
-from tests.server.world import ID, LONG, Client, World, head, lock, problem
+from tests.server.world import ID, LONG, Client, Patch, Pool, World, head, lock, problem
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
+type Servers = tuple[World, World]
+type Clients = list[Client]
+
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Two servers of one service, over SQLite."""
     folder = tmp_path_factory.mktemp("two")
     with World.over(folder) as one, World.over(folder) as two:
@@ -29,7 +32,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, W
 
 
 @pytest.fixture
-def clients(servers: tuple[World, World]) -> list[Client]:
+def clients(servers: Servers) -> Clients:
     return [world.client(key=servers[0].admin_key) for world in servers]
 
 
@@ -50,7 +53,7 @@ class Abandoned:
 
 
 def in_line(
-    pool: ThreadPoolExecutor, client: Client, world: World, name: str, **query: object
+    pool: Pool, client: Client, world: World, name: str, **query: object
 ) -> Future[httpx2.Response]:
     before = world.server.quotas.waiting
     found = pool.submit(client.acquire, name, wait=LONG, **query)
@@ -60,7 +63,7 @@ def in_line(
 
 
 @pytest.mark.parametrize("how", ["released", "hangs up", "drains"])
-def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: ThreadPoolExecutor, how: str) -> None:
+def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: Pool, how: str) -> None:
     """Whatever becomes of the first request."""
     with World.over(tmp_path) as one, World.over(tmp_path) as two:
         here, there = one.client(), two.client(key=one.admin_key)
@@ -84,7 +87,7 @@ def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: ThreadPoolExecutor, how
 
 
 def test_a_retry_keeps_its_place_in_line_and_can_give_it_up(
-    servers: tuple[World, World], clients: list[Client], pool: ThreadPoolExecutor
+    servers: Servers, clients: Clients, pool: Pool
 ) -> None:
     name, client, mine = "retried/in line", clients[1], {"id": ID}
     held = client.acquired(name)
@@ -105,11 +108,7 @@ def test_a_retry_keeps_its_place_in_line_and_can_give_it_up(
 
 @pytest.mark.parametrize("brought", [False, True], ids=["the server's id", "the caller's id"])
 def test_a_waiter_that_missed_its_turn_waits_again_or_is_refused(
-    servers: tuple[World, World],
-    clients: list[Client],
-    monkeypatch: pytest.MonkeyPatch,
-    pool: ThreadPoolExecutor,
-    brought: bool,
+    servers: Servers, clients: Clients, monkeypatch: Patch, pool: Pool, brought: bool
 ) -> None:
     """The caller's own id is over; others wait on under another."""
     name, (here, there), runtime = f"missed/{brought}", clients, servers[0].runtime
@@ -150,7 +149,7 @@ type Fate = Literal["lost", "resent", "resent, slowly"]
 class Late:
     """The way from a server to its store, on which acquires are overtaken."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, fate: Fate = "lost") -> None:
+    def __init__(self, world: World, monkeypatch: Patch, fate: Fate = "lost") -> None:
         self._world, self._fate = world, fate
         runtime = world.runtime
         self._call = runtime.call
@@ -203,11 +202,7 @@ class Late:
     ],
 )
 def test_what_was_given_up_is_never_granted(
-    servers: tuple[World, World],
-    clients: list[Client],
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str,
-    fate: Fate,
+    servers: Servers, clients: Clients, monkeypatch: Patch, asked: str, fate: Fate
 ) -> None:
     """Not by a copy either; a lone request may be given up at another server."""
     name, (here, there) = f"{asked}/{fate}", clients
@@ -234,7 +229,7 @@ def test_what_was_given_up_is_never_granted(
 
 
 def test_an_id_that_its_caller_never_learns_is_given_up_by_the_server(
-    servers: tuple[World, World], clients: list[Client], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, clients: Clients, monkeypatch: Patch
 ) -> None:
     late = Late(servers[0], monkeypatch)
     for name, query in (("nobody's", {}), ("nobody's/in line", {"wait": 0.1})):
@@ -244,7 +239,7 @@ def test_an_id_that_its_caller_never_learns_is_given_up_by_the_server(
 
 
 def test_what_is_granted_after_its_caller_hung_up_is_given_up_by_the_server(
-    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, monkeypatch: Patch
 ) -> None:
     """The caller brought no id and did not wait in line."""
     world = servers[0]
@@ -261,7 +256,7 @@ def test_what_is_granted_after_its_caller_hung_up_is_given_up_by_the_server(
 
 
 def test_a_release_that_was_sent_twice_is_no_loss(
-    servers: tuple[World, World], clients: list[Client], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, clients: Clients, monkeypatch: Patch
 ) -> None:
     """Its first copy ended the lease, and the answer to that was lost."""
     runtime, name = servers[0].runtime, "released/twice"

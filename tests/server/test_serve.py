@@ -19,7 +19,7 @@ from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.front import context_for
 from tests.cli.processes import Cli, end, line
-from tests.server.world import LONG, TRUST, Client, World, lock, problem
+from tests.server.world import LONG, TRUST, Client, Patch, World, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -70,10 +70,7 @@ REFUSED = [
 
 
 def test_what_it_refuses(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    store: tuple[str, str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch, store: tuple[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("store = ")

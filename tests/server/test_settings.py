@@ -18,6 +18,7 @@ from dibs.server.limits import FIXED, Limits
 from dibs.server.placement.rules import PlacementSettings
 from tests.cli.processes import Main
 from tests.pages import DOCS, blocks
+from tests.server.world import Patch
 
 PAGE, START = "server-settings.md", "serve.md"
 PASSWORD = "hunter2"
@@ -83,8 +84,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("LOG_FORMAT=xml", "give one of json, text"),
     ):
         assert why in refusal(variable=variable)
-    for address in ("0.0.0.0:1", "[::]:1", "x:y"):
-        assert refusal(listen=address)
+    assert refusal(listen="[::]:1")
     for limits in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5}):
         assert refusal(limits=limits)
     one, other = ({"name": "a", "url": f"memory://{name}"} for name in "ab")
@@ -175,7 +175,7 @@ def test_the_file_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_first_start_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(f"{VARIABLE}LEASES", f"sqlite:///{tmp_path / 'leases.db'}")
     demonstration, example = blocks(START, "console")

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire, Release
-from tests.server.world import ID, LONG, Client, World, b64, key, lock
+from tests.server.world import ID, LONG, Client, Patch, World, b64, key, lock
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 
@@ -80,7 +80,7 @@ def test_a_span_of_a_request(traces: Traces, world: World, client: Client) -> No
         assert about(traces.one("GET /v1/stream"))["http.response.status_code"] == 200
 
 
-def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: Patch) -> None:
     """Also if the operator has OpenTelemetry look at headers."""
     for which in ("REQUEST", "RESPONSE"):
         monkeypatch.setenv(f"OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_SERVER_{which}", ".*")
@@ -154,7 +154,7 @@ def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: Worl
     "missing", ["a provider", "opentelemetry", "opentelemetry.instrumentation.asgi"]
 )
 def test_a_server_runs_without_opentelemetry(
-    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, missing: str
+    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: Patch, missing: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "dibs.server.tracing", raising=False)
     if missing == "a provider":

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -24,6 +24,9 @@ from dibs.server.main import Server
 from dibs.server.placement.router import StoreRouter
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
+
+type Patch = pytest.MonkeyPatch
+type Pool = ThreadPoolExecutor
 
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
@@ -227,7 +230,7 @@ class World:
     def revoke(self, key: str) -> None:
         self.do(lambda: self.server.keys.revoke(key.split("_")[1]))
 
-    def cut_off(self, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:
+    def cut_off(self, monkeypatch: Patch, how: Any = away) -> None:
         """Its records can no longer be reached."""
         for name in ("revision", "all", "get", "put", "append"):
             monkeypatch.setattr(self.server.records, name, how)

@@ -11,13 +11,13 @@ from dibs.cli import main
 from dibs.cli.exits import USAGE
 from dibs.server.placement import drain
 from tests.server.placement.asking import acquired, until
-from tests.server.world import World
+from tests.server.world import Patch, World
 
 type Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(world: World, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Run:
     """Runs `dibs` with these words: its exit code, output and messages."""
     monkeypatch.setenv("DIBS_URL", world.url)
     monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
@@ -46,7 +46,7 @@ def test_restrictions(run: Run) -> None:
     assert run("restrict delete locks shop")[0] == 1
 
 
-def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_usage(run: Run, monkeypatch: Patch) -> None:
     for words in (
         *("restrict set locks shop --region atlantis", "restrict set locks shop --region XA"),
         *("restrict set locks /", "restrict set locks shop/", "move shop/ --to moon"),
@@ -67,7 +67,7 @@ class Terminal(io.StringIO):
 
 
 def test_it_asks_before_leases_would_be_revoked_and_waits(
-    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+    world: World, run: Run, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(drain, "REST", 1.0)
     held = acquired(world.client(), "shop/x")

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from queue import Queue
@@ -21,11 +20,9 @@ from dibs.server.placement.registry import ORDER, Deadline, Home, MoveOrder, rea
 from dibs.server.placement.restrictions import write_record
 from dibs.server.records.port import Conflict
 from tests.server.placement.asking import Fleet, acquired, is_held, is_moving, restriction, until
-from tests.server.world import LONG, Client, away, lock
+from tests.server.world import LONG, Client, Patch, Pool, away, lock
 
 type Pair = list[Client]
-type Patch = pytest.MonkeyPatch
-type Pool = ThreadPoolExecutor
 
 
 def audited(client: Client) -> list[str]:

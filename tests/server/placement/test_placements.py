@@ -21,12 +21,10 @@ from dibs.server.placement.registry import read_list, write_list
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.placement.table import RoutingTable
 from tests.server.placement.asking import Fleet, acquired, is_held, memory, until
-from tests.server.world import LONG, World, lock
+from tests.server.world import LONG, Patch, World, lock
 from tests.servers.redis import RedisServer
 
 ALONE = 1.0
-
-type Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)

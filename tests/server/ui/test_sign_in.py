@@ -14,10 +14,9 @@ from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
 from tests.server.ui.dashboard import Profile
-from tests.server.world import LONG, World, lock, problem
+from tests.server.world import LONG, Patch, World, lock, problem
 
 type Start = Callable[..., World]
-type Patch = pytest.MonkeyPatch
 
 COOKIE = re.compile(
     r"dibs_session=([\w.-]+); Path=/; Max-Age=(\d+); HttpOnly; SameSite=Strict(; Secure)?"
