@@ -1,4 +1,4 @@
-"""What tests reach inside a running server that is private."""
+"""Private parts of a running server that tests reach."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -111,6 +111,7 @@ class RawLock:
         return None
 
     def release(self, lease_id: str) -> bool:
+        """Whether it was acknowledged. Raises `BackendUnavailable` if nobody knows."""
         for _ in range(MANY_TRIES):
             with suppress(BackendUnavailable):
                 status, told = self.client.ask("DELETE", self.path, {"id": lease_id}, PATIENCE)
@@ -126,10 +127,9 @@ class RawLock:
         with suppress(BackendUnavailable):
             status, told = self.client.ask("GET", self.path, {}, PATIENCE)
             if status == 200 and any(each["token"] == token for each in told["holders"]):
-                event = HistoryEvent(
-                    at, "asked", self.key.decode(), token=token, process=os.getpid()
-                )
-                self.client.recorder.record(event._replace(resource=STILL_HELD))
+                event = HistoryEvent(at, "asked", self.key.decode(), token=token)
+                found = event._replace(process=os.getpid(), resource=STILL_HELD)
+                self.client.recorder.record(found)
 
 
 class RawLease:
