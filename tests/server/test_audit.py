@@ -10,7 +10,7 @@ from dibs.server.auth.keys import KeyAdmin, KeyService
 from dibs.server.auth.policy import EVERYTHING, Principal, Scope, with_implied
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
-from tests.server.test_records_away import away
+from tests.server.world import Patch, away
 
 
 def principal(name: str, scope: Scope = Scope.ADMIN, *prefixes: bytes) -> Principal:
@@ -40,7 +40,6 @@ async def test_pages_newest_first(audit: Audit) -> None:
 
 
 async def denied(audit: Audit, who: Principal, tried: str) -> bool:
-    """Whether a refusal is written, once all that waited are."""
     may = audit.deny(who, tried)
     while not audit._refusals.empty():
         await audit._write_refusal()
@@ -63,7 +62,7 @@ async def test_refusals_are_written_at_a_bounded_rate(audit: Audit, clock: Manua
 
 
 async def test_what_cannot_be_recorded_is_counted_or_not_done(
-    audit: Audit, records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    audit: Audit, records: Records, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     ring = KeyService(records, clock)
     await ring.cache.load()
@@ -85,7 +84,7 @@ async def test_what_cannot_be_recorded_is_counted_or_not_done(
 
 
 async def test_old_lines_go_in_their_order(
-    records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    records: Records, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(audit_module, "TRIMMED", 2)
     audit = Audit(records, clock, keep=1000.0)
@@ -103,7 +102,7 @@ async def test_old_lines_go_in_their_order(
 
 
 async def test_lines_of_a_key_with_many_go_first(
-    records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    records: Records, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(audit_module, "TRIMMED", 7)
     audit = Audit(records, clock, most=30)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import httpx2
 import msgspec
 import pytest
 
@@ -23,8 +22,8 @@ from dibs.server.auth import key_cache
 from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
-from tests.server.inside import cookie_for, keys_of, served_by
-from tests.server.world import World, acquire, acquired, b64, batch, lock
+from tests.server.inside import cookie_for, served_by
+from tests.server.world import Client, World, b64, lock
 
 INSIDE, NAME, UNUSED = b"matrix/in/", b"matrix/in/x", b"matrix/in/never-used"
 """A directory, what is held in it, and what isn't."""
@@ -56,7 +55,7 @@ class Someone:
     scope: Scope
     directories: tuple[bytes, ...]
     key: str
-    client: httpx2.Client
+    client: Client
 
     def may(self, scope: Scope, name: bytes) -> bool:
         inside = not self.directories or any(name.startswith(each) for each in self.directories)
@@ -72,7 +71,7 @@ class Matrix:
     def __init__(self, world: World) -> None:
         self.world = world
         own = {"ttl": 600, "note": NOTE, "client-id": OWNER}
-        self.lease_id: str = acquired(world.client(), NAME, **own)["id"]
+        self.lease_id: str = world.client().acquired(NAME, **own)["id"]
         self.stranger = world.stranger()
         self.everybody: list[Someone] = []
         for scope in Scope:
@@ -83,14 +82,13 @@ class Matrix:
         self.nobody = _headers_of_nobody(world)
         """Headers that let nobody in, by what is wrong with them."""
 
-    def one(self, scope: Scope, *directories: bytes) -> httpx2.Client:
-        """The client of one of them."""
+    def one(self, scope: Scope, *directories: bytes) -> Client:
         found = (each for each in self.everybody if each.scope is scope)
         return next(each.client for each in found if each.directories == directories)
 
 
 def _headers_of_nobody(world: World) -> dict[str, str | None]:
-    ring = keys_of(world)
+    ring = world.server.keys
 
     def token(key_id: str, seconds: float, secret: ServiceSecret = ring.secrets) -> str:
         claims = (key_id, int(time.time() + seconds))
@@ -127,7 +125,7 @@ every_route = pytest.mark.parametrize("route", TABLE, ids=shown)
 
 
 def ask(
-    client: httpx2.Client,
+    client: Client,
     route: Operation,
     name: bytes = NAME,
     method: str = "",
@@ -328,11 +326,9 @@ KEYS += [kind + b":" + NAME for kind in (b"semaphore", b"tasklock", b"leader", b
 NO_KEYS = (b"", b":", b"lock", b"LOCK:x", b" lock:x", b"lock\0:x", b"lock:" + b"x" * 513)
 
 
-def send(client: httpx2.Client, kind: type, *keys: bytes) -> list[dict[str, Any]]:
+def send(client: Client, kind: type, *keys: bytes) -> list[dict[str, Any]]:
     command = {"op": kind.__name__.lower()} | COMMANDS[kind][1]
-    sent = {"commands": [command | {"key": encoded(key)} for key in keys]}
-    replies: list[dict[str, Any]] = client.post("/v1/batch", json=sent).json()["replies"]
-    return replies
+    return client.batch(*(command | {"key": key} for key in keys))
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
@@ -386,9 +382,9 @@ def test_what_was_refused_or_forced_stands_in_the_audit() -> None:
         reader, inside = (world.client(scope, prefixes=[INSIDE]) for scope in ("read", "admin"))
         for path in ("/v1/audit", "/v1/keys"):
             assert reader.get(path).status_code == 403
-        assert acquire(reader, NAME).status_code == 403
+        assert reader.acquire(NAME).status_code == 403
         revoke = {"op": "revoke", "key": f"lock:{name}", "lease": None, "reason": "why"}
-        assert batch(reader, revoke)[0]["reason"] == "forbidden"
+        assert reader.batch(revoke)[0]["reason"] == "forbidden"
         lines = admin.get("/v1/audit").json()["entries"]
         assert [line["detail"]["tried"] for line in lines if line["what"] == "denied"] == [
             "revoke in POST /v1/batch",
@@ -398,11 +394,11 @@ def test_what_was_refused_or_forced_stands_in_the_audit() -> None:
         ]
         seen = inside.get("/v1/audit").json()["entries"]
         assert [line["name"] for line in seen] == [name] * 2
-        ids = [acquired(admin, NAME)["id"]]
+        ids = [admin.acquired(NAME)["id"]]
         force = {"id": ids[0], "force": "true", "now": "true", "reason": "a test"}
         assert admin.delete(lock(NAME), params=force).status_code == 200
-        ids.append(acquired(admin, NAME)["id"])
-        assert batch(admin, revoke)[0]["is"] == "revoked"
+        ids.append(admin.acquired(NAME)["id"])
+        assert admin.batch(revoke)[0]["is"] == "revoked"
         answer = admin.get("/v1/audit")
         forced = answer.json()["entries"][:2]
         assert {(each["what"], each["name"]) for each in forced} == {("force release", name)}
@@ -419,7 +415,7 @@ class Visitor:
     """Somebody who has signed in with a key, by way of a browser."""
 
     who: Someone
-    client: httpx2.Client
+    client: Client
     page: dict[str, str]
     """Headers of what the dashboard's own page sends."""
 

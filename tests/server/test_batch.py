@@ -1,7 +1,6 @@
 """`/v1/batch`: many commands in one call, each with an answer of its own, and bounds on their work."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,9 @@ from dibs.model import (
 )
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.stores.http import wire
-from tests.server.world import ID, World, key, send
+from tests.server.world import ID, World, key, shared
 
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.over(limits=Limits(leases_per_key=20, waiters_per_key=3)) as world:
-        yield world
+world = shared(limits=Limits(leases_per_key=20, waiters_per_key=3))
 
 
 def kinds(replies: list[Any]) -> list[type]:
@@ -70,9 +65,9 @@ def test_a_command_out_of_bounds(world: World) -> None:
     fits = replace(fits, note=big * (MAX_TEXT // 4))
     longer = [{name: getattr(fits, name) + "x"} for name in ("id", "owner", "note")]
     for command in (*OUT_OF_BOUNDS, *(replace(fits, **each) for each in longer)):
-        (reply,) = send(client, command)
+        (reply,) = client.apply(command)
         assert (type(reply), reply.reason) == (Failed, "invalid"), command
-    assert kinds(send(client, fits)) == [Granted]
+    assert kinds(client.apply(fits)) == [Granted]
 
 
 def test_a_body_that_is_no_batch(world: World) -> None:
@@ -92,39 +87,33 @@ def test_a_body_that_is_no_batch(world: World) -> None:
         assert (answer.status_code, answer.json()["status"]) == (status, status), content[:50]
 
 
-# -- how much a key may have ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keep", [0.0, 9000.0], ids=["lock_delay", "retain"])
 def test_units_that_stay_taken_count_as_leases(world: World, keep: float) -> None:
     client = world.client("acquire")
     wish = Acquire(key(f"kept/{keep}"), ID, "me", 1.0, lock_delay=9000.0 - keep)
     held = [replace(wish, key=key(f"kept/{keep}/{i}"), id=f"{ID}{i}") for i in range(20)]
-    assert set(kinds(send(client, *held))) == {Granted}
+    assert set(kinds(client.apply(*held))) == {Granted}
     if keep:
-        send(client, *(Release(each.key, each.id, keep) for each in held))
+        client.apply(*(Release(each.key, each.id, keep) for each in held))
     else:
         time.sleep(1.1)  # the leases expire
     for each in held:
-        send(client, Renew(each.key, each.id, 1.0), Release(each.key, each.id))
-    assert kinds(send(client, wish, Release(wish.key, ID, 9000.0))) == [Failed] * 2
+        client.apply(Renew(each.key, each.id, 1.0), Release(each.key, each.id))
+    assert kinds(client.apply(wish, Release(wish.key, ID, 9000.0))) == [Failed] * 2
 
 
 def test_a_key_has_so_many_places_in_line(world: World) -> None:
     """One id in two queues has two."""
     for name in ("line", "other"):
-        send(world.client(), Acquire(key(name), f"{ID}h", "they", 30.0))
+        world.client().apply(Acquire(key(name), f"{ID}h", "they", 30.0))
     client = world.client("acquire")
     waits = [Acquire(key("line"), f"{ID}w{n}", "me", 30.0, queue=True) for n in range(4)]
-    replies = send(client, waits[0], replace(waits[0], key=key("other")), *waits[1:])
+    replies = client.apply(waits[0], replace(waits[0], key=key("other")), *waits[1:])
     assert kinds(replies) == [Queued] * 3 + [Failed] * 2
     assert replies[3].reason == "busy"
-    assert kinds(send(client, waits[1])) == [Queued], "a heartbeat"
-    send(client, Release(key("line"), f"{ID}w0"))
-    assert kinds(send(client, waits[3])) == [Queued]
-
-
-# -- no batch keeps a store busy --------------------------------------------------------------------
+    assert kinds(client.apply(waits[1])) == [Queued], "a heartbeat"
+    client.apply(Release(key("line"), f"{ID}w0"))
+    assert kinds(client.apply(waits[3])) == [Queued]
 
 
 CROWD = 300
@@ -144,8 +133,8 @@ def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
     crowd = [replace(wish, id=f"{ID}{n}") for n in range(CROWD)]
     with World.over(tmp_path, **settings) as world:
         client = world.client()
-        assert set(kinds(send(client, *crowd))) == {Granted}
-        looks = send(client, *[Inspect(k)] * 512)
+        assert set(kinds(client.apply(*crowd))) == {Granted}
+        looks = client.apply(*[Inspect(k)] * 512)
     told = [each for each in looks if type(each) is Status]
     assert {(len(each.holders), each.holding, each.used) for each in told} == {(100, CROWD, CROWD)}
     assert len({repr(each) for each in told}) == 1, "all are answers of one look"
@@ -158,11 +147,11 @@ def test_each_command_of_a_batch_sees_those_before_it(world: World) -> None:
     """It has few revocations, which read all holders, and takes few slots, which are written."""
     client, k, other = world.client(), key("a/l"), key("a/none")
     commands = Inspect(k), Inspect(k), Acquire(k, ID, "me", 60.0), Inspect(k), Inspect(other)
-    free, again, _, held, another = send(client, *commands)
+    free, again, _, held, another = client.apply(*commands)
     assert free == again
     assert (free.holding, held.holding, another.key) == (0, 1, other)
-    replies = send(client, *[Revoke(k, None, "so")] * 9)
+    replies = client.apply(*[Revoke(k, None, "so")] * 9)
     assert kinds(replies) == [Revoked] + [Failed] * 8
     pools = [key(f"a/s{n}", "semaphore") for n in range(12)]
-    replies = send(client, *(Acquire(k, ID, "me", 60.0, 1024, 1024) for k in pools))
+    replies = client.apply(*(Acquire(k, ID, "me", 60.0, 1024, 1024) for k in pools))
     assert kinds(replies) == [Granted] * 8 + [Failed] * 4

@@ -21,7 +21,7 @@ from dibs.server.lock_events import LockEvent
 from dibs.testing import FaultProxy
 from tests.cli.processes import Cli, end, line
 from tests.server.inside import followers_of, is_watched
-from tests.server.world import LONG, World, acquired, lock, released
+from tests.server.world import LONG, World, lock
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
@@ -35,13 +35,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def service(world: World, key: str = "", url: str = "") -> dict[str, str]:
-    """The environment of a user with a key."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
     return clean | {"DIBS_URL": url or world.url, "DIBS_API_KEY": key or world.admin_key}
 
 
 def parsed(process: "Popen[str]") -> Any:
-    """The next line, from JSON."""
     return json.loads(line(process))
 
 
@@ -50,17 +48,14 @@ def interrupted(process: "Popen[str]") -> int:
     return process.wait(LONG)
 
 
-# -- events and watch -------------------------------------------------------------------------------
-
-
 def test_events_of_a_service(cli: Cli, world: World) -> None:
     plain = cli.start("events", "jobs/", env=service(world))
     in_json = cli.start("events", "--json", "--renewals", env=service(world))
     wait_until(lambda: followers_of(world) == 2, "two streams")
     client = world.client()
-    held = acquired(client, "jobs/1", note="why")
+    held = client.acquired("jobs/1", note="why")
     client.patch(lock("jobs/1"), params={"id": held["id"], "ttl": 60})
-    released(client, "jobs/1", held)
+    client.release("jobs/1", held)
     told = [parsed(in_json) for _ in range(3)]
     assert [each["what"] for each in told] == ["granted", "renewed", "released"]
     assert {(each["name"], each["token"]) for each in told} == {("jobs/1", held["sequencer"])}
@@ -75,11 +70,11 @@ def test_a_broken_connection_is_reported_and_replaced(cli: Cli, world: World) ->
         url = way.url_for(world.url)
         tail = cli.start("events", "--json", env=service(world, url=url))
         wait_until(lambda: is_watched(world), "a stream")
-        held = acquired(world.client(), "x")
+        held = world.client().acquired("x")
         assert parsed(tail)["what"] == "granted"
         way.hang()
         way.cut()
-        released(world.client(), "x", held)  # during the gap
+        world.client().release("x", held)  # during the gap
         assert tail.stderr is not None
         told = [json.loads(tail.stderr.readline())]
         way.wait_for(lambda: way.connections)
@@ -123,11 +118,11 @@ def test_watch_shows_each_change(cli: Cli, world: World) -> None:
     in_json = cli.start("watch", "x", "--every", "0.1", "--json")
     assert line(plain).endswith("lock x: free")
     assert parsed(in_json)["held"] is False
-    held = acquired(world.client(), "x")
+    held = world.client().acquired("x")
     assert "lock x: held by web-3 for" in line(plain)
     (holder,) = parsed(in_json)["holders"]
     assert (holder["owner"], holder["note"]) == ("web-3", "")
-    released(world.client(), "x", held)
+    world.client().release("x", held)
     assert line(plain).endswith("lock x: free")
     assert interrupted(plain) == -signal.SIGINT
 
@@ -140,7 +135,7 @@ def until(screen: IO[bytes], wanted: bytes) -> bytes:
 
 
 def test_watch_and_list_on_a_terminal(cli: Cli, world: World) -> None:
-    acquired(world.client(), "x")
+    world.client().acquired("x")
     size = {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
     ours, theirs = pty.openpty()
     watch = cli.start("watch", "x", env=service(world) | size | {"COLUMNS": "60"}, stdout=theirs)
@@ -154,7 +149,7 @@ def test_watch_and_list_on_a_terminal(cli: Cli, world: World) -> None:
         )
         os.close(theirs)
         assert b"1 in use, 0 waiting; by waiting" in until(screen, b"web-3")
-        acquired(world.client(), "another")
+        world.client().acquired("another")
         until(screen, b"another")
         os.kill(follow.pid, signal.SIGINT)
         with suppress(OSError):  # nobody has the other end any more
@@ -168,9 +163,6 @@ def test_a_line_is_safe_to_look_at() -> None:
     assert "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert r"lock \xff\x07" in text
     assert text.endswith(r"a\x1b[2J, b\nc")
-
-
-# -- run and acquire --------------------------------------------------------------------------------
 
 
 def test_run_reports_why_it_cannot_renew_and_again_with_the_loss(cli: Cli, world: World) -> None:

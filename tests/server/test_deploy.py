@@ -48,9 +48,6 @@ def run(*command: str | Path, text: str = "") -> "subprocess.CompletedProcess[st
     )
 
 
-# -- systemd ----------------------------------------------------------------------------------------
-
-
 def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
     text = manifest("dibs.service")
     unit = ConfigParser(strict=False, interpolation=None, delimiters="=", comment_prefixes="#")
@@ -91,9 +88,6 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
-# -- containers --------------------------------------------------------------------------------------
-
-
 def test_the_image_has_what_it_copies() -> None:
     text = manifest("Dockerfile")
     copied = " ".join(re.findall(r"^COPY ((?!--).*) ", text, re.MULTILINE)).split()
@@ -128,9 +122,6 @@ def test_the_health_check(tmp_path: Path, tls: bool) -> None:
         check = partial(subprocess.run, [sys.executable, DEPLOY / "healthcheck.py"], env=env)
         assert check(check=False).returncode == 0
     assert check(check=False, stderr=subprocess.DEVNULL).returncode == 1
-
-
-# -- Kubernetes -------------------------------------------------------------------------------------
 
 
 def objects(text: str) -> list[Any]:

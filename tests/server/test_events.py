@@ -8,7 +8,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 
@@ -22,20 +21,8 @@ from dibs.server.app import TABLE
 from dibs.server.auth import credentials
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
-from tests.server.inside import event_log, events_of, followers_of, runtime_of
-from tests.server.world import (
-    ID,
-    World,
-    acquired,
-    b64,
-    batch,
-    head,
-    key,
-    lock,
-    problem,
-    released,
-    send,
-)
+from tests.server.inside import event_log, followers_of
+from tests.server.world import ID, Client, World, b64, head, key, lock, problem, written
 from tests.servers.waiting import wait_until
 
 WATCH = f"/v1/watch/locks/{b64('x')}"
@@ -49,7 +36,6 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def filed(tmp_path: Path) -> Iterator[World]:
-    """A server over a file that others use, too."""
     with World.over(tmp_path) as world:
         yield world
 
@@ -60,7 +46,7 @@ type Event = tuple[str, str, Any]
 
 @contextmanager
 def following(
-    client: httpx2.Client, path: str = "/v1/events", last: str = "", **params: Any
+    client: Client, path: str = "/v1/events", last: str = "", **params: Any
 ) -> Generator[Iterator[Event]]:
     headers = {"last-event-id": last} if last else {}
     with client.stream("GET", path, params=params, headers=headers) as answer:
@@ -98,7 +84,6 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
 
 
 def happened(news: Iterator[Event], count: int) -> list[str]:
-    """The next events, in short."""
     found: list[str] = []
     while len(found) < count:
         _, name, data = next(news)
@@ -117,12 +102,11 @@ def changes(news: Iterator[Event], until: str) -> list[str]:
 
 
 def rest(news: Iterator[Event]) -> list[tuple[str, Any]]:
-    """All that comes until the stream ends."""
     return [(name, data) for _, name, data in news]
 
 
-def acquired_by(client: httpx2.Client, name: str, owner: str, **query: Any) -> dict[str, Any]:
-    return acquired(client, name, **query | {"client-id": owner})
+def acquired_by(client: Client, name: str, owner: str, **query: Any) -> dict[str, Any]:
+    return client.acquired(name, **query | {"client-id": owner})
 
 
 # -- all events -------------------------------------------------------------------------------------
@@ -144,7 +128,7 @@ def test_events_of_a_lease(world: World) -> None:
         wanted = {
             "what": "granted",
             "kind": "lock",
-            "name": b64("jobs/1").removeprefix("base64:"),
+            "name": written("jobs/1"),
             "lease": fingerprint(held["id"]),
             "owner": "me",
             "note": "why not",
@@ -193,7 +177,7 @@ def test_a_stream_resumes_where_it_was_or_begins_with_recent_events(world: World
         assert (number, name) == (last, "hello")
         assert happened(news, 1) == ["granted second"]
     for owner in "012":
-        released(client, "lately", acquired_by(client, "lately", owner))
+        client.release("lately", acquired_by(client, "lately", owner))
     with following(client, prefix=b64("lately"), recent=4) as news:
         next(news)
         assert happened(news, 4) == ["granted 1", "released 1", "granted 2", "released 2"]
@@ -201,10 +185,10 @@ def test_a_stream_resumes_where_it_was_or_begins_with_recent_events(world: World
 
 def test_a_stream_that_cannot_resume_begins_with_all_there_is(world: World) -> None:
     client, server = world.client(), world.server.server_id
-    events_of(world).log = event_log(1)
+    world.server.activity.log = event_log(1)
     for name in ("a", "b", "c"):
-        acquired(client, name)
-    keys = [b64(f"lock:{each}").removeprefix("base64:") for each in "abc"]
+        client.acquired(name)
+    keys = [written(f"lock:{each}") for each in "abc"]
     for last in ("000000000000-1", *(f"{server}-{n}" for n in ("7", "x", "-1", "1")), "rubbish"):
         with following(client, last=last) as news:
             next(news)
@@ -239,11 +223,11 @@ def test_a_stream_with_renewals_resumes_only_if_none_are_missing(world: World) -
 
 def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
     client = world.client()
-    events_of(world).log = event_log(3)
+    world.server.activity.log = event_log(3)
     with following(client) as news:
         next(news)
         wish = {"op": "acquire", "owner": "x", "ttl": 9}
-        batch(client, *(wish | {"key": f"lock:{n}", "id": f"{n:022}"} for n in range(10)))
+        client.batch(*(wish | {"key": f"lock:{n}", "id": f"{n:022}"} for n in range(10)))
         assert rest(news) == [("bye", "behind")]
 
 
@@ -277,7 +261,7 @@ def test_streams_go_on_after_looks_that_fail(filed: World, monkeypatch: pytest.M
     monkeypatch.setattr(activity, "FOLLOWED", 0.01)
     monkeypatch.setattr(event_routes, "LOOK_EVERY", 0.05)
     errors = [BackendUnavailable("away"), RuntimeError("a bug")] * 2
-    scan, call = runtime_of(filed).scan, runtime_of(filed).call
+    scan, call = filed.runtime.scan, filed.runtime.call
 
     async def failing_scan(*asked: Any) -> Page:
         if errors:
@@ -297,8 +281,8 @@ def test_streams_go_on_after_looks_that_fail(filed: World, monkeypatch: pytest.M
     ):
         next(news)
         next(watched)
-        monkeypatch.setattr(events_of(filed), "_scan", failing_scan)
-        monkeypatch.setattr(runtime_of(filed), "call", failing_call)
+        monkeypatch.setattr(filed.server.activity, "_scan", failing_scan)
+        monkeypatch.setattr(filed.runtime, "call", failing_call)
         wait_until(lambda: not errors, "looks that fail")
         with there.lock("x", wait=30):
             assert next(news)[2]["what"] == "granted"
@@ -391,9 +375,9 @@ def test_an_inbox_is_only_for_commands_of_its_own_key(world: World) -> None:
     client, other, k = world.client(), world.client("acquire"), key("mine")
     with following(client, "/v1/stream") as news:
         inbox = next(news)[2]["inbox"]
-        send(client, Acquire(k, f"{ID}1", "first", 30.0, inbox=inbox))
-        send(other, Acquire(k, f"{ID}2", "x", 30.0, queue=True, inbox=inbox))
-        send(client, Release(k, f"{ID}1"), Revoke(k, None, "of the other"))
-        send(client, Acquire(key("own"), f"{ID}3", "x", 30.0, inbox=inbox))
-        send(client, Revoke(key("own"), None, "our own"))
+        client.apply(Acquire(k, f"{ID}1", "first", 30.0, inbox=inbox))
+        other.apply(Acquire(k, f"{ID}2", "x", 30.0, queue=True, inbox=inbox))
+        client.apply(Release(k, f"{ID}1"), Revoke(k, None, "of the other"))
+        client.apply(Acquire(key("own"), f"{ID}3", "x", 30.0, inbox=inbox))
+        client.apply(Revoke(key("own"), None, "our own"))
         assert notified(news).detail == "our own"

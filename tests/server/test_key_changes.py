@@ -72,7 +72,6 @@ class Watched:
         self.keys.end_scan(scan, begun)
 
     def take(self) -> list[str]:
-        """What was told since."""
         told = [f"{event.what} {event.owner}" for event in self.told]
         self.told.clear()
         return told

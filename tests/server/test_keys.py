@@ -21,22 +21,19 @@ from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.records.port import Records
 from dibs.testing import ManualClock
-from tests.server.inside import keys_of
-from tests.server.test_records_away import away
-from tests.server.world import LONG, World
+from tests.server.world import LONG, Patch, World, away
 
 REFRESH = key_cache.REFRESH
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast(monkeypatch: Patch) -> None:
     """Servers look at the records more often, so that nobody has to wait a second for it."""
     monkeypatch.setattr(key_cache, "REFRESH", 0.05)
 
 
 @pytest.fixture
 async def rings(records: Records, clock: ManualClock) -> AsyncIterator[list[KeyService]]:
-    """Those of five servers of one service."""
     rings = [KeyService(records, clock) for _ in range(5)]
     for ring in rings:
         await ring.cache.load()
@@ -61,11 +58,7 @@ def refusal(ring: KeyService, header: str | None) -> str:
 
 
 def altered(text: str) -> str:
-    """Another secret for the same key."""
     return text[:-1] + ("A" if text[-1] != "A" else "Q")
-
-
-# -- keys and tokens --------------------------------------------------------------------------------
 
 
 async def test_a_key_has_128_random_bits_kept_as_a_digest(
@@ -113,7 +106,7 @@ async def test_a_key_expires_or_is_revoked_and_is_forgotten_long_after(
 
 
 async def test_unknown_keys_make_no_server_read_the_records_all_the_time(
-    rings: list[KeyService], records: Records, monkeypatch: pytest.MonkeyPatch
+    rings: list[KeyService], records: Records, monkeypatch: Patch
 ) -> None:
     for ring in rings:
         await ring.cache.close()  # they look when they have to
@@ -135,7 +128,7 @@ async def test_unknown_keys_make_no_server_read_the_records_all_the_time(
 
 
 async def test_after_an_outage_everything_is_read_again(
-    rings: list[KeyService], records: Records, monkeypatch: pytest.MonkeyPatch
+    rings: list[KeyService], records: Records, monkeypatch: Patch
 ) -> None:
     """A failover may have lost a change and counted another in its place."""
     here, there = rings[:2]
@@ -214,11 +207,8 @@ async def test_a_token_is_its_key_for_a_minute(ring: KeyService, clock: ManualCl
     assert refusal(ring, bearer(known)) == refusal(ring, bearer(unknown)) == "expired"
 
 
-# -- the secret -------------------------------------------------------------------------------------
-
-
 def test_the_secret_lies_beside_the_records_and_is_replaced_while_servers_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "leases.db.secret"
     with World.over(tmp_path) as here, World.over(tmp_path) as there:
@@ -243,11 +233,11 @@ def test_the_secret_lies_beside_the_records_and_is_replaced_while_servers_run(
         now = time.time()
         monkeypatch.setattr(credentials, "time", lambda: now + 100)
         for server in (here, there):  # what is remembered ends with its lifetime
-            keys_of(server)._tokens._verified.clear()
+            server.server.keys._tokens._verified.clear()
         assert (statuses(after)[1], statuses(before)[1]) == (200, 401)
 
 
-def test_rotation_needs_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_needs_a_secret(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("DIBS_URL", "https://locks.example.com")
     monkeypatch.setenv("HOME", str(tmp_path))
     misspelt = ("--records", f"sqlite:///{tmp_path / 'leases.bd'}")

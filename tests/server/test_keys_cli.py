@@ -1,13 +1,13 @@
 """`dibs keys`: beside the records, and through a running server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.processes import Done, Main
-from tests.server.world import World
+from tests.server.world import Patch, World, shared
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -15,9 +15,7 @@ type Keys = Callable[..., Done]
 
 
 @pytest.fixture
-def keys(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Keys:
+def keys(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Patch) -> Keys:
     """Runs `dibs keys` in this process, without settings of this machine's user."""
     for name in ("SERVER_LEASES", "SERVER_RECORDS", "SERVER_CONFIG", "CONFIG", "URL"):
         monkeypatch.delenv(f"DIBS_{name}", raising=False)
@@ -29,15 +27,12 @@ def keys(
     return lambda *words: verb("keys", *words)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.over(tmp_path_factory.mktemp("keys")) as world:
-        yield world
+world = shared(in_file=True)
 
 
 @pytest.mark.parametrize("through", ["the records", "a server"])
 def test_a_key_is_made_listed_and_revoked(
-    keys: Keys, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
+    keys: Keys, world: World, tmp_path: Path, monkeypatch: Patch, through: str
 ) -> None:
     place = "--records", f"sqlite:///{tmp_path / 'records.db'}"
     if through == "a server":
@@ -90,11 +85,8 @@ def test_a_key_is_made_listed_and_revoked(
         assert why in wrong.err
 
 
-# -- which place is meant ---------------------------------------------------------------------------
-
-
 def test_records_are_found_in_this_order(
-    keys: Keys, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: Keys, world: World, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     names = ("own", "a", "b", "c", "store")
     urls = {name: f"sqlite:///{tmp_path / name}.db" for name in names}
@@ -132,7 +124,7 @@ def test_records_are_found_in_this_order(
         assert (refused.code, "--server" in refused.err) == (64, True)
 
 
-def test_a_place_wrong_or_away(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_wrong_or_away(keys: Keys, world: World, monkeypatch: Patch) -> None:
     here = f"127.0.0.1:{free_port()}"
     for option, url, code, why in (
         ("--records", "memory://", 64, "only lives as long as this command"),
@@ -174,7 +166,7 @@ def test_a_running_server_learns_of_keys_and_their_makers(keys: Keys, world: Wor
     assert made["key"] not in str(lines)
 
 
-def test_what_a_key_lacks(keys: Keys, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_key_lacks(keys: Keys, world: World, monkeypatch: Patch) -> None:
     create = ("create", "--name", "a", "--scope", "read", "--server", world.url, "--json")
     monkeypatch.setenv("DIBS_API_KEY", world.key("acquire"))
     assert "admin" in keys(*create).err

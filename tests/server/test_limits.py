@@ -7,14 +7,12 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import httpx2
 import pytest
 
 from dibs.model import Acquire, Command
@@ -24,46 +22,20 @@ from dibs.server.auth import keys
 from dibs.server.limits import Limits
 from dibs.server.placement import restrictions
 from dibs.server.quotas import FairQueue
-from tests.server.inside import audit_of, has_looked, quotas_of, runtime_of
-from tests.server.world import (
-    ID,
-    LONG,
-    World,
-    acquire,
-    acquired,
-    b64,
-    batch,
-    head,
-    lock,
-    problem,
-    send,
-)
+from tests.server.inside import has_looked
+from tests.server.world import ID, LONG, Client, World, b64, head, lock, problem, shared
 from tests.servers.waiting import wait_until
 
 LIMITS = Limits(
-    max_body=65536,
-    connections=40,
-    waiters_per_key=2,
-    leases_per_key=3,
-    tombstones_per_key=3,
+    max_body=65536, connections=40, waiters_per_key=2, leases_per_key=3, tombstones_per_key=3
 )
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.over(limits=LIMITS) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def hasty() -> Iterator[World]:
-    """A server that gives little time."""
-    with World.over(limits=Limits(request_time=0.4, idle_time=1.0)) as world:
-        yield world
+world = shared(limits=LIMITS)
+hasty = shared(limits=Limits(request_time=0.4, idle_time=1.0))
 
 
 def received(line: socket.socket) -> bytes:
-    """Everything until the server hangs up."""
     with line.makefile("rb") as file:
         return file.read()
 
@@ -133,33 +105,33 @@ def test_so_many_leases(world: World, by_batch: bool) -> None:
     """One id on several names counts for each."""
     client = world.client("acquire")
 
-    def is_granted(number: int, client: httpx2.Client = client) -> bool:
+    def is_granted(number: int, client: Client = client) -> bool:
         name = f"{by_batch}/{number}"
         if not by_batch:
-            return acquire(client, name, id=ID).status_code == 200
+            return client.acquire(name, id=ID).status_code == 200
         wish = {"op": "acquire", "key": f"lock:{name}", "id": ID, "owner": "x", "ttl": 60}
-        return bool(batch(client, wish)[0]["is"] == "granted")
+        return bool(client.batch(wish)[0]["is"] == "granted")
 
     assert [is_granted(number) for number in range(5)] == [True] * 3 + [False] * 2
     assert client.delete(lock(f"{by_batch}/0"), params={"id": ID}).status_code == 200
     assert [is_granted(3), is_granted(4)] == [True, False]
     assert is_granted(4, world.client("acquire")), "another key has its own"
-    assert problem(acquire(client, "one more")) == (429, "limit")
+    assert problem(client.acquire("one more")) == (429, "limit")
 
 
 def test_so_many_waiters(world: World) -> None:
-    acquired(world.client("acquire"), "crowded")
+    world.client("acquire").acquired("crowded")
     key = world.key("acquire")
-    account = quotas_of(world).of(key.split("_")[1])
+    account = world.server.quotas.of(key.split("_")[1])
     client = world.client(key=key)
     with ThreadPoolExecutor() as pool:
         waits = [
-            pool.submit(acquire, client, "crowded", wait=50, **{"client-id": owner})
+            pool.submit(client.acquire, "crowded", wait=50, **{"client-id": owner})
             for owner in "ab"
         ]
         wait_until(lambda: account.waiters == 2, "two in line")
-        assert acquire(client, "crowded", wait=50).status_code == 429
-        assert acquire(client, "crowded").status_code == 409, "trying is not waiting"
+        assert client.acquire("crowded", wait=50).status_code == 429
+        assert client.acquire("crowded").status_code == 409, "trying is not waiting"
         world.revoke(key)
         assert [each.result(LONG).status_code for each in waits] == [401, 401]
     assert account.waiters == 0
@@ -171,29 +143,29 @@ def test_tombstones_are_few(world: World) -> None:
     for name in ("tombs", "other"):
         resource = {"key": f"lock:{name}"}
         release = resource | {"op": "release", "tombstone": 80_000}
-        batch(client, *(release | {"id": each} for each in (*ids[:1] * 5, *ids)))
+        client.batch(*(release | {"id": each} for each in (*ids[:1] * 5, *ids)))
         for each, kept in zip(ids, [True] * 3 + [False], strict=True):
             wish = resource | {"op": "acquire", "id": each, "owner": "x", "ttl": 60}
-            (reply,) = batch(client, wish)
+            (reply,) = client.batch(wish)
             assert (reply["is"] == "gone") == (kept and name == "tombs"), each
 
 
 def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What frees nothing does not count, and is not written down."""
-    monkeypatch.setattr(audit_of(world), "_forced", audit._Rate(1, 10))
+    monkeypatch.setattr(world.server.audit, "_forced", audit._Rate(1, 10))
     force: dict[str, Any] = {"force": True, "reason": "a test", "now": True}
     revoke: dict[str, Any] = {"op": "revoke", "lease": None, "reason": "a test", "now": True}
     admin = world.client("admin")
     before = admin.get("/v1/audit").json()
     assert admin.delete(lock("x"), params=force).status_code == 404
-    (none,) = batch(admin, revoke | {"key": "lock:x"})
+    (none,) = admin.batch(revoke | {"key": "lock:x"})
     assert (none["is"], none["count"]) == ("revoked", 0)
     assert admin.get("/v1/audit").json() == before
     for name in "xy":
-        acquired(admin, name)
+        admin.acquired(name)
     assert admin.delete(lock("x"), params=force).status_code == 200
     assert admin.delete(lock("y"), params=force).status_code == 429
-    assert batch(admin, revoke | {"key": "lock:y"})[0]["is"] == "failed"
+    assert admin.batch(revoke | {"key": "lock:y"})[0]["is"] == "failed"
     assert admin.get(lock("y")).status_code == 200
 
 
@@ -202,7 +174,7 @@ def test_so_many_keys_and_restrictions(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(restrictions, "RULES_EACH", 2)
     theirs, admin = world.client("admin", prefixes=[b"shop/"]), world.client()
 
-    def made(client: httpx2.Client) -> int:
+    def made(client: Client) -> int:
         new = {"name": "a", "scopes": ["read"], "prefixes": ["shop/"]}
         answer = client.post("/v1/keys", json=new)
         if answer.status_code == 201:
@@ -214,7 +186,7 @@ def test_so_many_keys_and_restrictions(world: World, monkeypatch: pytest.MonkeyP
     assert [made(theirs) for _ in range(3)] == [201, 201, 429]
     assert made(admin) == 201
 
-    def restricted(client: httpx2.Client, directory: str) -> int:
+    def restricted(client: Client, directory: str) -> int:
         return client.put(f"/v1/restrict/locks/{b64(directory)}/", json={}).status_code
 
     assert [restricted(theirs, f"shop/{each}") for each in "abca"] == [200, 200, 429, 200]
@@ -231,7 +203,7 @@ def test_a_large_page_is_split_by_bytes_and_nothing_is_left_out() -> None:
         for at in range(0, 1000, 100):
             wish = Acquire(b"", "", "x", 60.0, note="x" * 1000)
             numbers = range(at, at + 100)
-            send(client, *(replace(wish, key=b"lock:%04d" % n, id=f"id{n}") for n in numbers))
+            client.apply(*(replace(wish, key=b"lock:%04d" % n, id=f"id{n}") for n in numbers))
         for path, items, following, asked in (
             ("/v1/scan", "items", "cursor", "cursor"),
             ("/v1/locks", "locks", "next", "from"),
@@ -252,43 +224,39 @@ MANY = 20
 
 
 class Gate:
-    """Lets acquires and scans through to the store one by one."""
+    """Keeps acquires and scans from the store until it opens."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self._world = world
-        self._room = asyncio.Semaphore(0)
+        self._opened = asyncio.Event()
         self.order: list[str] = []
         """Owners of the acquires that reached the store."""
         self.reads = 0
-        runtime = runtime_of(world)
+        runtime = world.runtime
         call, scan = runtime.call, runtime.scan
         wait_until(lambda: has_looked(world), "the server's own first look, which takes no room")
 
         async def slow_call(command: Command, wait: float | None = None) -> TimedReply:
             if type(command) is Acquire:
                 self.order.append(command.owner)
-                await self._room.acquire()
+                await self._opened.wait()
             return await call(command, wait)
 
         async def slow_scan(*given: Any) -> Any:
             self.reads += 1
-            await self._room.acquire()
+            await self._opened.wait()
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
         monkeypatch.setattr(runtime, "scan", slow_scan)
 
-    def open(self, number: int) -> None:
-        def release() -> None:
-            for _ in range(number):
-                self._room.release()
-
-        self._world.do(release)
+    def open(self) -> None:
+        self._world.do(self._opened.set)
 
 
 def total(world: World, key: str, sort: str) -> int:
     """What a key has under way and waiting."""
-    share = getattr(quotas_of(world), sort)._shares.get(key.split("_")[1])
+    share = getattr(world.server.quotas, sort)._shares.get(key.split("_")[1])
     return 0 if share is None else int(share.total)
 
 
@@ -311,24 +279,24 @@ def test_api_keys_take_turns(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolEx
         clients = {key: world.client(key=key) for key in (flood, other)}
 
         def ask(key: str, name: str) -> Any:
-            return pool.submit(acquire, clients[key], name, **{"client-id": key[-4:]})
+            return pool.submit(clients[key].acquire, name, **{"client-id": key[-4:]})
 
         asked = [ask(flood, f"flood/{number}") for number in range(MANY)]
         wait_until(lambda: total(world, flood, "acquiring") == MANY, "the flood")
-        refused = acquire(clients[flood], "too many")
+        refused = clients[flood].acquire("too many")
         assert (*problem(refused), refused.headers["retry-after"]) == (429, "limit", "1")
         asked.append(ask(other, "other"))
         wait_until(lambda: total(world, other, "acquiring") == 1, "the other one")
-        gate.open(MANY + 1)
+        gate.open()
         assert [each.result(LONG).status_code for each in asked] == [200] * (MANY + 1)
         assert len(gate.order) == MANY + 1
         assert gate.order.index(other[-4:]) <= 2
-        assert not quotas_of(world).acquiring._shares
+        assert not world.server.quotas.acquiring._shares
 
 
 def test_batches_leave_room(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
     with World.over(limits=Limits(acquires_at_once=8)) as world:
-        runtime, goes_on, sent = runtime_of(world), asyncio.Event(), list[int]()
+        runtime, goes_on, sent = world.runtime, asyncio.Event(), list[int]()
         call_all = runtime.call_all
 
         async def slow(commands: Any, *given: Any) -> Any:
@@ -342,16 +310,16 @@ def test_batches_leave_room(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExe
             [wish | {"key": f"lock:{name}/{n}", "id": f"{name}-{n}"} for n in range(8)]
             for name in "ab"
         ]
-        flood = [pool.submit(batch, world.client(key=key), *each) for each in floods]
+        flood = [pool.submit(world.client(key=key).batch, *each) for each in floods]
         wait_until(lambda: total(world, key, "acquiring") == 16, "both batches are there")
         for number in range(3):
-            acquired(world.client("acquire"), f"other/{number}")
+            world.client("acquire").acquired(f"other/{number}")
         assert sent == [8]
         world.do(goes_on.set)
         for each in flood:
             assert [reply["is"] for reply in each.result(LONG)] == ["granted"] * 8
-        wait_until(lambda: not quotas_of(world).acquiring._shares, "nothing is left")
-        assert quotas_of(world).acquiring.busy == 0
+        wait_until(lambda: not world.server.quotas.acquiring._shares, "nothing is left")
+        assert world.server.quotas.acquiring.busy == 0
 
 
 def test_renewals_wait_for_nobody(
@@ -365,30 +333,27 @@ def test_renewals_wait_for_nobody(
     limits = Limits(acquires_at_once=1, reads_at_once=1, reads_per_key=100)
     with World.over(limits=limits) as world:
         holder, other = world.client(), world.client("acquire")
-        held, gate = acquired(holder, "precious"), Gate(world, monkeypatch)
-        under_way = [
-            pool.submit(holder.get, "/v1/scan?limit=100"),
-            pool.submit(acquire, other, "x"),
-        ]
+        held, gate = holder.acquired("precious"), Gate(world, monkeypatch)
+        under_way = [pool.submit(holder.get, "/v1/scan?limit=100"), pool.submit(other.acquire, "x")]
         wait_until(lambda: bool(gate.reads and gate.order), "both are under way")
         own, resource = {"id": held["id"]}, {"key": "lock:precious"}
         renew = resource | own | {"op": "renew", "ttl": 60}
         wish = {"op": "acquire", "key": "lock:y", "id": ID, "owner": "y", "ttl": 60}
         release = {"op": "release", "key": "lock:z", "id": ID}
-        found = [each["is"] for each in batch(holder, release, wish, renew)]
+        found = [each["is"] for each in holder.batch(release, wish, renew)]
         assert found == ["unknown", "failed", "renewed"]
         monkeypatch.setattr(quotas, "TURN_TIMEOUT", 0.1)
         assert problem(holder.get("/v1/locks")) == (429, "limit")
-        for late in (acquire(other, "y"), other.get("/v1/queues")):
+        for late in (other.acquire("y"), other.get("/v1/queues")):
             assert problem(late) == (503, "overloaded")
             assert int(late.headers["retry-after"]) >= 1
         revoke = resource | {"op": "revoke", "lease": None, "reason": "why", "now": True}
-        assert [each["is"] for each in batch(holder, revoke, renew)] == ["failed", "renewed"]
+        assert [each["is"] for each in holder.batch(revoke, renew)] == ["failed", "renewed"]
         assert holder.patch(lock("precious"), params=own).status_code == 200
         assert holder.delete(lock("precious"), params=own).status_code == 200
-        gate.open(100)
+        gate.open()
         assert [each.result(LONG).status_code for each in under_way] == [200, 200]
-        assert [each["is"] for each in batch(holder, revoke)] == ["revoked"]
+        assert [each["is"] for each in holder.batch(revoke)] == ["revoked"]
 
 
 def test_slow_bodies_of_others_delay_no_renewal() -> None:
@@ -396,11 +361,11 @@ def test_slow_bodies_of_others_delay_no_renewal() -> None:
         for _ in range(8):
             line = stack.enter_context(world.connected())
             line.sendall(head("POST /v1/batch", world.key("read"), 1 << 20))
-        bodies = quotas_of(world).bodies
+        bodies = world.server.quotas.bodies
         wait_until(lambda: bodies.busy == 8 << 20, "their bodies are awaited")
         client = world.client("acquire")
         client.timeout = 3.0
-        assert batch(client) == []
+        assert client.batch() == []
 
 
 def test_work_of_one_key_at_once_is_bounded() -> None:
@@ -417,7 +382,7 @@ def test_work_of_one_key_at_once_is_bounded() -> None:
             ("changing", 1, "POST", "/v1/keys", new_key),
             ("small_bodies", 70_000, "POST", "/v1/batch", bodies),
         ):
-            key, work = world.key("admin"), getattr(quotas_of(world), queue)
+            key, work = world.key("admin"), getattr(world.server.quotas, queue)
             own = world.client(key=key)
             world.do(partial(work.begin, key.split("_")[1], cost))
             with own.stream(method, path, content=body) as refused:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -15,23 +14,12 @@ from dibs.core.names import KINDS, fingerprint
 from dibs.model import Command
 from dibs.runtime.port import TimedReply
 from dibs.stores.http.names import decoded, encoded
-from tests.server.inside import store_of
-from tests.server.world import (
-    ID,
-    LONG,
-    World,
-    acquire,
-    acquired,
-    b64,
-    batch,
-    lock,
-    problem,
-    released,
-    waiting,
-)
+from tests.server.world import ID, LONG, Client, World, b64, lock, problem, shared, written
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
+
+type Pool = ThreadPoolExecutor
 
 WAYS: dict[str, dict[str, Any]] = {
     "lock": {},
@@ -46,14 +34,11 @@ TICK = 0.002
 """Seconds by which times in milliseconds, and clocks that are set meanwhile, can differ."""
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.over(tmp_path_factory.mktemp("api")) as world:
-        yield world
+world = shared(in_file=True)
 
 
 @pytest.fixture
-def client(world: World) -> httpx2.Client:
+def client(world: World) -> Client:
     return world.client()
 
 
@@ -68,7 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("kind", WAYS)
 def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
     client = world.client("acquire")
-    answer = acquire(client, name, **WAYS[kind])
+    answer = client.acquire(name, **WAYS[kind])
     held, location = answer.json(), answer.headers["location"]
     assert re.fullmatch(r"[A-Za-z0-9_-]{22,64}", held["id"])
     assert (held["kind"], held["ttl"], held["sequencer"] > 0) == (kind, 30, True)
@@ -82,11 +67,11 @@ def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
     assert client.delete(own).json() == {"status": 200, "title": "Ok"}
     assert client.get(location).status_code == 404
     assert problem(client.patch(f"{own}&ttl=60")) == problem(client.delete(own)) == (410, "lost")
-    assert acquired(client, name, **WAYS[kind])["sequencer"] > held["sequencer"]
+    assert client.acquired(name, **WAYS[kind])["sequencer"] > held["sequencer"]
 
 
 @pytest.mark.parametrize("where", ["query", "header", "body"])
-def test_an_own_lease_id_makes_retries_safe(client: httpx2.Client, name: str, where: str) -> None:
+def test_an_own_lease_id_makes_retries_safe(client: Client, name: str, where: str) -> None:
     """It may stand in a header or the body, so that no log of queries has it."""
     given: dict[str, dict[str, Any]] = {
         "query": {},
@@ -108,14 +93,10 @@ def test_an_own_lease_id_makes_retries_safe(client: httpx2.Client, name: str, wh
 
 
 def test_an_answer_that_comes_late_promises_no_more_than_there_is(
-    world: World,
-    client: httpx2.Client,
-    name: str,
-    pool: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, client: Client, name: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What remains is counted from the request, and a lease that is over is not shown as held."""
-    store, lateness = store_of(world), 0.3
+    store, lateness = world.store, 0.3
     call = store.call
 
     async def slowly(command: Command, wait: float | None = None) -> TimedReply:
@@ -124,18 +105,18 @@ def test_an_answer_that_comes_late_promises_no_more_than_there_is(
         return answer
 
     monkeypatch.setattr(store, "call", slowly)
-    held = acquired(client, name, ttl=9)
+    held = client.acquired(name, ttl=9)
     renewed = client.patch(lock(name), params={"id": held["id"], "ttl": 20}).json()
     for told, ttl in ((held, 9), (renewed, 20)):
         assert told["remaining"] <= ttl - lateness
         ends = datetime.fromisoformat(told["expires_at"]).timestamp()
         assert ends <= time.time() + ttl - lateness + TICK
-    again = acquired(client, f"{name}/again", ttl=1)
+    again = client.acquired(f"{name}/again", ttl=1)
     lateness = 1.1
     query = {"id": again["id"], "ttl": 1}
     renewal = pool.submit(client.patch, lock(f"{name}/again"), params=query)
     ways: list[dict[str, Any]] = [{}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}]
-    for each in [pool.submit(acquire, client, f"{name}/{way}", ttl=1, **way) for way in ways]:
+    for each in [pool.submit(client.acquire, f"{name}/{way}", ttl=1, **way) for way in ways]:
         assert problem(each.result(LONG)) == (503, "unavailable")
         assert "the same id, if you brought one" in each.result().json()["detail"]
     assert renewal.result(LONG).status_code in (503, 410)  # 410: it was over before
@@ -144,9 +125,9 @@ def test_an_answer_that_comes_late_promises_no_more_than_there_is(
 # -- who holds it, and who waits --------------------------------------------------------------------
 
 
-def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: str) -> None:
-    held = acquired(client, name, note="nightly")
-    answer = acquire(client, name)
+def test_a_refusal_names_the_holder(world: World, client: Client, name: str) -> None:
+    held = client.acquired(name, note="nightly")
+    answer = client.acquire(name)
     assert problem(answer) == (409, "held")
     assert answer.headers["content-type"] == "application/problem+json"
     assert 1 <= int(answer.headers["retry-after"]) <= 30
@@ -155,15 +136,15 @@ def test_a_refusal_names_the_holder(world: World, client: httpx2.Client, name: s
     assert (holder["owner"], holder["note"]) == ("web-3", "nightly")
     assert "state" not in holder, "it is only sent if it is not `held`"
     assert held["id"] not in answer.text
-    outsider = acquire(world.client("acquire", prefixes=[b"mine/"]), name)
+    outsider = world.client("acquire", prefixes=[b"mine/"]).acquire(name)
     assert "scope acquire for the directory tests/" in outsider.json()["detail"]
 
 
-def test_one_lock_and_lists_in_known_shapes(world: World, client: httpx2.Client, name: str) -> None:
-    held = acquired(client, f"{name}/a", note="why")
+def test_one_lock_and_lists_in_known_shapes(world: World, client: Client, name: str) -> None:
+    held = client.acquired(f"{name}/a", note="why")
     answer = client.get(lock(f"{name}/a"))
     got, tag = answer.json(), {"If-None-Match": f'"x", {answer.headers["etag"]}'}
-    assert got["name"] == b64(f"{name}/a").removeprefix("base64:")
+    assert got["name"] == written(f"{name}/a")
     assert got["id"] == fingerprint(held["id"])
     assert got["info"] == {"ttl": 30, "client-id": "web-3", "ip": "127.0.0.1"}
     assert got["holders"][0]["note"] == "why"
@@ -171,8 +152,8 @@ def test_one_lock_and_lists_in_known_shapes(world: World, client: httpx2.Client,
     assert [(each["name"], each["id"]) for each in page["locks"]] == [(got["name"], got["id"])]
     assert page["next"] is None
     assert client.get(lock(f"{name}/a"), headers=tag).status_code == 304
-    released(client, f"{name}/a", held)
-    acquired(client, f"{name}/a")
+    client.release(f"{name}/a", held)
+    client.acquired(f"{name}/a")
     assert client.get(lock(f"{name}/a"), headers=tag).status_code == 200
     wrong = client.put(lock(name))
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH, POST")
@@ -180,7 +161,7 @@ def test_one_lock_and_lists_in_known_shapes(world: World, client: httpx2.Client,
 
 
 def listed(
-    client: httpx2.Client, folder: str | None, start: bytes | None = None, **params: Any
+    client: Client, folder: str | None, start: bytes | None = None, **params: Any
 ) -> list[tuple[str, bytes]]:
     """Kinds and names on all pages."""
     found: list[tuple[str, bytes]] = []
@@ -196,10 +177,10 @@ def listed(
         params["from"] = f"base64:{page['next']}"
 
 
-def test_pages(world: World, client: httpx2.Client) -> None:
+def test_pages(world: World, client: Client) -> None:
     names = sorted(f"pages/{i:02}".encode() for i in range(7))
     for each in (*names, b"pages", b"pagesize"):
-        acquired(client, each)
+        client.acquired(each)
     locks = [("lock", each) for each in names]
     assert listed(client, "pages", limit=3) == locks
     assert listed(client, "pages", names[2], limit=3) == locks[2:], "`from` is included"
@@ -208,27 +189,25 @@ def test_pages(world: World, client: httpx2.Client) -> None:
     own = world.client("read", prefixes=[b"pages/", b"tests/none/"])
     assert listed(own, None, limit=2) == locks
     assert listed(own, "elsewhere", limit=2) == []
-    acquired(client, "pages/00", capacity=2)
+    client.acquired("pages/00", capacity=2)
     every = listed(client, "pages", kind="all", limit=1)
     assert sorted(every) == sorted([*locks, ("semaphore", b"pages/00")])
 
 
-def test_a_waiter_is_granted_or_leaves_the_line(
-    client: httpx2.Client, name: str, pool: ThreadPoolExecutor
-) -> None:
-    held = acquired(client, name)
-    waits = pool.submit(acquired, client, name, wait=20)
-    wait_until(lambda: waiting(client, name), "somebody in line")
-    released(client, name, held)
+def test_a_waiter_is_granted_or_leaves_the_line(client: Client, name: str, pool: Pool) -> None:
+    held = client.acquired(name)
+    waits = pool.submit(client.acquired, name, wait=20)
+    wait_until(lambda: client.waiting(name), "somebody in line")
+    client.release(name, held)
     assert waits.result(LONG)["remaining"] > 25, "it is confirmed for all of its ttl"
-    answer = acquire(client, name, wait=0.2)
+    answer = client.acquire(name, wait=0.2)
     assert (answer.status_code, answer.json()["position"]) == (409, 0)
-    assert waiting(client, name) == 0
+    assert client.waiting(name) == 0
 
 
 def test_a_forced_release(world: World, name: str) -> None:
     force, holder = world.client("force"), world.client("acquire")
-    held = acquired(holder, name)
+    held = holder.acquired(name)
     query: dict[str, Any] = {"force": True, "reason": "null"}  # a text may say so
     assert force.delete(lock(name), params={"force": True}).status_code == 400
     soft = force.delete(lock(name), params=query).json()
@@ -236,42 +215,33 @@ def test_a_forced_release(world: World, name: str) -> None:
     assert "cannot renew" in soft["warning"]
     lost = holder.patch(lock(name), params={"id": held["id"], "ttl": 30})
     assert (lost.status_code, lost.json()["detail"]) == (410, "the lease was revoked: null")
-    assert acquire(holder, name).status_code == 409, "until its ttl is over"
+    assert holder.acquire(name).status_code == 409, "until its ttl is over"
     hard = force.delete(lock(name), params=query | {"reason": "now", "now": True}).json()
     assert "fencing tokens" in hard["warning"]
-    assert acquired(holder, name)["sequencer"] > held["sequencer"]
+    assert holder.acquired(name)["sequencer"] > held["sequencer"]
 
 
 # -- how requests are written -----------------------------------------------------------------------
 
 
 WRONG = [
-    ("POST", "ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
-    *(("POST", f"ttl={ttl}", "`ttl` must be 1 to 86400 seconds") for ttl in ("0", "86401", "nan")),
-    ("PATCH", f"ttl=inf&id={ID}", "`ttl` must be 1 to 86400 seconds"),
+    *(("POST", f"ttl={ttl}", "`ttl` must be") for ttl in ("30s", "0", "86401", "nan", "inf")),
     ("POST", "ttl=30&ttl=31", "'ttl' is given more than once"),
     ("POST", "tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
-    ("POST", "wait=-1", "`wait` must be a number of seconds, 0 or more"),
-    ("POST", "kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
     *(("POST", f"kind={kind}", "") for kind in ("semaphore", "rwlock")),
-    ("POST", "mode=append", "`mode` must be one of read, write"),
-    ("POST", "mode=read&capacity=3", ""),
-    ("POST", "id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
-    ("POST", f"id={'x' * 22}%0A", ""),
-    ("POST", "capacity=1.5", "`capacity` must be a whole number, 1 at least, 1000000 at most"),
-    *(("POST", query, "") for query in ("capacity=1000001", "units=2", "units=3&capacity=2")),
+    *(("POST", f"id={each}", "`id` must be 22 to 64") for each in ("short", f"{'x' * 22}%0A")),
+    ("POST", "capacity=1000001", "1000000 at most"),
+    *(("POST", query, "") for query in ("mode=read&capacity=3", "units=2", "units=3&capacity=2")),
     ("POST", "note=%00", "`note` must be a text of 1024 letters at most"),
-    ("POST", f"note={'%F0%9F%94%92' * 1024}", "bytes"),
-    ("POST", f"client-id={'%F0%9F%94%92' * 256}", "bytes"),
+    *(("POST", f"{each}={'%F0%9F%94%92' * 1024}", "") for each in ("note", "client-id")),
     ("POST", "note=%ff", "cannot parse the query"),
-    ("DELETE", "force=perhaps", "`force` must be true or false"),
     ("DELETE", f"id={ID}&lease=x", ""),
-    ("PATCH", "", "give the lease"),
-    ("DELETE", "", "give the lease"),
+    *((method, "", "give the lease") for method in ("PATCH", "DELETE")),
 ]
+"""Besides what breaks the schema, which `test_openapi` tries."""
 
 
-def test_a_parameter_that_is_wrong(client: httpx2.Client) -> None:
+def test_a_parameter_that_is_wrong(client: Client) -> None:
     for method, query, told in WRONG:
         answer = client.request(method, f"{lock('refused')}?{query}")
         assert problem(answer) == (400, "malformed"), query
@@ -279,7 +249,7 @@ def test_a_parameter_that_is_wrong(client: httpx2.Client) -> None:
         assert "regex" not in answer.text
 
 
-def test_another_body_than_a_lease_id_is_refused(client: httpx2.Client, name: str) -> None:
+def test_another_body_than_a_lease_id_is_refused(client: Client, name: str) -> None:
     """Else `-d '{"ttl": 5}'` would mean a ttl of 30 seconds."""
     wrong = (b'{"ttl": 5}', b"[]", b'{"id": 7}', b'{"id": ""}', b"id=x", b'{"id": "x", "ttl": 3}')
     for method in ("POST", "PATCH", "DELETE"):
@@ -294,7 +264,7 @@ def test_another_body_than_a_lease_id_is_refused(client: httpx2.Client, name: st
     assert client.post(lock(name), content=iter([b""])).status_code == 200, "that is no body"
 
 
-def test_each_name_has_one_spelling(world: World, client: httpx2.Client) -> None:
+def test_each_name_has_one_spelling(world: World, client: Client) -> None:
     missing = ("locks/base64%3AZm9v", "locks/base64:Zm9v//", "/locks", "locks/../locks/base64:Zm9v")
     malformed = (
         *("locks/base64:Zm9v%2F", "locks/base64:Zm9v/%0A", "locks%0a", "locks%2Fbase64:Zm9v"),
@@ -308,15 +278,15 @@ def test_each_name_has_one_spelling(world: World, client: httpx2.Client) -> None
             assert client.get(url).status_code == status, path
 
 
-def test_the_old_python_sdk_is_answered_as_it_expects(client: httpx2.Client, name: str) -> None:
+def test_the_old_python_sdk_is_answered_as_it_expects(client: Client, name: str) -> None:
     kinds = dict.fromkeys(("Accept", "Content-Type"), "application/json")
     sdk = kinds | {"User-Agent": "python-requests/2.28.1"}
-    own = {"id": acquired(client, name)["id"]}
+    own = {"id": client.acquired(name)["id"]}
     assert client.patch(lock(name), params=own | {"ttl": "9"}, headers=sdk).json() == "OK"
     assert client.delete(lock(name), params=own, headers=sdk).json() == "OK"
 
 
-def test_tokens(client: httpx2.Client) -> None:
+def test_tokens(client: Client) -> None:
     text = client.post("/v1/token")
     assert text.headers["content-type"].startswith("text/plain")
     shape = client.post("/identity/token", headers={"Accept": "application/json"}).json()
@@ -328,10 +298,10 @@ def test_tokens(client: httpx2.Client) -> None:
         assert again.status_code == 403, "else a stolen token would live as long as its key"
 
 
-def test_the_longest_line_comes_first(world: World, client: httpx2.Client) -> None:
+def test_the_longest_line_comes_first(world: World, client: Client) -> None:
     for name, owners in (("a", "ab"), ("b", "abcd"), ("c", "a")):
         wish = {"op": "acquire", "key": f"lock:lines/{name}", "ttl": 60, "queue": True}
-        batch(client, *(wish | {"id": f"{each:_<22}", "owner": each} for each in owners))
+        client.batch(*(wish | {"id": f"{each:_<22}", "owner": each} for each in owners))
     asked = {"names": encoded(b"lines/")}
     found = client.get("/v1/queues", params=asked).json()
     lines = [(each["key"], each["waiting"]) for each in found["items"]]

@@ -15,7 +15,7 @@ from dibs.model import Inspect
 from dibs.server.limits import Limits
 from tests.pages import DOCS, write_files
 from tests.server.test_deploy import DEPLOY, run
-from tests.server.world import TRUST, World, acquire, acquired, lock, send
+from tests.server.world import TRUST, World, lock
 from tests.servers.binaries import prometheus_program
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
@@ -30,8 +30,6 @@ SELECTOR = re.compile(r'\b(?:dibs|process)_\w+(?:{(?:"[^"]*"|[^"}])*})?')
 
 
 class Prometheus(Server):
-    """One with the files of the page in `folder`, but for addresses and intervals."""
-
     PORT_IS_TAKEN = "address already in use"
 
     def __init__(self, folder: Path, target: str) -> None:
@@ -73,16 +71,16 @@ class Prometheus(Server):
 def use(world: World, redis: RedisServer) -> None:
     """Cause each result that an alert looks for. In the end the store is away."""
     client = world.client()
-    send(client, Inspect(b"lock:a"))
-    held = acquired(client, "a", ttl=3)
+    client.apply(Inspect(b"lock:a"))
+    held = client.acquired("a", ttl=3)
     renewal = partial(client.patch, lock("a"), params={"id": held["id"], "ttl": 3})
     assert renewal().status_code == 200
-    second = acquired(client, "a", ttl=60, wait=30)
+    second = client.acquired("a", ttl=60, wait=30)
     assert renewal().status_code == 410
-    acquired(client, "b")
-    assert acquire(client, "c").status_code == 429
+    client.acquired("b")
+    assert client.acquire("c").status_code == 429
     redis.kill()
-    for answer in (renewal(), acquire(client, "a", id=second["id"], wait=0.1)):
+    for answer in (renewal(), client.acquire("a", id=second["id"], wait=0.1)):
         assert answer.status_code == 503
     unanswered = re.findall(r'command="(\w+)".*reply="unavailable"', client.get("/metrics").text)
     assert {*unanswered} == {"acquire", "renew"}

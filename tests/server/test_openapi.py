@@ -1,7 +1,6 @@
 """The description is true: it names every route, and a fuzzer that relies on it finds no breach."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,16 +15,13 @@ from dibs.server.api.openapi import describe
 from dibs.server.app import TABLE
 from dibs.server.limits import Limits
 from tests.sampling import examples
-from tests.server.world import World, b64
+from tests.server.world import World, b64, shared
 
 NOT_FUZZED = {route.path for route in TABLE if route.media == "text/event-stream"}
 """They do not end."""
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World.over(limits=Limits(max_wait=0.05)) as world:
-        yield world
+world = shared(limits=Limits(max_wait=0.05))
 
 
 def test_every_route_is_described() -> None:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,14 +18,11 @@ from dibs.server.api import service
 from dibs.server.logs import logging_to
 from dibs.server.placement.rules import PlacementSettings
 from dibs.sync import connect
-from tests.server.world import LONG, World, acquired, b64, lock, problem, released, send, waiting
+from tests.server.world import LONG, Client, Patch, World, b64, lock, problem
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
 
 SECRET_NAME = "payroll/x"
-
-
-# -- probes -----------------------------------------------------------------------------------------
 
 
 def test_a_server_is_ready_until_it_is_about_to_stop(world: World) -> None:
@@ -43,7 +39,7 @@ def test_a_server_is_ready_until_it_is_about_to_stop(world: World) -> None:
 
 
 @pytest.mark.once
-def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: Patch) -> None:
     """It is without one of two stores, or it would not serve what lies in the other."""
     monkeypatch.setattr(service, "HEALTH_PATIENCE", 0.5)
     file, records = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "records"))
@@ -70,13 +66,8 @@ def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: pytest.Mo
             wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready again")
 
 
-# -- metrics ----------------------------------------------------------------------------------------
-
-
 class Measured:
-    """What `/metrics` returns at this moment."""
-
-    def __init__(self, client: httpx2.Client) -> None:
+    def __init__(self, client: Client) -> None:
         answer = client.get("/metrics")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -97,12 +88,12 @@ def test_what_is_counted(world: World) -> None:
     client, anybody, path = world.client(), world.stranger(), lock(SECRET_NAME)
     for name in ("dibs_wait_seconds_count", "dibs_expired_leases_total"):  # alerts compare with it
         assert f'{name}{{kind="lock"}} 0.0\n' in Measured(anybody).text
-    held = acquired(client, SECRET_NAME)
+    held = client.acquired(SECRET_NAME)
     assert client.post(path, params={"ttl": 60}).status_code == 409
     assert client.patch(path, params={"ttl": 60, "id": "n" * 22}).status_code == 410
     assert anybody.post(path).status_code == 401
     assert anybody.get("/nowhere").status_code == 404
-    send(client, *(Inspect(b"lock:%d" % n) for n in range(3)))
+    client.apply(*(Inspect(b"lock:%d" % n) for n in range(3)))
     with client.stream("GET", "/v1/stream"):
         found = Measured(anybody)
     route = {"method": "POST", "route": "/v1/locks/{name}"}
@@ -126,11 +117,11 @@ def test_what_is_counted(world: World) -> None:
     ours = {each.name for each in found.families if each.name.startswith("dibs_")}
     assert {name.removesuffix("_total") for name in re.findall(r"`(dibs_\w+)", page)} == ours
     with ThreadPoolExecutor() as pool:
-        waits = pool.submit(acquired, client, SECRET_NAME, wait=30)
-        wait_until(lambda: waiting(client, SECRET_NAME), "it waits")
+        waits = pool.submit(client.acquired, SECRET_NAME, wait=30)
+        wait_until(lambda: client.waiting(SECRET_NAME), "it waits")
         assert Measured(anybody).of("dibs_waiters") == 1
-        released(client, SECRET_NAME, held)
-        released(client, SECRET_NAME, waits.result(LONG))
+        client.release(SECRET_NAME, held)
+        client.release(SECRET_NAME, waits.result(LONG))
     wait_until(lambda: Measured(anybody).of("dibs_streams") == 0, "the stream is closed")
     found = Measured(anybody)
     assert found.of("dibs_commands_total", command="acquire", reply="granted") == 2
@@ -147,7 +138,7 @@ def test_commands_by_placement_and_by_directory(tmp_path: Path) -> None:
     directories = ("jobs/", "jobs/nightly", "pay")
     with World.over(tmp_path, **settings, metrics_directories=directories) as world:
         for name in ("jobs/a", "jobs/nightly/b", "jobs/nightly/c", "pay", SECRET_NAME):
-            acquired(world.client(), name)
+            world.client().acquired(name)
         found = Measured(world.client())
     acquires = {"command": "acquire", "placement": "here"}
     counts = {"jobs/": 1, "jobs/nightly/": 2, "pay/": 0, "": 2}
@@ -156,19 +147,16 @@ def test_commands_by_placement_and_by_directory(tmp_path: Path) -> None:
     assert SECRET_NAME not in found.text
 
 
-# -- the log ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_requests_and_errors_are_logged_without_secrets(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, log_format: Any
+    capfd: pytest.CaptureFixture[str], monkeypatch: Patch, log_format: Any
 ) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("the disk \x1b[31m failed")
 
     with World.over(log_format=log_format) as world:
         client = world.client()
-        held = acquired(client, SECRET_NAME)
+        held = client.acquired(SECRET_NAME)
         for status in (200, 410):
             own = {"id": held["id"]}
             assert client.delete(lock(SECRET_NAME), params=own).status_code == status
@@ -177,7 +165,7 @@ def test_requests_and_errors_are_logged_without_secrets(
         answer = client.get("/readyz")
         assert (problem(answer), "disk" in answer.text) == ((500, "bug"), False)
         world.server.leases.observers.append(lambda *_: 1 / 0)  # type: ignore[arg-type]
-        acquired(client, "x")  # which an observer's failure costs no answer
+        client.acquired("x")  # which an observer's failure costs no answer
         key = world.admin_key
     text, path = capfd.readouterr().err, "/v1/locks/{name}"
     assert not [each for each in (SECRET_NAME, b64(SECRET_NAME), held["id"], key) if each in text]
@@ -206,7 +194,7 @@ def test_requests_and_errors_are_logged_without_secrets(
 def test_programs_that_look_into_the_store_see_plain_notes(tmp_path: Path) -> None:
     """What the service keeps beside a note is its own business."""
     with World.over(tmp_path) as world, connect(world.config.leases) as client:
-        acquired(world.client(), "x", note="why")
+        world.client().acquired("x", note="why")
         world.client().post(lock("y"))
         assert [status.holders[0].note for status in client.list()] == ["why", ""]
         for name, holder in (("x", r"web-3 \(why\)"), ("y", "first administrator")):
@@ -215,7 +203,7 @@ def test_programs_that_look_into_the_store_see_plain_notes(tmp_path: Path) -> No
             assert found.value.holders[0].note == client.status(name).holders[0].note
 
 
-def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_delays_no_request(monkeypatch: Patch) -> None:
     monkeypatch.setattr(logs, "LINES", 10)
     logger = logging.getLogger("dibs.server")
     reader, writer = os.pipe()
@@ -234,7 +222,7 @@ def test_a_log_that_is_not_read_delays_no_request(monkeypatch: pytest.MonkeyPatc
     assert text.endswith("the reader is back\n")
 
 
-def test_a_log_that_is_not_read_delays_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_delays_no_shutdown(monkeypatch: Patch) -> None:
     monkeypatch.setattr(logs, "PATIENCE", 0.1)
     reader, writer = os.pipe()
     with logging_to(writer, "json") as lines:

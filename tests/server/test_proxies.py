@@ -11,14 +11,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx2
 import pytest
 
 import dibs.sync
 from dibs.server.config import read_config
 from tests.pages import write_files
-from tests.server.inside import quotas_of
-from tests.server.world import LONG, World, acquired, b64, lock
+from tests.server.world import LONG, Client, World, b64, lock
 from tests.servers.binaries import ROOT, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
@@ -31,8 +29,6 @@ CONNECTIONS = 256
 
 
 class Site(NamedTuple):
-    """A server behind a proxy."""
-
     proxy: str
     world: World
     port: int
@@ -53,9 +49,9 @@ class Site(NamedTuple):
             line = self.trusted.wrap_socket(self.connected(), server_hostname="127.0.0.1")
             yield stack.enter_context(line)
 
-    def client(self, scope: str) -> httpx2.Client:
+    def client(self, scope: str) -> Client:
         header = {"Authorization": f"Bearer {self.world.key(scope)}"}
-        return httpx2.Client(base_url=self.url, verify=self.trusted, headers=header)
+        return Client(base_url=self.url, verify=self.trusted, headers=header)
 
     def listens(self) -> bool:
         try:
@@ -187,7 +183,7 @@ def test_clients_without_a_key_cost_no_lease(
             with client.lock("another", ttl="3s", wait=0):
                 time.sleep(0.01)
         lease.ensure(needs=ttl / 3)
-        assert quotas_of(site.world).census().leases >= 1
+        assert site.world.server.quotas.census().leases >= 1
 
 
 @pytest.mark.parametrize("ttl", [1, pytest.param(12, marks=pytest.mark.long)])
@@ -205,9 +201,9 @@ def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
         with client.stream("GET", "/v1/events", params={"prefix": b64("seen")}) as stream:
             lines = stream.iter_lines()
             assert any(line == "event: hello" for line in lines)
-            acquired(client, "seen")
+            client.acquired("seen")
             assert any('"granted"' in line for line in lines), "each event leaves at once"
-        first = acquired(client, "long", ttl=ttl)
+        first = client.acquired("long", ttl=ttl)
         waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
         assert waited.json()["sequencer"] > first["sequencer"]
     log = (site.folder / "access.log").read_text()
@@ -219,10 +215,7 @@ def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
 def test_a_proxy_without_its_server_logs_no_lease_id(name: str, tmp_path: Path) -> None:
     """Nor do its messages about requests above a limit."""
     header = {"Dibs-Lease-Id": "secret-"}
-    with (
-        proxied(name, tmp_path) as site,
-        httpx2.Client(verify=site.trusted, headers=header) as client,
-    ):
+    with proxied(name, tmp_path) as site, Client(verify=site.trusted, headers=header) as client:
         site.world.close()
         url = site.url + lock("a")
         statuses = {client.post(url, params={"id": "secret-"}).status_code for _ in range(60)}
@@ -235,7 +228,7 @@ def test_a_proxy_without_its_server_logs_no_lease_id(name: str, tmp_path: Path) 
 def test_requests_without_a_key_are_counted(site: Site) -> None:
     if site.proxy == "caddy":
         pytest.skip("Caddy has no limits per address")
-    with httpx2.Client(base_url=site.url, verify=site.trusted) as nobody:
+    with Client(base_url=site.url, verify=site.trusted) as nobody:
         wait_until(lambda: nobody.get("/livez").status_code == 200, "room beside other tests")
         statuses = {nobody.get("/livez").status_code for _ in range(200)}
     assert statuses == {200, 429}

@@ -28,7 +28,6 @@ PLACES = ("memory", "sqlite", "redis", "postgres")
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a service's records."""
     match request.param:
         case "memory":
             return f"memory://{tmp_path.name}"
@@ -147,9 +146,7 @@ async def test_no_change_is_lost_or_seen_before_it_can_be_read(servers: list[Rec
     assert await reader.revision() == 40
 
 
-async def test_the_log_is_read_by_pages_and_forgotten_from_its_end(
-    servers: list[Records],
-) -> None:
+async def test_the_log_is_read_by_pages_and_forgotten_from_its_end(servers: list[Records]) -> None:
     lines = [b"%d" % each for each in range(40)]
     tries = (servers[each % 5].append(line) for each, line in enumerate(lines))
     written = dict(zip(await asyncio.gather(*tries), lines, strict=True))
@@ -275,9 +272,6 @@ async def test_the_rights_that_leases_need_and_three_more_are_enough(tmp_path: P
             with pytest.raises(Forbidden) as caught:
                 await records.open()
         assert SECRET not in str(caught.value)
-
-
-# -- alike on several servers -----------------------------------------------------------------------
 
 
 @pytest.mark.once

@@ -7,22 +7,18 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import httpx2
 import pytest
 from msgspec.structs import replace
 
-from dibs.errors import BackendUnavailable
 from dibs.server.auth import key_cache
 from dibs.server.auth.api_key import write_key
 from dibs.server.placement.rules import PlacementSettings
-from tests.server.inside import keys_of, records_of, store_of, stores_of
-from tests.server.world import World, acquired, lock
+from tests.server.world import Client, Patch, World, away, lock
 from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
-    """Two servers of one service."""
+def worlds(monkeypatch: Patch) -> Iterator[list[World]]:
     monkeypatch.setattr(key_cache, "REFRESH", 0.05)
     monkeypatch.setattr(key_cache, "ASKED_AFTER", 0.2)
     monkeypatch.setattr(key_cache, "MAX_AGE", 1.0)
@@ -31,48 +27,39 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
         yield [here, there]
 
 
-async def away(*_: object) -> Any:
-    raise BackendUnavailable("it is away")
-
-
 async def hang(*_: object) -> Any:
     await asyncio.Event().wait()
 
 
-def is_refused(client: httpx2.Client) -> bool:
+def is_refused(client: Client) -> bool:
     return client.get("/v1/limits").status_code == 401
-
-
-def cut_off(world: World, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:
-    for name in ("revision", "all", "get", "put", "append"):
-        monkeypatch.setattr(records_of(world), name, how)
 
 
 @pytest.mark.parametrize("how", [away, hang])
 def test_a_revoked_key_stops_where_the_records_cannot_be_read(
-    how: Any, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    how: Any, worlds: list[World], monkeypatch: Patch
 ) -> None:
     here, there = worlds
     key, other = here.key("acquire"), here.key("acquire")
     client, bystander = there.client(key=key), there.client(key=other)
-    held = acquired(client, "x")
-    acquired(bystander, "z")
+    held = client.acquired("x")
+    bystander.acquired("z")
     with client.stream("GET", "/v1/stream") as stream:
-        cut_off(there, monkeypatch, how)
+        there.cut_off(monkeypatch, how)
         here.revoke(key)
         query = {"id": held["id"], "ttl": 60}
         wait_until(lambda: client.patch(lock("x"), params=query).status_code == 401, "its end")
         assert "key ended" in stream.read().decode()
-    acquired(bystander, "y")
+    bystander.acquired("y")
 
 
-def test_revocations_are_passed_on(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocations_are_passed_on(worlds: list[World], monkeypatch: Patch) -> None:
     here, there = worlds
     key = here.key("acquire")
     client = there.client(key=key)
-    acquired(client, "x")
-    cut_off(there, monkeypatch)
-    keys: Any = keys_of(here)
+    client.acquired("x")
+    there.cut_off(monkeypatch)
+    keys: Any = here.server.keys
 
     async def by_hand() -> None:
         known = await keys._recorded(key.split("_")[1])
@@ -85,7 +72,7 @@ def test_revocations_are_passed_on(worlds: list[World], monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("which", [None, 0, 1], ids=["the only store", "the first", "the second"])
 def test_a_revocation_while_stores_are_away(
-    which: int | None, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    which: int | None, worlds: list[World], monkeypatch: Patch
 ) -> None:
     """It passes through the store when that is back, or through another; the records are away."""
     here, there = worlds
@@ -98,32 +85,32 @@ def test_a_revocation_while_stores_are_away(
             }
             here, there = (stack.enter_context(World.over(**settings)) for _ in range(2))
             for name in ("call", "call_all"):
-                monkeypatch.setattr(list(stores_of(here))[which], name, away)
+                monkeypatch.setattr(list(here.runtime.stores)[which], name, away)
         keys = [here.key("read") for _ in range(2)]
         clients = [there.client(key=key) for key in keys]
         assert [client.get("/v1/limits").status_code for client in clients] == [200, 200]
-        cut_off(there, monkeypatch)
+        there.cut_off(monkeypatch)
         with monkeypatch.context() as now:
             if which is None:
-                now.setattr(store_of(here), "call", away)
+                now.setattr(here.store, "call", away)
             for key in keys:
                 here.revoke(key)
-            cut_off(here, monkeypatch)
+            here.cut_off(monkeypatch)
         for client in clients:
             wait_until(partial(is_refused, client), "its end")
 
 
 @pytest.mark.once
-def test_what_needs_records_or_stores(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_records_or_stores(worlds: list[World], monkeypatch: Patch) -> None:
     here, _ = worlds
     client, reader = here.client(), here.client("read")
-    held = acquired(client, "x")
-    cut_off(here, monkeypatch)
-    wait_until(lambda: keys_of(here).cache.stale_for > key_cache.MAX_AGE, "the records are away")
+    held = client.acquired("x")
+    here.cut_off(monkeypatch)
+    wait_until(lambda: here.server.keys.cache.stale_for > key_cache.MAX_AGE, "the records are away")
     assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
     assert client.get("/readyz").status_code == 200
     assert reader.post(lock("y")).status_code == 403
-    for store in stores_of(here):
+    for store in here.runtime.stores:
         monkeypatch.setattr(store, "call_all", away)
     wait_until(lambda: client.get("/v1/limits").status_code == 503, "no key is accepted")
     assert client.get("/readyz").status_code == 503

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -14,27 +14,17 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone, Release
 from dibs.runtime.port import CallResult, TimedReply
-from tests.server.inside import quotas_of, runtime_of, store_of
-from tests.server.world import (
-    ID,
-    LONG,
-    World,
-    acquire,
-    acquired,
-    batch,
-    head,
-    lock,
-    problem,
-    released,
-    waiting,
-)
+from tests.server.world import ID, LONG, Client, Patch, Pool, World, head, lock, problem
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
+type Servers = tuple[World, World]
+type Clients = list[Client]
+
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Two servers of one service, over SQLite."""
     folder = tmp_path_factory.mktemp("two")
     with World.over(folder) as one, World.over(folder) as two:
@@ -42,12 +32,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, W
 
 
 @pytest.fixture
-def clients(servers: tuple[World, World]) -> list[httpx2.Client]:
-    """One of each server, with the same key."""
+def clients(servers: Servers) -> Clients:
     return [world.client(key=servers[0].admin_key) for world in servers]
-
-
-# -- a retry at another server ----------------------------------------------------------------------
 
 
 class Abandoned:
@@ -57,81 +43,75 @@ class Abandoned:
         self._world = world
         self.line: socket.socket = world.connected()
         self.line.sendall(head(f"POST {lock(name)}?{urlencode(query)}", world.admin_key))
-        wait_until(lambda: quotas_of(world).waiting, "it waits")
+        wait_until(lambda: world.server.quotas.waiting, "it waits")
 
     def end(self, *, hang_up: bool = False) -> None:
-        """Wait for its end."""
         if hang_up:
             self.line.close()
-        wait_until(lambda: not quotas_of(self._world).waiting, "it waits no more")
+        wait_until(lambda: not self._world.server.quotas.waiting, "it waits no more")
         self.line.close()
 
 
 def in_line(
-    pool: ThreadPoolExecutor, client: httpx2.Client, world: World, name: str, **query: object
+    pool: Pool, client: Client, world: World, name: str, **query: object
 ) -> Future[httpx2.Response]:
-    """A request that waits at a server."""
-    before = quotas_of(world).waiting
-    found = pool.submit(acquire, client, name, wait=LONG, **query)
-    wait_until(lambda: quotas_of(world).waiting > before, "it waits")
+    before = world.server.quotas.waiting
+    found = pool.submit(client.acquire, name, wait=LONG, **query)
+    wait_until(lambda: world.server.quotas.waiting > before, "it waits")
     client.get(lock(name))  # the store has heard of it by now
     return found
 
 
 @pytest.mark.parametrize("how", ["released", "hangs up", "drains"])
-def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: ThreadPoolExecutor, how: str) -> None:
+def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: Pool, how: str) -> None:
     """Whatever becomes of the first request."""
     with World.over(tmp_path) as one, World.over(tmp_path) as two:
         here, there = one.client(), two.client(key=one.admin_key)
         query: dict[str, Any] = {"id": ID, "ttl": 30}
-        held = acquired(here, "x")
+        held = here.acquired("x")
         first = Abandoned(one, "x", **query, wait=30)
         again = in_line(pool, there, two, "x", **query)
-        released(here, "x", held)
+        here.release("x", held)
         granted = again.result(LONG).json()
         if how == "released":
-            released(there, "x", granted)
+            there.release("x", granted)
             first.end()
-            assert acquire(here, "x").status_code == 200, "nobody has it"
+            assert here.acquire("x").status_code == 200, "nobody has it"
             return
         if how == "drains":
             one.do(one.server.shutdown.begin)
         first.end(hang_up=how == "hangs up")
-        assert store_of(one).keeper.flush(LONG), "what the first server does about it is done"
+        assert one.store.keeper.flush(LONG), "what the first server does about it is done"
         assert there.patch(lock("x"), params=query).status_code == 200
         assert there.get(lock("x")).json()["sequencer"] == granted["sequencer"]
 
 
 def test_a_retry_keeps_its_place_in_line_and_can_give_it_up(
-    servers: tuple[World, World], clients: list[httpx2.Client], pool: ThreadPoolExecutor
+    servers: Servers, clients: Clients, pool: Pool
 ) -> None:
     name, client, mine = "retried/in line", clients[1], {"id": ID}
-    held = acquired(client, name)
-    assert acquire(client, name, **mine, wait=0.1).status_code == 409
-    assert waiting(client, name) == 1
+    held = client.acquired(name)
+    assert client.acquire(name, **mine, wait=0.1).status_code == 409
+    assert client.waiting(name) == 1
     assert client.delete(lock(name), params=mine).status_code == 200
-    assert waiting(client, name) == 0
+    assert client.waiting(name) == 0
     mine = {"id": f"{ID}again"}
-    assert acquire(client, name, **mine, wait=0.1).status_code == 409
+    assert client.acquire(name, **mine, wait=0.1).status_code == 409
     later = in_line(pool, client, servers[1], name)
     again = in_line(pool, client, servers[1], name, **mine)
-    assert waiting(client, name) == 2
-    released(client, name, held)
+    assert client.waiting(name) == 2
+    client.release(name, held)
     granted = again.result(LONG).json()
-    released(client, name, granted)
+    client.release(name, granted)
     assert granted["sequencer"] < later.result(LONG).json()["sequencer"]
 
 
 @pytest.mark.parametrize("brought", [False, True], ids=["the server's id", "the caller's id"])
 def test_a_waiter_that_missed_its_turn_waits_again_or_is_refused(
-    servers: tuple[World, World],
-    clients: list[httpx2.Client],
-    monkeypatch: pytest.MonkeyPatch,
-    pool: ThreadPoolExecutor,
-    brought: bool,
+    servers: Servers, clients: Clients, monkeypatch: Patch, pool: Pool, brought: bool
 ) -> None:
     """The caller's own id is over; others wait on under another."""
-    name, (here, there), runtime = f"missed/{brought}", clients, runtime_of(servers[0])
+    name, (here, there), runtime = f"missed/{brought}", clients, servers[0].runtime
     call, acquires, resumed = runtime.call, list[Command](), asyncio.Event()
 
     async def paused(command: Command, wait: float | None = None) -> TimedReply:
@@ -141,28 +121,26 @@ def test_a_waiter_that_missed_its_turn_waits_again_or_is_refused(
                 await resumed.wait()
         return await call(command, wait)
 
-    held = acquired(there, name)
+    held = there.acquired(name)
     monkeypatch.setattr(runtime, "call", paused)
     monkeypatch.setattr(runtime.receiver, "deliver", lambda _: None)
     mine = {"id": f"{ID}missed"} if brought else {}
-    missed = pool.submit(acquire, here, name, wait=LONG, ttl=3, **mine)
-    wait_until(lambda: waiting(there, name) == 1, "it is in line")
-    after = pool.submit(acquired, there, name, wait=LONG)
-    wait_until(lambda: waiting(there, name) == 2, "another is behind it")
-    released(there, name, held)
+    missed = pool.submit(here.acquire, name, wait=LONG, ttl=3, **mine)
+    wait_until(lambda: there.waiting(name) == 1, "it is in line")
+    after = pool.submit(there.acquired, name, wait=LONG)
+    wait_until(lambda: there.waiting(name) == 2, "another is behind it")
+    there.release(name, held)
     next_one = after.result(LONG)  # the grant was not claimed
     servers[0].do(resumed.set)
     if brought:
         assert problem(missed.result(LONG)) == (410, "lost")
         return
-    wait_until(lambda: waiting(there, name) == 1, "it is in line again")
-    released(there, name, next_one)
+    wait_until(lambda: there.waiting(name) == 1, "it is in line again")
+    there.release(name, next_one)
     granted = missed.result(LONG).json()
     assert granted["sequencer"] > next_one["sequencer"]
-    released(there, name, granted)
+    there.release(name, granted)
 
-
-# -- an acquire without an answer -------------------------------------------------------------------
 
 type Fate = Literal["lost", "resent", "resent, slowly"]
 """Of an acquire: it fails in the end, or has an answer while a copy is under way."""
@@ -171,9 +149,9 @@ type Fate = Literal["lost", "resent", "resent, slowly"]
 class Late:
     """The way from a server to its store, on which acquires are overtaken."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, fate: Fate = "lost") -> None:
+    def __init__(self, world: World, monkeypatch: Patch, fate: Fate = "lost") -> None:
         self._world, self._fate = world, fate
-        runtime = runtime_of(world)
+        runtime = world.runtime
         self._call = runtime.call
         self.under_way: list[Command] = []
         self._resumed = asyncio.Event()
@@ -224,11 +202,7 @@ class Late:
     ],
 )
 def test_what_was_given_up_is_never_granted(
-    servers: tuple[World, World],
-    clients: list[httpx2.Client],
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str,
-    fate: Fate,
+    servers: Servers, clients: Clients, monkeypatch: Patch, asked: str, fate: Fate
 ) -> None:
     """Not by a copy either; a lone request may be given up at another server."""
     name, (here, there) = f"{asked}/{fate}", clients
@@ -236,36 +210,36 @@ def test_what_was_given_up_is_never_granted(
     late = Late(servers[0], monkeypatch, fate)
     if asked == "by batch":
         wish = resource | own | {"op": "acquire", "owner": "web-3", "ttl": 30}
-        look, reply = batch(here, resource | {"op": "inspect"}, wish)
+        look, reply = here.batch(resource | {"op": "inspect"}, wish)
         wanted = "failed" if fate == "lost" else "granted"
         assert (look["is"], reply["is"]) == ("status", wanted)
-        batch(here, resource | own | {"op": "release"})
+        here.batch(resource | own | {"op": "release"})
     else:
         query = {} if asked == "without an id" else own
         wait = {"wait": 5} if asked == "in line" else {}
-        answer = acquire(here, name, **query, **wait)
+        answer = here.acquire(name, **query, **wait)
         assert answer.status_code == (503 if fate == "lost" else 200)
         own = {"id": answer.json().get("id", ID)}
         if "again" in asked:
-            acquired(there, name, **own)
+            there.acquired(name, **own)
         is_held = fate == "resent" or "again" in asked
         assert there.delete(lock(name), params=own).status_code == (200 if is_held else 410)
     assert set(late.arrive()) == {Gone()}
-    assert acquire(there, name).status_code == 200
+    assert there.acquire(name).status_code == 200
 
 
 def test_an_id_that_its_caller_never_learns_is_given_up_by_the_server(
-    servers: tuple[World, World], clients: list[httpx2.Client], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, clients: Clients, monkeypatch: Patch
 ) -> None:
     late = Late(servers[0], monkeypatch)
     for name, query in (("nobody's", {}), ("nobody's/in line", {"wait": 0.1})):
-        assert acquire(clients[0], name, **query).status_code == 503
-    assert store_of(servers[0]).keeper.flush(LONG)
+        assert clients[0].acquire(name, **query).status_code == 503
+    assert servers[0].store.keeper.flush(LONG)
     assert set(late.arrive()) == {Gone()}
 
 
 def test_what_is_granted_after_its_caller_hung_up_is_given_up_by_the_server(
-    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, monkeypatch: Patch
 ) -> None:
     """The caller brought no id and did not wait in line."""
     world = servers[0]
@@ -275,17 +249,17 @@ def test_what_is_granted_after_its_caller_hung_up_is_given_up_by_the_server(
         wait_until(lambda: late.under_way, "it is under way")
     world.settle()  # then the server knows that the caller has left
     late.resume()
-    wait_until(lambda: not quotas_of(world).acquiring.busy, "it has been answered")
+    wait_until(lambda: not world.server.quotas.acquiring.busy, "it has been answered")
     world.settle()
-    assert store_of(world).keeper.flush(LONG)
+    assert world.store.keeper.flush(LONG)
     assert late.arrive() == [Gone()]
 
 
 def test_a_release_that_was_sent_twice_is_no_loss(
-    servers: tuple[World, World], clients: list[httpx2.Client], monkeypatch: pytest.MonkeyPatch
+    servers: Servers, clients: Clients, monkeypatch: Patch
 ) -> None:
     """Its first copy ended the lease, and the answer to that was lost."""
-    runtime, name = runtime_of(servers[0]), "released/twice"
+    runtime, name = servers[0].runtime, "released/twice"
     call = runtime.call
 
     async def twice(command: Command, wait: float | None = None) -> TimedReply:
@@ -295,7 +269,7 @@ def test_a_release_that_was_sent_twice_is_no_loss(
         return TimedReply((await call(command, wait)).reply, answer.sent, resent=True)
 
     monkeypatch.setattr(runtime, "call", twice)
-    held = acquired(clients[0], name)
+    held = clients[0].acquired(name)
     answer = clients[0].delete(lock(name), params={"id": held["id"]})
     assert problem(answer) == (503, "unavailable")
     assert clients[1].delete(lock(name), params={"id": held["id"]}).status_code == 410

@@ -13,7 +13,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from dibs.cli import main
@@ -22,7 +21,7 @@ from dibs.errors import NotConfigured
 from dibs.server.front import context_for
 from dibs.server.main import new_loop
 from tests.cli.processes import Cli, end, line
-from tests.server.world import LONG, TRUST, World, acquire, acquired, lock, problem, waiting
+from tests.server.world import LONG, TRUST, Client, Patch, World, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -30,7 +29,6 @@ from tests.servers.waiting import wait_until
 
 @pytest.fixture
 def store(tmp_path: Path) -> tuple[str, str]:
-    """The option for leases in a file."""
     return ("--leases", f"sqlite:///{tmp_path / 'leases.db'}")
 
 
@@ -45,14 +43,14 @@ def test_from_nothing_to_a_lock_and_back(cli: Cli) -> None:
     assert link
     assert link[1] == where[1]
     headers = {"Authorization": f"Bearer {first[1]}"}
-    with httpx2.Client(base_url=where[1], headers=headers, verify=TRUST) as client:
-        held = acquired(client, "x")
+    with Client(base_url=where[1], headers=headers, verify=TRUST) as client:
+        held = client.acquired("x")
     served.terminate()
     assert end(served) == (0, "", "")
     again = cli.start(*serve, "--json")
     told = json.loads(line(again))
     assert set(told) == {"event", "url"}, "the first key is shown once, and so is the link"
-    with httpx2.Client(base_url=told["url"], headers=headers, verify=TRUST) as client:
+    with Client(base_url=told["url"], headers=headers, verify=TRUST) as client:
         assert client.get(lock("x")).json()["id"] == fingerprint(held["id"])
     again.send_signal(signal.SIGINT)
     assert end(again)[0] == 0
@@ -74,10 +72,7 @@ REFUSED = [
 
 
 def test_what_it_refuses(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    store: tuple[str, str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch, store: tuple[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("store = ")
@@ -152,9 +147,9 @@ def test_the_end_is_graceful(tmp_path: Path) -> None:
     world = World.over(tmp_path)
     keys, admin_key = weakref.ref(world.server.keys), world.admin_key
     with ThreadPoolExecutor() as pool:
-        held = acquired(world.client(), "x")
-        waits = pool.submit(acquire, world.client(), "x", wait=50)
-        wait_until(partial(waiting, world.client(), "x"), "somebody in line")
+        held = world.client().acquired("x")
+        waits = pool.submit(world.client().acquire, "x", wait=50)
+        wait_until(partial(world.client().waiting, "x"), "somebody in line")
         world.do(world.server.stop)
         answer = waits.result(LONG)
         assert (*problem(answer), answer.headers["retry-after"]) == (503, "draining", "1")

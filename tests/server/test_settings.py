@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,16 @@ from dibs.server.limits import FIXED, Limits
 from dibs.server.placement.rules import PlacementSettings
 from tests.cli.processes import Main
 from tests.pages import DOCS, blocks
+from tests.server.world import Patch
 
 PAGE, START = "server-settings.md", "serve.md"
 PASSWORD = "hunter2"
 
 
-def refusal(
-    file: str | None = None, options: Mapping[str, Any] | None = None, variable: str = "="
-) -> str:
+def refusal(file: str | None = None, variable: str = "", **options: Any) -> str:
     name, _, value = variable.partition("=")
     with pytest.raises(NotConfigured) as caught:
-        read_config(file, dict(options or {}), {VARIABLE + name: value} if name else {})
+        read_config(file, options, {VARIABLE + name: value} if name else {})
     assert PASSWORD not in str(caught.value)
     return str(caught.value)
 
@@ -86,15 +84,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("LOG_FORMAT=xml", "give one of json, text"),
     ):
         assert why in refusal(variable=variable)
+    assert refusal(listen="[::]:1")
+    for limits in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5}):
+        assert refusal(limits=limits)
     one, other = ({"name": "a", "url": f"memory://{name}"} for name in "ab")
-    options: list[dict[str, Any]] = [
-        *({"listen": address} for address in ("0.0.0.0:1", "[::]:1", "x:y")),
-        *({"limits": each} for each in ({"idle_time": 0}, {"min_ttl": 10, "max_ttl": 5})),
-        {"placement": [one, other]},
-        {"leases": "memory://a", "placement": [one]},
-    ]
-    for each in options:
-        assert refusal(options=each)
+    assert refusal(placement=[one, other])
+    assert refusal(placement=[one], leases="memory://a")
 
 
 def test_variables_of_others_are_left_alone() -> None:
@@ -109,9 +104,6 @@ def test_variables_of_others_are_left_alone() -> None:
         "DIBS_SERVE": "x",
     }
     assert read_config(None, {}, others) == read_config(None, {}, {})
-
-
-# -- the page ---------------------------------------------------------------------------------------
 
 
 def rows(section: str, page: str = PAGE) -> list[list[str]]:
@@ -183,7 +175,7 @@ def test_the_file_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_first_start_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(f"{VARIABLE}LEASES", f"sqlite:///{tmp_path / 'leases.db'}")
     demonstration, example = blocks(START, "console")

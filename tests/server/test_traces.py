@@ -10,19 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.model import Acquire, Release
-from tests.server.world import (
-    ID,
-    LONG,
-    World,
-    acquire,
-    acquired,
-    b64,
-    key,
-    lock,
-    released,
-    send,
-    waiting,
-)
+from tests.server.world import ID, LONG, Client, Patch, World, b64, key, lock
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 
@@ -52,7 +40,7 @@ def traces(kept: Traces, world: World) -> Traces:
 
 
 @pytest.fixture(scope="module")
-def client(world: World) -> httpx2.Client:
+def client(world: World) -> Client:
     return world.client()
 
 
@@ -69,7 +57,7 @@ ATTRIBUTES = {
 """All that there are."""
 
 
-def test_a_span_of_a_request(traces: Traces, world: World, client: httpx2.Client) -> None:
+def test_a_span_of_a_request(traces: Traces, world: World, client: Client) -> None:
     path = lock(SECRET_NAME)
     held = client.post(path, params={"ttl": 60, "note": "for pay"}, headers=traceparent()).json()
     span = traces.one(f"POST {LOCK}")
@@ -87,12 +75,12 @@ def test_a_span_of_a_request(traces: Traces, world: World, client: httpx2.Client
         "dibs.kind": "lock",
         "dibs.reply": "granted",
     }
-    released(client, SECRET_NAME, held)
+    client.release(SECRET_NAME, held)
     with client.stream("GET", "/v1/stream"):  # its span ends where it begins
         assert about(traces.one("GET /v1/stream"))["http.response.status_code"] == 200
 
 
-def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: Patch) -> None:
     """Also if the operator has OpenTelemetry look at headers."""
     for which in ("REQUEST", "RESPONSE"):
         monkeypatch.setenv(f"OTEL_INSTRUMENTATION_HTTP_CAPTURE_HEADERS_SERVER_{which}", ".*")
@@ -102,7 +90,7 @@ def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.Mon
         client = other.client()
         client.headers |= {"user-agent": secrets["agent"], "x-forwarded-for": "1.2.3.4"}
         owner = {"client-id": secrets["query"]}
-        held = acquired(client, secrets["name"], note=secrets["note"], **owner)
+        held = client.acquired(secrets["name"], note=secrets["note"], **owner)
         requests = [
             ("POST", path, {}),
             ("PATCH", path, {"headers": {"dibs-lease-id": secrets["query"]}}),
@@ -118,7 +106,7 @@ def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.Mon
             client.request(method, url, **more)  # type: ignore[arg-type]
         with client.stream("GET", "/v1/events", params={"prefix": b64("mark-")}) as stream:
             next(stream.iter_lines())
-        released(client, secrets["name"], held)
+        client.release(secrets["name"], held)
         traces.some(f"DELETE {LOCK}", 2)
     assert len(traces.ended) >= len(requests) + 3
     hidden = [*secrets.values(), b64(secrets["name"]), held["id"], "x" * 22, "mark", "1.2.3.4"]
@@ -128,10 +116,10 @@ def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: pytest.Mon
         assert set(about(span)) <= ATTRIBUTES, span.name
 
 
-def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, world: World) -> None:
+def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: World) -> None:
     """Unless that one's trace is not kept."""
-    held = acquired(client, "x", note="mine")
-    refused = acquire(client, "x")
+    held = client.acquired("x", note="mine")
+    refused = client.acquire("x")
     assert [each["note"] for each in refused.json()["holders"]] == ["mine"]
     with pytest.raises(httpx2.ReadTimeout):
         world.client().post(lock("x"), params={"wait": 30}, timeout=httpx2.Timeout(0.3))
@@ -142,14 +130,14 @@ def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, worl
     assert "http.response.status_code" not in about(left)
     assert {each.status.status_code for each in (second, left)} == {StatusCode.UNSET}
     wish = Acquire(key("x"), ID, "me", 60.0, queue=True)
-    send(client, wish)
-    send(client, wish, Release(wish.key, ID))
+    client.apply(wish)
+    client.apply(wish, Release(wish.key, ID))
     by_batch, again = traces.some("POST /v1/batch", 2)
     assert [links(each) for each in (by_batch, again)] == [[ids(first)], []]
     with ThreadPoolExecutor() as pool:
-        waits = pool.submit(acquired, client, "x", wait=30)
-        wait_until(lambda: waiting(client, "x"), "it waits")
-        released(client, "x", held)
+        waits = pool.submit(client.acquired, "x", wait=30)
+        wait_until(lambda: client.waiting("x"), "it waits")
+        client.release("x", held)
         waits.result(LONG)
     waited = traces.some(f"POST {LOCK}", 4)[3]
     assert links(waited) == [ids(first)]
@@ -158,7 +146,7 @@ def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, worl
     assert about(waited)["dibs.reply"] == "granted"
     traces.clear()
     assert client.post(lock("unsampled"), headers=traceparent(flags="00")).is_success
-    assert acquire(client, "unsampled").status_code == 409
+    assert client.acquire("unsampled").status_code == 409
     assert links(traces.one(f"POST {LOCK}")) == []
 
 
@@ -166,7 +154,7 @@ def test_waits_are_linked_to_holders(traces: Traces, client: httpx2.Client, worl
     "missing", ["a provider", "opentelemetry", "opentelemetry.instrumentation.asgi"]
 )
 def test_a_server_runs_without_opentelemetry(
-    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, missing: str
+    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: Patch, missing: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "dibs.server.tracing", raising=False)
     if missing == "a provider":
@@ -175,6 +163,6 @@ def test_a_server_runs_without_opentelemetry(
         monkeypatch.setitem(sys.modules, missing, None)
     with World.over() as world:
         assert not world.server.tracing
-        acquired(world.client(), "x")
+        world.client().acquired("x")
     warning = f"requests are not traced: {missing} is missing. Run: pip install"
     assert (warning in caplog.text) == missing.endswith("asgi")

@@ -4,23 +4,29 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable
-from contextvars import Context
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
 import httpx2
 import msgspec
+import pytest
 
+from dibs.errors import BackendUnavailable
 from dibs.model import Command
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.auth.policy import Scope
 from dibs.server.config import ServerConfig
 from dibs.server.limits import Limits
 from dibs.server.main import Server
+from dibs.server.placement.router import StoreRouter
 from dibs.stores.http import wire
 from dibs.stores.http.names import encoded
-from tests.server.inside import keys_of
+
+type Patch = pytest.MonkeyPatch
+type Pool = ThreadPoolExecutor
 
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
@@ -36,42 +42,19 @@ TRUST = ssl.create_default_context()  # each client would read the certificates 
 
 
 def b64(name: str | bytes) -> str:
-    """A name in a path."""
-    return "base64:" + encoded(name.encode() if isinstance(name, str) else name)
+    return "base64:" + written(name)
+
+
+def written(name: str | bytes) -> str:
+    """A name, or a key, as answers have it."""
+    return encoded(name.encode() if isinstance(name, str) else name)
 
 
 def lock(name: str | bytes) -> str:
-    """The path of a lock."""
     return f"/v1/locks/{b64(name)}"
 
 
-def acquire(client: httpx2.Client, name: str | bytes, **query: Any) -> httpx2.Response:
-    """Acquire a lock by HTTP for 30 s, as `web-3`."""
-    params: dict[str, Any] = {"client-id": "web-3", "ttl": 30} | query
-    return client.post(lock(name), params=params)
-
-
-def acquired(client: httpx2.Client, name: str | bytes, **query: Any) -> dict[str, Any]:
-    """A lease that is granted."""
-    answer = acquire(client, name, **query)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def released(client: httpx2.Client, name: str | bytes, lease: dict[str, Any]) -> None:
-    """Release a lock."""
-    assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
-
-
-def waiting(client: httpx2.Client, name: str) -> int:
-    """How many wait for a lock."""
-    found: int = client.get(lock(name)).json()["waiting"]
-    return found
-
-
 def problem(answer: httpx2.Response) -> tuple[int, str]:
-    """The status of an error, and the kind of problem."""
     return answer.status_code, answer.json()["type"].removeprefix("/problems/")
 
 
@@ -83,26 +66,61 @@ def head(request: str, key: str, length: int | None = None) -> bytes:
 
 
 def key(name: str, kind: str = "lock") -> bytes:
-    """A resource, as commands name it."""
     return f"{kind}:{name}".encode()
 
 
-def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, Any]]:
-    """The replies to commands in JSON; `key` is written out here."""
-    sent = [each | {"key": encoded(each["key"].encode())} for each in commands]
-    answer = client.post("/v1/batch", json={"commands": sent})
-    assert answer.status_code == 200, answer.text
-    replies: list[dict[str, Any]] = answer.json()["replies"]
-    return replies
+class Client(httpx2.Client):
+    """Somebody who asks a server, by HTTP."""
 
+    def acquire(self, name: str | bytes, **query: Any) -> httpx2.Response:
+        """Acquire a lock for 30 s, as `web-3`."""
+        params: dict[str, Any] = {"client-id": "web-3", "ttl": 30} | query
+        return self.post(lock(name), params=params)
 
-def send(client: httpx2.Client, *commands: Command) -> list[Any]:
-    """The replies to commands."""
-    sent = wire.Batch(tuple(map(wire.to_wire, commands)))
-    answer = client.post("/v1/batch", content=msgspec.json.encode(sent))
-    assert answer.status_code == 200, answer.text
-    told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
-    return [wire.to_model(each) for each in told.replies]
+    def acquired(self, name: str | bytes, **query: Any) -> dict[str, Any]:
+        answer = self.acquire(name, **query)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def release(self, name: str | bytes, lease: dict[str, Any]) -> None:
+        assert self.delete(lock(name), params={"id": lease["id"]}).status_code == 200
+
+    def renewed(self, name: str, lease: str, ttl: float = 60) -> httpx2.Response:
+        return self.patch(lock(name), params={"id": lease, "ttl": ttl})
+
+    def waiting(self, name: str) -> int:
+        found: int = self.get(lock(name)).json()["waiting"]
+        return found
+
+    def batch(self, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+        """The replies to commands in JSON; `key` is written out here."""
+        sent = [each | {"key": written(each["key"])} for each in commands]
+        answer = self.post("/v1/batch", json={"commands": sent})
+        assert answer.status_code == 200, answer.text
+        replies: list[dict[str, Any]] = answer.json()["replies"]
+        return replies
+
+    def apply(self, *commands: Command) -> list[Any]:
+        sent = wire.Batch(tuple(map(wire.to_wire, commands)))
+        answer = self.post("/v1/batch", content=msgspec.json.encode(sent))
+        assert answer.status_code == 200, answer.text
+        told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
+        return [wire.to_model(each) for each in told.replies]
+
+    # -- directories that move --
+
+    def move(self, directory: str, to: str, **deadline: float | None) -> None:
+        order = {"to": to} | deadline
+        assert self.put(f"/v1/move/{b64(directory)}/", json=order).status_code == 200
+
+    def progress(self, directory: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/v1/move/{b64(directory)}/").json()
+        return found
+
+    def moved(self, directory: str, to: str) -> bool:
+        seen = self.progress(directory)
+        return bool(seen["place"] == to and seen["phase"] == "settled")
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -110,15 +128,24 @@ class Loop(asyncio.SelectorEventLoop):
 
     longest_pause = float("inf")
 
-    def call_later[*Ts](
-        self,
-        delay: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        delay = min(delay, self.longest_pause)
-        return super().call_later(delay, callback, *args, context=context)
+    def call_later(self, delay: float, *what: Any, **how: Any) -> Any:  # type: ignore[override]
+        return super().call_later(min(delay, self.longest_pause), *what, **how)
+
+
+async def away(*_: object) -> Any:
+    raise BackendUnavailable("it is away")
+
+
+def shared(*, in_file: bool = False, **settings: Any) -> Any:
+    """A fixture: one server for all tests of a file, over memory or SQLite."""
+
+    @pytest.fixture(scope="module")
+    def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+        folder = tmp_path_factory.mktemp("shared") if in_file else None
+        with World.over(folder, **settings) as world:
+            yield world
+
+    return fixture
 
 
 class World:
@@ -127,20 +154,14 @@ class World:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self._loop = Loop()
-        self._server: Server | None = None
-        self._started = threading.Event()
-        self._error: BaseException | None = None
-        self._clients: list[httpx2.Client] = []
+        self._clients: list[Client] = []
+        self._started = Future[Server]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._started.wait(LONG)
-        if self._error is not None:
-            self._thread.join(LONG)
-            raise self._error
+        self.server: Server = self._started.result(LONG)
 
     @classmethod
     def over(cls, folder: Path | None = None, **settings: Any) -> "World":
-        """A server over SQLite in a folder, or over memory."""
         limits = settings.pop("limits", Limits())
         if folder is None:
             settings.setdefault("leases", f"memory://{uuid4()}")
@@ -160,17 +181,20 @@ class World:
         try:
             await server.start()
         except BaseException as error:
-            self._error = error
-            self._started.set()
-            return
-        self._server = server
-        self._started.set()
+            return self._started.set_exception(error)
+        self._started.set_result(server)
         await server.run()
 
     @property
-    def server(self) -> Server:
-        assert self._server is not None
-        return self._server
+    def runtime(self) -> StoreRouter:
+        """What leads commands to its stores."""
+        return self.server.leases.runtime
+
+    @property
+    def store(self) -> AsyncRuntime:
+        """Its only one."""
+        (store,) = self.runtime.stores
+        return store
 
     @property
     def url(self) -> str:
@@ -195,39 +219,39 @@ class World:
         self.do(take_turns)
 
     def key(self, *scopes: str, prefixes: Iterable[bytes] = (), name: str = "a test") -> str:
-        """A new API key."""
-        keys = keys_of(self)
         wanted = {Scope(scope) for scope in scopes}
-        made: str = self.do(lambda: keys.create(name, wanted, prefixes))[1]
+        made: str = self.do(lambda: self.server.keys.create(name, wanted, prefixes))[1]
         return made
 
     def connected(self) -> socket.socket:
-        """A connection without a request."""
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), LONG)
 
     def revoke(self, key: str) -> None:
-        """Revoke an API key."""
-        keys = keys_of(self)
-        self.do(lambda: keys.revoke(key.split("_")[1]))
+        self.do(lambda: self.server.keys.revoke(key.split("_")[1]))
+
+    def cut_off(self, monkeypatch: Patch, how: Any = away) -> None:
+        """Its records can no longer be reached."""
+        for name in ("revision", "all", "get", "put", "append"):
+            monkeypatch.setattr(self.server.records, name, how)
 
     @property
     def admin_key(self) -> str:
         assert self.server.first_key is not None
         return self.server.first_key
 
-    def client(self, *scopes: str, prefixes: Iterable[bytes] = (), key: str = "") -> httpx2.Client:
+    def client(self, *scopes: str, prefixes: Iterable[bytes] = (), key: str = "") -> Client:
         """Somebody with a key of these scopes; an administrator without."""
         if not key:
             key = self.key(*scopes, prefixes=prefixes) if scopes else self.admin_key
         return self._client({"Authorization": f"Bearer {key}"})
 
-    def stranger(self) -> httpx2.Client:
+    def stranger(self) -> Client:
         """Somebody without a key."""
         return self._client({})
 
-    def _client(self, headers: dict[str, str]) -> httpx2.Client:
-        client = httpx2.Client(base_url=self.url, headers=headers, timeout=LONG, verify=TRUST)
+    def _client(self, headers: dict[str, str]) -> Client:
+        client = Client(base_url=self.url, headers=headers, timeout=LONG, verify=TRUST)
         self._clients.append(client)
         return client
 

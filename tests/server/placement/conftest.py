@@ -18,7 +18,6 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture
 def pair(fleet: Fleet) -> list[httpx2.Client]:
-    """Clients of two servers that have both stores."""
     return [fleet.client(fleet.start(fleet.a, fleet.b)) for _ in range(2)]
 
 

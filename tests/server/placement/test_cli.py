@@ -11,13 +11,13 @@ from dibs.cli import main
 from dibs.cli.exits import USAGE
 from dibs.server.placement import drain
 from tests.server.placement.asking import acquired, until
-from tests.server.world import World, released
+from tests.server.world import Patch, World
 
 type Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(world: World, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Run:
     """Runs `dibs` with these words: its exit code, output and messages."""
     monkeypatch.setenv("DIBS_URL", world.url)
     monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
@@ -46,7 +46,7 @@ def test_restrictions(run: Run) -> None:
     assert run("restrict delete locks shop")[0] == 1
 
 
-def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_usage(run: Run, monkeypatch: Patch) -> None:
     for words in (
         *("restrict set locks shop --region atlantis", "restrict set locks shop --region XA"),
         *("restrict set locks /", "restrict set locks shop/", "move shop/ --to moon"),
@@ -62,14 +62,12 @@ def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Terminal(io.StringIO):
-    """Somebody who answers."""
-
     def isatty(self) -> bool:
         return True
 
 
 def test_it_asks_before_leases_would_be_revoked_and_waits(
-    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+    world: World, run: Run, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(drain, "REST", 1.0)
     held = acquired(world.client(), "shop/x")
@@ -85,7 +83,7 @@ def test_it_asks_before_leases_would_be_revoked_and_waits(
     assert (code, message.count("is moving to another store")) == (69, 2), "once, and in the error"
     code, output, _ = run("move shop/ --to away --yes --deadline never")
     assert (code, "shop/ moves from home to away once it is idle" in output) == (0, True)
-    release = threading.Timer(1.0, released, (world.client(), "shop/x", held))
+    release = threading.Timer(1.0, world.client().release, ("shop/x", held))
     release.start()
     code, output, message = run("move shop/ --wait")
     release.join()

@@ -11,8 +11,7 @@ from dibs.server.placement.identity import is_found_with, store_address
 from dibs.server.placement.joining import OwnPlacement, joined, own_placement
 from dibs.server.placement.rules import Place, PlacementSettings
 from dibs.stores.kubernetes import access
-
-type Patch = pytest.MonkeyPatch
+from tests.server.world import Patch
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,14 @@
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from queue import Queue
 from typing import Any
 
-import httpx2
 import pytest
 
+from dibs import sync
 from dibs.errors import BackendUnavailable
 from dibs.model import Command
 from dibs.runtime.port import TimedReply
@@ -20,31 +19,13 @@ from dibs.server.placement.drain import Drainer, write_homes
 from dibs.server.placement.registry import ORDER, Deadline, Home, MoveOrder, read_all
 from dibs.server.placement.restrictions import write_record
 from dibs.server.records.port import Conflict
-from dibs.sync import Client, Waiting, connect
-from tests.server.inside import records_of
-from tests.server.placement.asking import (
-    Fleet,
-    acquired,
-    cut_off,
-    fail,
-    is_held,
-    is_moving,
-    lock,
-    move,
-    moved,
-    progress,
-    renewed,
-    restriction,
-    until,
-)
-from tests.server.world import LONG, batch, released, waiting
+from tests.server.placement.asking import Fleet, acquired, is_held, is_moving, restriction, until
+from tests.server.world import LONG, Client, Patch, Pool, away, lock
 
-type Pair = list[httpx2.Client]
-type Patch = pytest.MonkeyPatch
-type Pool = ThreadPoolExecutor
+type Pair = list[Client]
 
 
-def audited(client: httpx2.Client) -> list[str]:
+def audited(client: Client) -> list[str]:
     lines = client.get("/v1/audit").json()["entries"]
     return [each["what"] for each in lines if each["what"].startswith("move ")]
 
@@ -53,23 +34,23 @@ def test_without_a_deadline_a_directory_stays_until_it_is_idle(pair: Pair, pool:
     here, there = pair
     held = acquired(here, "d/busy")
     old = acquired(here, "d/idle")
-    released(here, "d/idle", old)
-    move(here, "d", "b", deadline=None)
-    seen = progress(there, "d")
+    here.release("d/idle", old)
+    here.move("d", "b", deadline=None)
+    seen = there.progress("d")
     assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("a", "b", "pending", 1)
     assert 0 < seen["ends_in"] <= 60
     for client in (here, there):  # nothing else changes for its users
         assert is_held(client, "d/busy")
-        assert renewed(client, "d/busy", held["id"]).status_code == 200
-        released(client, "d/idle", acquired(client, "d/idle"))
+        assert client.renewed("d/busy", held["id"]).status_code == 200
+        client.release("d/idle", acquired(client, "d/idle"))
     waiter = pool.submit(acquired, there, "d/busy", wait=LONG)
-    until(lambda: waiting(here, "d/busy") == 1)
-    released(there, "d/busy", held)
+    until(lambda: here.waiting("d/busy") == 1)
+    there.release("d/busy", held)
     got = waiter.result()
     assert got["sequencer"] > held["sequencer"]
-    assert progress(here, "d")["phase"] == "pending"
-    released(here, "d/busy", got)
-    until(lambda: moved(here, "d", "b"))
+    assert here.progress("d")["phase"] == "pending"
+    here.release("d/busy", got)
+    until(lambda: here.moved("d", "b"))
     for client, name in ((here, "d/busy"), (there, "d/idle")):
         assert acquired(client, name)["sequencer"] > got["sequencer"]
     assert audited(here) == ["move finished", "move ordered"]
@@ -78,24 +59,24 @@ def test_without_a_deadline_a_directory_stays_until_it_is_idle(pair: Pair, pool:
 def test_a_directory_in_use_drains_and_its_holders_go_on(fleet: Fleet, pair: Pair) -> None:
     here, there = pair
     held, other = acquired(here, "d/x"), acquired(here, "d/y")
-    move(here, "d", "b")
+    here.move("d", "b")
     fleet.know("d", "draining")
     for client in (here, there):
         for name in ("d/x", "d/new"):
             answer = client.post(lock(name), params={"ttl": 60, "wait": 10})
             assert is_moving(answer), answer.text
             assert int(answer.headers["retry-after"]) >= 1
-        assert renewed(client, "d/x", held["id"]).status_code == 200
+        assert client.renewed("d/x", held["id"]).status_code == 200
         assert client.get(lock("d/x")).status_code == 200
-        released(client, "elsewhere", acquired(client, "elsewhere"))
-    seen = progress(there, "d")
+        client.release("elsewhere", acquired(client, "elsewhere"))
+    seen = there.progress("d")
     assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("a", "b", "draining", 2)
     left = (datetime.fromisoformat(seen["until"]) - datetime.now(UTC)).total_seconds()
     assert 840 < left <= 900
-    released(there, "d/y", other)
+    there.release("d/y", other)
     assert is_moving(there.post(lock("d/y"), params={"ttl": 60})), "one is held still"
-    released(there, "d/x", held)
-    until(lambda: moved(here, "d", "b"))
+    there.release("d/x", held)
+    until(lambda: here.moved("d", "b"))
     for client, name in ((here, "d/x"), (there, "d/y")):
         assert acquired(client, name)["sequencer"] > other["sequencer"]
 
@@ -104,12 +85,12 @@ def test_at_the_deadline_leases_are_revoked_and_their_units_stay_taken(pair: Pai
     here, there = pair
     held = acquired(here, "d/x", ttl=4)
     renewed_at = time.monotonic()
-    move(here, "d", "b", deadline=1)
+    here.move("d", "b", deadline=1)
 
     def is_revoked() -> bool:
         nonlocal renewed_at
         sent = time.monotonic()
-        answer = renewed(there, "d/x", held["id"], ttl=4)
+        answer = there.renewed("d/x", held["id"], ttl=4)
         if answer.status_code == 200:
             renewed_at = sent
             return False
@@ -120,48 +101,48 @@ def test_at_the_deadline_leases_are_revoked_and_their_units_stay_taken(pair: Pai
     token = acquired(there, "d/x")["sequencer"]
     assert time.monotonic() - renewed_at >= 4 * 0.99, "nobody held it twice"
     assert token > held["sequencer"]
-    assert moved(here, "d", "b")
+    assert here.moved("d", "b")
     assert audited(here) == ["move finished", "move deadline", "move ordered"]
 
 
 def test_retained_units_are_waited_for_until_the_deadline(fleet: Fleet, pair: Pair) -> None:
     here, there = pair
     task = {"key": "tasklock:d/x", "id": "task" * 6}
-    batch(here, {"op": "acquire", "owner": "me", "ttl": 60.0, **task})
-    batch(here, {"op": "release", "retain": 3600.0, **task})
-    move(here, "d", "b")
+    here.batch({"op": "acquire", "owner": "me", "ttl": 60.0, **task})
+    here.batch({"op": "release", "retain": 3600.0, **task})
+    here.move("d", "b")
     fleet.know("d", "draining")
-    assert progress(there, "d")["keys"] == 1
-    move(here, "d", "b", deadline=0.1)  # instead of the first one
-    until(lambda: moved(there, "d", "b"))
+    assert there.progress("d")["keys"] == 1
+    here.move("d", "b", deadline=0.1)  # instead of the first one
+    until(lambda: there.moved("d", "b"))
 
 
 def test_moving_everything_leaves_directories_with_rules_of_their_own(pair: Pair) -> None:
     here, there = pair
     rule = restriction("eu/in")
     assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
-    move(here, "shop", "a")
+    here.move("shop", "a")
     held = {name: acquired(here, name) for name in ("eu/in/1", "shop/1")}
     assert here.put("/v1/move", json={"to": "b"}).status_code == 200
     settled = {"place": "b", "to": "", "phase": "settled", "until": None}
     until(lambda: settled.items() <= there.get("/v1/move").json().items())
     assert there.get(rule).json()["state"] == "Enforced"
-    assert all(moved(here, *each) for each in (("eu/in", "a"), ("shop", "a"), ("eu", "b")))
+    assert all(here.moved(*each) for each in (("eu/in", "a"), ("shop", "a"), ("eu", "b")))
     acquired(there, "other/1")
     assert len(there.get("/v1/locks").json()["locks"]) == 3, "of both placements"
     for name, lease in held.items():
         assert is_held(there, name)
-        released(there, name, lease)
+        there.release(name, lease)
 
 
 # ---- those who wait meanwhile ---------------------------------------------------------------------
 
 
-def impatient(fleet: Fleet) -> Client:
+def impatient(fleet: Fleet) -> sync.Client:
     """A client that would give up on an outage after a moment."""
     scheme, _, place = fleet.servers[1].url.partition("://")
     key = fleet.servers[0].admin_key
-    return connect(f"{scheme}://{key}@{place}", connect_timeout=0.1)
+    return sync.connect(f"{scheme}://{key}@{place}", connect_timeout=0.1)
 
 
 def test_clients_wait_through_a_move(fleet: Fleet, pair: Pair, pool: Pool) -> None:
@@ -170,7 +151,7 @@ def test_clients_wait_through_a_move(fleet: Fleet, pair: Pair, pool: Pool) -> No
     held = acquired(here, "d/x")
     reports: Queue[str] = Queue()
 
-    def report(state: Waiting) -> None:
+    def report(state: sync.Waiting) -> None:
         if state.is_moving and state.waited > 0.5:  # longer than through an outage
             reports.put(str(state))
 
@@ -180,15 +161,15 @@ def test_clients_wait_through_a_move(fleet: Fleet, pair: Pair, pool: Pool) -> No
 
     with impatient(fleet) as client:
         first = pool.submit(wait, None)
-        until(lambda: waiting(here, "d/x") == 1)
-        move(here, "d", "b")
+        until(lambda: here.waiting("d/x") == 1)
+        here.move("d", "b")
         fleet.know("d", "draining")
         second = pool.submit(wait, LONG)
         for _ in range(2):
             assert "its directory is moving to another store" in reports.get(timeout=LONG)
-        released(here, "d/x", held)
+        here.release("d/x", held)
         assert min(first.result(), second.result()) > held["sequencer"]
-    assert moved(here, "d", "b")
+    assert here.moved("d", "b")
 
 
 def test_nobody_is_served_at_the_old_placement_while_it_drains(fleet: Fleet, pair: Pair) -> None:
@@ -199,9 +180,9 @@ def test_nobody_is_served_at_the_old_placement_while_it_drains(fleet: Fleet, pai
     here, _ = pair
     held = acquired(here, "d/x")
     waiter = {"id": "waits" * 5, "owner": "me", "ttl": 60.0, "queue": True}
-    (reply,) = batch(here, {"op": "acquire", "key": "lock:d/x", **waiter})
+    (reply,) = here.batch({"op": "acquire", "key": "lock:d/x", **waiter})
     assert reply["is"] == "queued"
-    move(here, "d", "b")
+    here.move("d", "b")
     fleet.know("d", "draining")
     with impatient(fleet) as client:
         for wait in (0, 0.2):
@@ -209,10 +190,10 @@ def test_nobody_is_served_at_the_old_placement_while_it_drains(fleet: Fleet, pai
                 client.lock("d/y").acquire(wait=wait)
             assert caught.value.moving
             assert "Retry-After" not in str(caught.value), "that is for programs that speak HTTP"
-    released(here, "d/x", held)
-    answers = [renewed(here, "d/x", "waits" * 5) for _ in range(2)]
+    here.release("d/x", held)
+    answers = [here.renewed("d/x", "waits" * 5) for _ in range(2)]
     assert [each.status_code for each in answers] == [503, 410]
-    until(lambda: moved(here, "d", "b"))
+    until(lambda: here.moved("d", "b"))
 
 
 # ---- what goes wrong meanwhile --------------------------------------------------------------------
@@ -226,24 +207,24 @@ def test_a_drain_ends_if_the_directory_has_to_stay(
     directories = ("by order", "by restriction", "as the new store is away")
     for each in directories:
         acquired(here, f"{each}/x")
-        move(here, each, "b")
+        here.move(each, "b")
         fleet.know(each, "draining")
-    move(there, "by order", "a")
+    there.move("by order", "a")
     rule = {"regions_allowed": ["XE"]}
     assert here.put(restriction("by restriction"), json=rule).status_code == 200
     for server in (0, 1):
-        monkeypatch.setattr(fleet.store(server, "b"), "call", fail)
+        monkeypatch.setattr(fleet.store(server, "b"), "call", away)
     for each in directories:
         fleet.know(each, "settled")
-        assert progress(there, each)["place"] == "a"
-        released(here, f"{each}/y", acquired(here, f"{each}/y"))
+        assert there.progress(each)["place"] == "a"
+        here.release(f"{each}/y", acquired(here, f"{each}/y"))
         assert is_held(there, f"{each}/x")
     assert here.get(restriction("by restriction")).json()["state"] == "Enforced"
 
 
 def test_another_server_goes_on_after_a_crash(fleet: Fleet, pair: Pair, monkeypatch: Patch) -> None:
     here, there = pair
-    records = records_of(fleet.servers[0])
+    records = fleet.servers[0].server.records
     ttls = {"held": 60, "overdue": 3, "gentle": 60}
     held = {each: acquired(here, f"{each}/x", ttl=ttl) for each, ttl in ttls.items()}
 
@@ -265,9 +246,9 @@ def test_another_server_goes_on_after_a_crash(fleet: Fleet, pair: Pair, monkeypa
         patched.setattr(Drainer, "go_on", wait)
         fleet.servers[0].do(begin)
         fleet.servers[0].close()
-    released(there, "held/x", held["held"])
-    until(lambda: all(progress(there, each)["phase"] != "draining" for each in (*held, "idle")))
-    places = {each: progress(there, each)["place"] for each in (*held, "idle")}
+    there.release("held/x", held["held"])
+    until(lambda: all(there.progress(each)["phase"] != "draining" for each in (*held, "idle")))
+    places = {each: there.progress(each)["place"] for each in (*held, "idle")}
     assert places == {"held": "b", "overdue": "b", "gentle": "a", "idle": "b"}
     for each in places:
         acquired(there, f"{each}/y")
@@ -291,8 +272,8 @@ def test_a_late_grant_at_the_old_place_is_hidden(
     monkeypatch.setattr(store, "call", late)
     asking = pool.submit(here.post, lock("d/x"), params={"ttl": 60, "id": "late" * 6})
     assert is_held_up.wait(LONG)
-    move(there, "d", "b")
-    until(lambda: moved(there, "d", "b"))
+    there.move("d", "b")
+    until(lambda: there.moved("d", "b"))
     acquired(there, "d/x")
     fleet.servers[0].do(go_on.set)
     assert asking.result().status_code in (409, 503)
@@ -303,19 +284,19 @@ def test_a_server_with_an_old_reading_denies_nothing(
 ) -> None:
     here, there = pair
     with monkeypatch.context() as patched:
-        cut_off(fleet.servers[0], patched)
+        fleet.servers[0].cut_off(patched)
         until(lambda: here.post(lock("other"), params={"ttl": 60}).status_code == 503)
-        move(there, "d", "b")
-        until(lambda: moved(there, "d", "b"))
+        there.move("d", "b")
+        until(lambda: there.moved("d", "b"))
         held = acquired(there, "d/x")
-        assert renewed(here, "d/x", held["id"]).status_code == 503
+        assert here.renewed("d/x", held["id"]).status_code == 503
         assert here.get(lock("d/x")).status_code == 503
-    assert renewed(here, "d/x", held["id"]).status_code == 200
+    assert here.renewed("d/x", held["id"]).status_code == 200
 
 
 async def test_a_step_that_does_not_know_a_new_rule_is_not_taken(fleet: Fleet, pair: Pair) -> None:
     here, _ = pair
-    records = records_of(fleet.servers[0])
+    records = fleet.servers[0].server.records
     found = await read_all(records)
     rule = {"regions_allowed": ["XE"]}
     assert here.put(restriction("d"), json=rule).status_code == 200
@@ -329,23 +310,23 @@ def test_locks_exclude_while_a_directory_moves_to_and_fro(
     until_then = time.monotonic() + 3
     log: list[tuple[float, float, int]] = []
 
-    def use(client: httpx2.Client) -> None:
+    def use(client: Client) -> None:
         while time.monotonic() < until_then:
             answer = client.post(lock("d/x"), params={"ttl": 60})
             if answer.status_code == 200:
                 since, lease = time.monotonic(), answer.json()
                 time.sleep(0.002)
                 log.append((since, time.monotonic(), lease["sequencer"]))
-                released(client, "d/x", lease)
+                client.release("d/x", lease)
             time.sleep(0.05)
 
     users = [pool.submit(use, fleet.client(world)) for world in fleet.servers * 2]
     moves, to = 0, "b"
-    move(pair[0], "d", to)
+    pair[0].move("d", to)
     while time.monotonic() < until_then or moves < 2:
-        if moved(pair[1], "d", to):
+        if pair[1].moved("d", to):
             moves, to = moves + 1, {"b": "a", "a": "b"}[to]
-            move(pair[0], "d", to)
+            pair[0].move("d", to)
         time.sleep(0.05)
     for each in users:
         each.result()

@@ -20,25 +20,11 @@ from dibs.server.placement.reachability import SILENT_FOR
 from dibs.server.placement.registry import read_list, write_list
 from dibs.server.placement.rules import PlacementSettings
 from dibs.server.placement.table import RoutingTable
-from tests.server.inside import placements_of, records_of, runtime_of, table_reader_of
-from tests.server.placement.asking import (
-    Fleet,
-    acquired,
-    cut_off,
-    is_held,
-    lock,
-    memory,
-    move,
-    moved,
-    renewed,
-    until,
-)
-from tests.server.world import LONG, World, released
+from tests.server.placement.asking import Fleet, acquired, is_held, memory, until
+from tests.server.world import LONG, Patch, World, lock
 from tests.servers.redis import RedisServer
 
 ALONE = 1.0
-
-type Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +38,7 @@ def named(name: str, store: PlacementSettings) -> PlacementSettings:
 
 
 def table(of: World) -> RoutingTable:
-    return table_reader_of(of).table
+    return of.runtime.reader.table
 
 
 def test_settings_that_mean_other_stores_are_refused_and_the_others_go_on(fleet: Fleet) -> None:
@@ -69,7 +55,7 @@ def test_settings_that_mean_other_stores_are_refused_and_the_others_go_on(fleet:
     ):
         with pytest.raises(NotConfigured, match=message):
             fleet.start(*theirs)
-    released(here, "x", acquired(here, "x"))
+    here.release("x", acquired(here, "x"))
 
 
 def test_a_file_of_another_machine_is_another_store(
@@ -90,25 +76,22 @@ def test_a_file_of_another_machine_is_another_store(
         fleet.start(store=file)
 
 
-# ---- from one store to several --------------------------------------------------------------------
-
-
 def test_a_lone_store_gets_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
     held, idle = acquired(before, "d/held"), acquired(before, "d/idle")
-    released(before, "d/idle", idle)
+    before.release("d/idle", idle)
     both = fleet.start(fleet.b, named("default", fleet.a))
     after = fleet.client(both)
     assert is_held(after, "d/held")
-    assert set(placements_of(lone)) == {"default"}
-    move(after, "d", "b")
-    assert renewed(before, "d/held", held["id"]).status_code == 200
-    released(before, "d/held", held)
-    until(lambda: moved(after, "d", "b"))
+    assert set(lone.runtime.named) == {"default"}
+    after.move("d", "b")
+    assert before.renewed("d/held", held["id"]).status_code == 200
+    before.release("d/held", held)
+    until(lambda: after.moved("d", "b"))
     until(lambda: table(lone).home_of(KEY).place == "b")
     assert before.post(lock("d/idle"), params={"ttl": 60}).status_code == 503
-    released(before, "other/x", acquired(before, "other/x"))
+    before.release("other/x", acquired(before, "other/x"))
     assert before.get("/v1/locks/base64:b3RoZXI/").json()["locks"] == []
     assert before.get("/v1/locks/base64:ZA/").status_code == 503, "it can't see all of it"
     with pytest.raises(NotConfigured, match=r"lack the placement b .*, where d/ lives"):
@@ -123,44 +106,44 @@ def test_a_lone_store_needs_no_records_until_it_may_have_company(
     lone = fleet.start(store=fleet.a.url)
     before = fleet.client(lone)
     held = acquired(before, "d/held")
-    cut_off(lone, monkeypatch)
+    lone.cut_off(monkeypatch)
     end = time.monotonic() + 2 * ALONE
     while time.monotonic() < end or not stale(lone):
         lease = before.post(lock("d/x"), params={"ttl": 60})
         assert lease.status_code == 200, lease.text
-        assert renewed(before, "d/held", held["id"]).status_code == 200
-        released(before, "d/x", lease.json())
+        assert before.renewed("d/held", held["id"]).status_code == 200
+        before.release("d/x", lease.json())
         gone = before.delete(lock("d/x"), params={"id": lease.json()["id"]})
         assert gone.status_code in (200, 410), "that nothing is there needs no records either"
         time.sleep(0.05)
-    released(before, "d/held", held)
+    before.release("d/held", held)
 
     lone.do(lambda: pause(lone, monkeypatch))  # it believes what it has read for as long as it may
     both = fleet.start(named("default", fleet.a), fleet.b)
     after = fleet.client(both)
-    move(after, "d", "b")
+    after.move("d", "b")
     while True:
         has_begun = b"d/" in table(both).homes
         answer = before.post(lock("d/x"), params={"ttl": 60})
         if answer.status_code == 503:
             break
         assert not has_begun, "it moves while a server may believe that there is one store"
-        released(before, "d/x", answer.json())
+        before.release("d/x", answer.json())
         time.sleep(0.01)
-    until(lambda: moved(after, "d", "b"))
+    until(lambda: after.moved("d", "b"))
     acquired(after, "d/x")
     assert before.post(lock("d/x"), params={"ttl": 60}).status_code == 503
 
 
 def stale(of: World) -> bool:
     """It has read that there is one store when the records were away already."""
-    reader = table_reader_of(of)
+    reader = of.runtime.reader
     return reader._revision is None and reader.is_lone
 
 
 def pause(of: World, monkeypatch: Patch) -> None:
     """It reads nothing by itself any more, only when it has to."""
-    reading = table_reader_of(of)
+    reading = of.runtime.reader
 
     async def read() -> None:
         if not reading.is_fresh:
@@ -172,7 +155,7 @@ def pause(of: World, monkeypatch: Patch) -> None:
 def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
     here = fleet.client(fleet.start(fleet.a, fleet.b))
     lease = acquired(here, "x")
-    released(here, "x", lease)
+    here.release("x", lease)
     assert here.put("/v1/move", json={"to": "b"}).status_code == 200
     until(lambda: bool(here.get("/v1/move").json()["phase"] == "settled"))
     later = fleet.client(fleet.start(fleet.b))
@@ -183,10 +166,10 @@ def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
 def test_records_that_were_lost_stop_all_grants(fleet: Fleet) -> None:
     world = fleet.start(fleet.a, fleet.b)
     here = fleet.client(world)
-    move(here, "d", "b")
-    until(lambda: moved(here, "d", "b"))
+    here.move("d", "b")
+    until(lambda: here.moved("d", "b"))
     held = acquired(here, "d/x")
-    records = records_of(world)
+    records = world.server.records
 
     async def lose() -> None:
         listing, version = await read_list(records)
@@ -197,19 +180,17 @@ def test_records_that_were_lost_stop_all_grants(fleet: Fleet) -> None:
     world.do(lose)
     until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)
     with pytest.raises(Corrupt, match=r"not before .*Z, as fencing tokens would fall") as caught:
-        world.do(lambda: table_reader_of(world).read())
+        world.do(world.runtime.reader.read)
     (at,) = re.findall(r"not before (\S+Z)", str(caught.value))
     assert datetime.fromisoformat(at).timestamp() > held["sequencer"] / 1e6
-    released(here, "d/x", held)
+    here.release("d/x", held)
 
-
-# ---- many commands at a time ----------------------------------------------------------------------
 
 KEY = b"lock:d/x"
 
 
 def replies(of: World, *commands: Any) -> list[Any]:
-    answers = of.do(lambda: runtime_of(of).call_all(commands))
+    answers = of.do(lambda: of.runtime.call_all(commands))
     return [getattr(each, "reply", each) for each in answers]
 
 
@@ -223,7 +204,7 @@ def test_one_batch(fleet: Fleet, monkeypatch: Patch) -> None:
     revoke = Revoke(KEY, None, "a test", now=True)
     first, ended, second = replies(world, an("x"), revoke, an("y"))
     assert (type(first), ended.count, type(second)) == (Granted, 1, Granted)
-    cut_off(world, monkeypatch)
+    world.cut_off(monkeypatch)
     new = an("z", b"lock:d/z")
     until(lambda: isinstance(replies(world, new)[0], BackendUnavailable))
     found = replies(world, Renew(KEY, "y" * 24, 30.0), new, Release(KEY, "y" * 24))
@@ -247,8 +228,8 @@ def test_a_placement_that_hangs_costs_no_lease_at_another(
         places = fleet.a, PlacementSettings(name="b", url=redis.url)
         world = fleet.start(*places)
         admin = fleet.client(world)
-        move(admin, "d", "b")
-        until(lambda: moved(admin, "d", "b"))
+        admin.move("d", "b")
+        until(lambda: admin.moved("d", "b"))
         monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
         with sync.connect(world.url) as client:
             there = client.lock("d/y", ttl=60).acquire(wait=LONG)

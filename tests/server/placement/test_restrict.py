@@ -2,26 +2,25 @@
 
 import re
 
-import httpx2
 import pytest
 
 from tests.server.placement.asking import acquired, memory, restriction, until
-from tests.server.world import World, b64, released
+from tests.server.world import Client, World, b64, written
 
 
 @pytest.fixture
-def admin(world: World) -> httpx2.Client:
+def admin(world: World) -> Client:
     return world.client()
 
 
-def test_a_restriction_is_set_seen_and_deleted(admin: httpx2.Client) -> None:
+def test_a_restriction_is_set_seen_and_deleted(admin: Client) -> None:
     path = restriction("a")
     made = admin.put(path, json={"regions_allowed": ["europe"], "providers_denied": ["gcp"]})
     assert (made.status_code, made.json()) == (200, {"status": 200, "title": "Ok"})
     seen = admin.get(restriction("a", "LOCKS")).json()
     assert seen == {
         "api": "Locks",
-        "directory": b64("a").removeprefix("base64:"),
+        "directory": written("a"),
         "details": {
             "regions_allowed": ["XE"],
             "regions_denied": [],
@@ -40,7 +39,7 @@ def test_a_restriction_is_set_seen_and_deleted(admin: httpx2.Client) -> None:
     assert admin.delete(path, headers=sdk).json() == "Ok"
 
 
-def test_impossible_restrictions_are_refused(admin: httpx2.Client) -> None:
+def test_impossible_restrictions_are_refused(admin: Client) -> None:
     for rule, status, reason in (
         ({"regions_allowed": ["XE"], "regions_denied": ["eu"]}, 400, "XE: both allowed and denied"),
         ({"regions_allowed": ["atlantis"]}, 400, "unknown region 'atlantis'"),
@@ -59,7 +58,7 @@ def test_impossible_restrictions_are_refused(admin: httpx2.Client) -> None:
         assert f"without the slash at its end: {b64('gdpr')}/" in answer.json()["detail"]
 
 
-def test_a_directory_within_is_bound_by_those_around_it(admin: httpx2.Client) -> None:
+def test_a_directory_within_is_bound_by_those_around_it(admin: Client) -> None:
     assert admin.put(restriction("c"), json={"regions_allowed": ["XE"]}).status_code == 200
     refused = admin.put(restriction("c/d"), json={"regions_allowed": ["XN"]})
     assert refused.status_code == 409
@@ -69,7 +68,7 @@ def test_a_directory_within_is_bound_by_those_around_it(admin: httpx2.Client) ->
     assert "c/d/" in around.json()["detail"]
 
 
-def test_lists_come_in_pages_and_show_ones_own(world: World, admin: httpx2.Client) -> None:
+def test_lists_come_in_pages_and_show_ones_own(world: World, admin: Client) -> None:
     for number in range(102):
         assert admin.put(restriction(f"list/{number:03}"), json={}).status_code == 200
     found: list[str] = []
@@ -83,13 +82,13 @@ def test_lists_come_in_pages_and_show_ones_own(world: World, admin: httpx2.Clien
     assert len(set(found)) == len(found) == 102
     reader = world.client("read", prefixes=[b"list/007/"])
     (only,) = reader.get("/v1/restrict/locks/").json()["restrictions"]
-    assert only["directory"] == b64("list/007").removeprefix("base64:")
+    assert only["directory"] == written("list/007")
     assert reader.get(restriction("list/008")).status_code == 404
     assert reader.put(restriction("list/007"), json={}).status_code == 403
     assert admin.get("/v1/restrict", params={"from": "base64:YQ"}).status_code == 400
 
 
-def test_a_restriction_counts_for_more_than_a_move(admin: httpx2.Client) -> None:
+def test_a_restriction_counts_for_more_than_a_move(admin: Client) -> None:
     where, path = f"/v1/move/{b64('f')}/", restriction("f")
     held = acquired(admin, "f/x")
     assert admin.put(where, json={"to": "home"}).status_code == 200
@@ -100,7 +99,7 @@ def test_a_restriction_counts_for_more_than_a_move(admin: httpx2.Client) -> None
     assert admin.put(path, json=rule).status_code == 200
     until(lambda: bool(admin.get(where).json()["phase"] == "draining"))
     assert admin.get(path).json()["state"] == "Pending"
-    released(admin, "f/x", held)
+    admin.release("f/x", held)
     until(lambda: bool(admin.get(path).json()["state"] == "Enforced"))
     assert admin.get(path).json()["placement"] == "away"
     assert admin.get(where).json()["to"] == "", "whoever waits for it waits no longer"

@@ -3,23 +3,22 @@
 A client that gives its resources the methods that turns call, so that both kinds take the same turns.
 """
 
-import http.client
-import json
 import os
 import random
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
+
+import httpx2
 
 from dibs.core.timing import trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
+from dibs.testing.history import HistoryEvent
 from dibs.testing.recorder import Recorder
-from tests.server.torture.judging import still_held
-from tests.server.world import lock
+from tests.server.world import TRUST, lock
 
 WAITS = (0.1, 2.0)
 """The shortest and the longest `wait=` of one request, in seconds."""
@@ -34,50 +33,38 @@ RENEWED_BELOW = 0.6
 MANY_TRIES = 4
 """So often a release is tried."""
 
+STILL_HELD = "still held"
+"""An event's `resource`: a release was acknowledged, and a later look found the hold that it was for."""
+
 type Answer = tuple[int, dict[str, Any]]
 
 
 class RawClient:
-    """One program's; its threads share a name and a key, each has a connection of its own."""
+    """One program's; its threads share a name and a key."""
 
     def __init__(self, url: str, recorder: Recorder, stopping: Callable[[], bool]) -> None:
         parts = urlsplit(url)
-        self._where = parts.hostname or "", parts.port
-        self._headers = {"Authorization": f"Bearer {parts.username}"}
-        self._own = threading.local()
+        headers = {"Authorization": f"Bearer {parts.username}"}
+        self._http = httpx2.Client(
+            base_url=f"http://{parts.hostname}:{parts.port}", headers=headers, verify=TRUST
+        )
         self.recorder = recorder
         self.name = f"raw-{os.getpid()}"
         self.stopping = stopping
 
     def ask(self, method: str, path: str, query: dict[str, Any], patience: float) -> Answer:
         """Raises `BackendUnavailable` when nobody knows what became of it."""
-        line = getattr(self._own, "line", None) or http.client.HTTPConnection(*self._where)
-        self._own.line = None
         try:
-            line.timeout = patience
-            if line.sock is not None:
-                line.sock.settimeout(patience)
-            line.request(method, f"{path}?{urlencode(query)}", headers=self._headers)
-            response = line.getresponse()
-            body = response.read()
-            if "content-length" not in response.headers:  # cut in its head, which goes unnoticed
-                raise http.client.IncompleteRead(body)
-        except BaseException as error:
-            line.close()
-            if isinstance(error, OSError | http.client.HTTPException):
-                raise BackendUnavailable(str(error)) from error
-            raise
-        if not response.will_close:
-            self._own.line = line
-        return response.status, json.loads(body) if body else {}
+            answer = self._http.request(method, path, params=query, timeout=patience)
+        except httpx2.HTTPError as error:
+            raise BackendUnavailable(str(error)) from error
+        return answer.status_code, answer.json() if answer.content else {}
 
     def lock(self, name: str, **how: Any) -> "RawLock":
         return RawLock(self, name, **how)
 
 
 class RawLock:
-    """A lock, and how to acquire it."""
-
     def __init__(self, client: RawClient, name: str, *, ttl: float, wait: float, **_: Any) -> None:
         self.client = client
         self.key = f"lock:{name}".encode()
@@ -140,7 +127,9 @@ class RawLock:
         with suppress(BackendUnavailable):
             status, told = self.client.ask("GET", self.path, {}, PATIENCE)
             if status == 200 and any(each["token"] == token for each in told["holders"]):
-                self.client.recorder.record(still_held(at, self.key, token, os.getpid()))
+                event = HistoryEvent(at, "asked", self.key.decode(), token=token)
+                found = event._replace(process=os.getpid(), resource=STILL_HELD)
+                self.client.recorder.record(found)
 
 
 class RawLease:
@@ -165,7 +154,6 @@ class RawLease:
             raise LeaseLost(key=self.key)
 
     def renew(self) -> None:
-        """Raises `LeaseLost`, and `BackendUnavailable`."""
         of = self._of
         query = {"id": self._id, "ttl": of.ttl}
         sent = of.client.recorder.now()
@@ -177,6 +165,5 @@ class RawLease:
             raise LeaseLost(key=self.key)
 
     def release(self) -> None:
-        """Raises `BackendUnavailable`."""
         if self._of.release(self._id):
             self._of.look_for(self.token)

@@ -5,6 +5,7 @@ import threading
 from asyncio import Protocol
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -65,8 +66,6 @@ class Balancer(FaultProxy):
 
 @dataclass(frozen=True)
 class Site:
-    """Servers, ways and balancer, while they run."""
-
     servers: Sequence[DibsServer]
     balancer: Balancer
 
@@ -124,8 +123,6 @@ class Storm:
 
     def __init__(self, site: Site, ttl: float, seed: int) -> None:
         self.counts: Counter[str] = Counter()
-        self.trouble = ""
-        """Why it ended before its time."""
         self._site, self._ttl = site, ttl
         self._of_servers = random.Random(seed)
         self._strikes: list[Callable[[], None]] = [self._strike_server]
@@ -136,24 +133,22 @@ class Storm:
 
     @contextmanager
     def raging(self, recorder: Recorder) -> Generator[None]:
-        """Strike until the block ends; then everything is well again."""
+        """Strike until the block ends; then everything is well again. Raises what ended a thread."""
         self._recorder = recorder
         self._over.clear()
-        with ExitStack() as stack:
-            stack.callback(recorder.disturbed, 0)
-            for strike in self._strikes:
-                thread = threading.Thread(target=self._repeat, args=(strike,))
-                thread.start()
-                stack.callback(thread.join)
-            stack.callback(self._over.set)
-            yield
+        with ThreadPoolExecutor() as pool:
+            threads = [pool.submit(self._repeat, strike) for strike in self._strikes]
+            try:
+                yield
+            finally:
+                self._over.set()
+        for thread in threads:
+            thread.result()
+        recorder.disturbed(0)
 
     def _repeat(self, strike: Callable[[], None]) -> None:
-        try:
-            while not self._over.is_set():
-                strike()
-        except Exception as error:
-            self.trouble = f"{type(error).__name__}: {error}"
+        while not self._over.is_set():
+            strike()
 
     def _count(self, kind: str) -> None:
         self.counts[kind] += 1

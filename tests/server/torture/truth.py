@@ -8,12 +8,10 @@ anew remembers nothing, so its stream is judged from then on.
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 from dibs.cli.service import Tail
-from dibs.errors import DibsError
-from tests.server.torture.site import Site
 
 CLOSE = 0.005
 """Seconds by which times of two events may disagree."""
@@ -25,8 +23,6 @@ type Key = tuple[str, str]
 
 
 class StreamJudge:
-    """Judges the events of one stream, one after the other."""
-
     def __init__(self, name: str) -> None:
         self.lies: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -90,39 +86,11 @@ def _exclude(one: Event, other: Event) -> bool:
     return writes or bool(set(one["slots"]) & set(other["slots"]))
 
 
-class StreamReader:
-    """A thread that follows one server's events, however often that is killed."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.judge = StreamJudge(name)
-        self.trouble = ""
-        self._url = url
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name=f"events of {name}")
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            with closing(Tail(self._url, "/events")) as tail:
-                while not self._over.is_set():
-                    if (found := tail.take(0.2)) is not None:
-                        data = found.data if isinstance(found.data, Mapping) else {}
-                        self.judge.take(found.kind, data)
-        except DibsError as error:
-            self.trouble = str(error)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-@contextmanager
-def followed(site: Site) -> Generator[list[StreamReader]]:
-    """Follow the events of each server, past the ways that fail."""
-    servers = enumerate(site.servers, 1)
-    readers = [StreamReader(server.url, f"server {number}") for number, server in servers]
-    try:
-        yield readers
-    finally:
-        for reader in readers:
-            reader.close()
+def judged(url: str, name: str, over: threading.Event) -> StreamJudge:
+    """Follow one server's events, however often that is killed, until it is over."""
+    judge = StreamJudge(name)
+    with closing(Tail(url, "/events")) as tail:
+        while not over.is_set():
+            if (found := tail.take(0.2)) is not None:
+                judge.take(found.kind, found.data if isinstance(found.data, Mapping) else {})
+    return judge

@@ -50,8 +50,6 @@ WITH_LIBRARY = TURNS | {each: reporting(TURNS[each]) for each in ("lock", "semap
 
 
 class ServiceWorker(TortureWorker):
-    """One of either kind."""
-
     def __init__(self, orders: Orders, *, is_raw: bool) -> None:
         super().__init__(replace(orders, side="threads") if is_raw else orders)
         self._is_raw = is_raw

@@ -1,4 +1,4 @@
-"""Fixtures of the dashboard's tests: servers, profiles on the wire, and a headless browser."""
+"""Fixtures of the dashboard's tests: servers, and a headless browser."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.server.ui.dashboard import OPTIONS, Profile, Visit
+from tests.server.ui.dashboard import OPTIONS, Visit
 from tests.server.world import World
 from tests.servers.binaries import browser_program
 
@@ -37,29 +37,3 @@ def visit(world: World, browser: Browser) -> Iterator[Visit]:
     """A browser's profile of its own with one page open, which must report no errors."""
     with Visit.of(browser, world) as visit:
         yield visit
-
-
-@pytest.fixture
-def arrive(world: World) -> Iterator[Callable[..., Profile]]:
-    """Makes profiles that have not signed in."""
-    with ExitStack() as stack:
-
-        def arrive(at: World = world) -> Profile:
-            profile = Profile(at)
-            stack.enter_context(profile.client)
-            return profile
-
-        yield arrive
-
-
-@pytest.fixture
-def enter(world: World, arrive: Callable[..., Profile]) -> Callable[..., Profile]:
-    """Makes profiles that have signed in with a key of these scopes; an administrator's without."""
-
-    def enter(*scopes: str, at: World = world) -> Profile:
-        profile = arrive(at)
-        answer = profile.sign_in(at.key(*scopes) if scopes else at.admin_key)
-        assert answer.status_code == 200, answer.text
-        return profile
-
-    return enter

@@ -1,20 +1,15 @@
 """What tests of the dashboard use: a browser's profile on the wire, a visit by a browser, held locks."""
 
-import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
-from dibs.stores.http.names import encoded
-from tests.server.world import LONG, World
-
-TRUST = ssl.create_default_context()
-"""Each client would read the certificates anew."""
+from tests.server.world import LONG, TRUST, Client, World
 
 OPTIONS = (
     "--no-sandbox",  # tests may run as root
@@ -30,7 +25,7 @@ class Profile:
     """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
 
     def __init__(self, world: World) -> None:
-        self.client = httpx2.Client(base_url=world.url, verify=TRUST)
+        self.client = world.stranger()
         self.origin = {"origin": world.url}
         self.page = dict(self.origin)
 
@@ -43,7 +38,7 @@ class Profile:
     def sign_out_elsewhere(self) -> httpx2.Response:
         """Sign out on a connection of its own, as this client's may be busy."""
         cookie = {"cookie": f"dibs_session={self.sealed}"}
-        with httpx2.Client(base_url=self.client.base_url, verify=TRUST) as other:
+        with Client(base_url=self.client.base_url, verify=TRUST) as other:
             return other.delete("/ui/session", headers=self.page | cookie)
 
     @property
@@ -54,6 +49,14 @@ class Profile:
         """The status of a request with this cookie alone."""
         self.client.cookies.clear()
         return self.client.get("/v1/about", headers={"cookie": cookie}).status_code
+
+
+def entered(world: World, *scopes: str) -> Profile:
+    """One that has signed in with a key of these scopes; an administrator's without."""
+    profile = Profile(world)
+    answer = profile.sign_in(world.key(*scopes) if scopes else world.admin_key)
+    assert answer.status_code == 200, answer.text
+    return profile
 
 
 _NUMBERS = count(1)
@@ -78,10 +81,8 @@ class Held:
         self._send("release", key, lease)
 
     def _send(self, op: str, key: str | bytes, lease: str, **fields: Any) -> None:
-        raw = key.encode() if isinstance(key, str) else key
-        command = {"op": op, "key": encoded(raw), "id": lease, **fields}
-        answer = self.client.post("/v1/batch", json={"commands": [command]})
-        assert answer.json()["replies"][0]["is"] in ("granted", "queued", "released")
+        (reply,) = self.client.batch({"op": op, "key": key, "id": lease, **fields})
+        assert reply["is"] in ("granted", "queued", "released")
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Visit:
 
     @classmethod
     @contextmanager
-    def of(cls, browser: Browser, world: World, **options: Any) -> Generator["Visit"]:
+    def of(cls, browser: Browser, world: World, **options: Any) -> Generator[Self]:
         with browser.new_context(base_url=world.url, **options) as context:
             context.set_default_timeout(LONG * 1000)
             visit = cls(world, context.new_page())
@@ -129,7 +130,6 @@ def row(page: Page, name: str) -> Locator:
 
 
 def figure(page: Page, name: str) -> Locator:
-    """One number of the summary."""
     return page.locator(f"[data-figure={name}]")
 
 

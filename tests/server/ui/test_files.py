@@ -1,14 +1,12 @@
 """The dashboard's files on the wire: what is there, with which headers; and no path leads elsewhere."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
 import dibs.server.ui
-from tests.server.ui.dashboard import TRUST
 from tests.server.world import World
 
 ASSETS = Path(dibs.server.ui.__file__).parent / "assets"
@@ -26,9 +24,8 @@ TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg":
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=world.url, verify=TRUST) as client:
-        yield client
+def client(world: World) -> httpx2.Client:
+    return world.stranger()
 
 
 def check_guarded(answer: httpx2.Response) -> None:

@@ -12,19 +12,16 @@ import pytest
 from dibs.errors import NotConfigured
 from dibs.server.config import read_config
 from tests.server.inside import cookie_for, session_in, ticket_of
-from tests.server.test_records_away import cut_off
-from tests.server.ui.dashboard import TRUST, Profile
-from tests.server.world import World, b64, lock, problem, released, waiting
+from tests.server.ui.dashboard import entered
+from tests.server.world import Patch, World, b64, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
-type Enter = Callable[..., Profile]
 type Start = Callable[..., World]
-type Patch = pytest.MonkeyPatch
 
 
-def test_a_forged_session_is_none(world: World, start: Start, enter: Enter) -> None:
-    profile, other, theirs = enter("read"), start(), enter("acquire")
+def test_a_forged_session_is_none(world: World, start: Start) -> None:
+    profile, other, theirs = entered(world, "read"), start(), entered(world, "acquire")
     sealed = profile.sealed
     key_id, expires, nonce = session_in(world, sealed)
     body, mark = sealed.split(".")
@@ -47,8 +44,8 @@ def test_a_forged_session_is_none(world: World, start: Start, enter: Enter) -> N
         assert profile.with_cookie(f"dibs_session={text}") == 200, text
 
 
-def test_each_credential_is_good_for_one_use(world: World, enter: Enter) -> None:
-    profile = enter("read")
+def test_each_credential_is_good_for_one_use(world: World) -> None:
+    profile = entered(world, "read")
     csrf, sealed = profile.page["dibs-csrf"], profile.sealed
     token, link = world.client().post("/v1/token").text, ticket_of(world)
     for text in (csrf, token, link):
@@ -68,23 +65,11 @@ def test_each_credential_is_good_for_one_use(world: World, enter: Enter) -> None
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
-# ---- whose page asks ------------------------------------------------------------------------------
-
-
-def test_only_the_sessions_own_page_changes_anything(enter: Enter) -> None:
-    profile, other = enter(), enter()
-    path = lock("guarded")
-    for headers in (
-        profile.origin,
-        profile.origin | {"dibs-csrf": other.page["dibs-csrf"]},
-        {"dibs-csrf": profile.page["dibs-csrf"]},
-        profile.page | {"origin": "null"},
-        profile.page | {"sec-fetch-site": "same-site"},
-    ):
-        answer = profile.client.post(path, headers=headers)
-        assert problem(answer) == (403, "csrf"), headers
-    for name in ("origin", "dibs-csrf", "sec-fetch-site"):
-        page = profile.page | {"sec-fetch-site": "same-origin"}
+def test_a_page_gives_each_header_once_and_other_sites_may_not_even_read(world: World) -> None:
+    """What else a forged page might send: see `test_no_other_page_may`."""
+    profile, path = entered(world), lock("guarded")
+    page = profile.page | {"sec-fetch-site": "same-origin"}
+    for name in page:
         answer = profile.client.post(path, headers=[*page.items(), (name, "x")])
         assert problem(answer) == (400, "malformed"), name
     assert profile.client.get(path).status_code == 404, "nobody has acquired it"
@@ -98,21 +83,21 @@ def test_behind_a_proxy_that_ends_tls(start: Start) -> None:
     """If it changes Host, the service is configured with the origins that browsers use."""
     world = start(origins=("https://Locks.example/",))
     at_host = "https://127.0.0.1:" + world.url.rpartition(":")[2]
-    with httpx2.Client(base_url=world.url, verify=TRUST) as client:
-        for origin in (at_host, "https://locks.example"):
-            client.headers["origin"] = origin
-            answer = client.post("/ui/session", json={"key": world.admin_key})
-            cookie = answer.headers["set-cookie"]
-            assert cookie.startswith("__Host-dibs_session=")
-            assert cookie.endswith("; Secure")
-            client.headers["cookie"] = cookie.partition(";")[0]
-            client.headers["dibs-csrf"] = answer.json()["csrf"]
-            assert client.post(lock(cookie[-99:-50])).status_code == 200
-            assert client.delete("/ui/session").headers["set-cookie"].startswith("__Host-")
-        for origin in ("https://other.example", "http://locks.example"):
-            client.headers["origin"] = origin
-            answer = client.post("/ui/session", json={"key": world.admin_key})
-            assert answer.status_code == 403, origin
+    client = world.stranger()
+    for origin in (at_host, "https://locks.example"):
+        client.headers["origin"] = origin
+        answer = client.post("/ui/session", json={"key": world.admin_key})
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-dibs_session=")
+        assert cookie.endswith("; Secure")
+        client.headers["cookie"] = cookie.partition(";")[0]
+        client.headers["dibs-csrf"] = answer.json()["csrf"]
+        assert client.post(lock(cookie[-99:-50])).status_code == 200
+        assert client.delete("/ui/session").headers["set-cookie"].startswith("__Host-")
+    for origin in ("https://other.example", "http://locks.example"):
+        client.headers["origin"] = origin
+        answer = client.post("/ui/session", json={"key": world.admin_key})
+        assert answer.status_code == 403, origin
     for origin in ("locks.example", "https://a/b", "ftp://a", "*", "https://u@a", "null"):
         with pytest.raises(NotConfigured, match="origins"):
             read_config(None, {"origins": [origin]}, {})
@@ -134,11 +119,8 @@ def test_over_tls(start: Start, tmp_path: Path) -> None:
             assert client.get("/v1/about", headers={"cookie": name}).status_code == status
 
 
-# ---- its end --------------------------------------------------------------------------------------
-
-
-def test_signing_out_ends_the_session(world: World, enter: Enter) -> None:
-    profile, other = enter("read"), enter("read")
+def test_signing_out_ends_the_session(world: World) -> None:
+    profile, other = entered(world, "read"), entered(world, "read")
     sealed = profile.sealed
     answer = profile.client.delete("/ui/session", headers=profile.page)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -154,8 +136,8 @@ def test_signing_out_ends_the_session(world: World, enter: Enter) -> None:
     assert sealed not in str(lines)
 
 
-def test_a_session_and_its_streams_end_with_their_key(world: World, enter: Enter) -> None:
-    profile, short = enter("read"), enter("read")
+def test_a_session_and_its_streams_end_with_their_key(world: World) -> None:
+    profile, short = entered(world, "read"), entered(world, "read")
     key_id = session_in(world, profile.sealed).key_id
     ends = cookie_for(world, session_in(world, short.sealed).key_id, time.time() + 2)
     short.client.cookies.clear()
@@ -176,9 +158,9 @@ def test_a_session_and_its_streams_end_with_their_key(world: World, enter: Enter
 @pytest.mark.parametrize(
     "path", ["/v1/events", "/v1/stream", f"/v1/watch/locks/{b64('secret')}", "an acquire"]
 )
-def test_what_is_open_ends_on_signing_out(world: World, enter: Enter, path: str) -> None:
-    profile, other, admin = enter("acquire"), enter("read"), world.client()
-    held = admin.post(lock("secret"), params={"ttl": 60}).json()
+def test_what_is_open_ends_on_signing_out(world: World, path: str) -> None:
+    profile, other, admin = entered(world, "acquire"), entered(world, "read"), world.client()
+    held = admin.acquired("secret")
     said: list[str] = []
 
     def wait() -> None:
@@ -196,36 +178,34 @@ def test_what_is_open_ends_on_signing_out(world: World, enter: Enter, path: str)
         others = stays.iter_lines()
         next(others)
         waiter.start()
-        wait_until(lambda: said or waiting(admin, "secret"), "it listens, or waits in line")
+        wait_until(lambda: said or admin.waiting("secret"), "it listens, or waits in line")
         assert profile.sign_out_elsewhere().status_code == 204
-        wait_until(lambda: not waiting(admin, "secret"), "its place in line is given up")
-        released(admin, "secret", held)
-        released(admin, "secret", admin.post(lock("secret"), params={"ttl": 60}).json())
+        wait_until(lambda: not admin.waiting("secret"), "its place in line is given up")
+        admin.release("secret", held)
+        admin.release("secret", admin.acquired("secret"))
         waiter.join(30)
         assert "session ended" in str(said)
         assert not any("granted" in each for each in said)
         assert any("granted" in line for line in others)
 
 
-def test_all_servers_share_sessions(
-    start: Start, enter: Enter, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_all_servers_share_sessions(start: Start, tmp_path: Path, monkeypatch: Patch) -> None:
     here, there = start(tmp_path), start(tmp_path)
-    profile = enter("read", at=here)
-    with httpx2.Client(base_url=there.url, verify=TRUST) as client:
-        client.headers["cookie"] = f"dibs_session={profile.sealed}"
-        assert client.get("/ui/session").json() == profile.client.get("/ui/session").json()
-        page = {"origin": there.url, "dibs-csrf": profile.page["dibs-csrf"]}
-        assert client.post(lock("x"), headers=page).status_code == 403
-        with profile.client.stream("GET", "/v1/events") as stream:
-            assert client.delete("/ui/session", headers=page).status_code == 204
-            assert "session ended" in stream.read().decode(), "at the other server, too"
+    profile = entered(here, "read")
+    client = there.stranger()
+    client.headers["cookie"] = f"dibs_session={profile.sealed}"
+    assert client.get("/ui/session").json() == profile.client.get("/ui/session").json()
+    page = {"origin": there.url, "dibs-csrf": profile.page["dibs-csrf"]}
+    assert client.post(lock("x"), headers=page).status_code == 403
+    with profile.client.stream("GET", "/v1/events") as stream:
+        assert client.delete("/ui/session", headers=page).status_code == 204
+        assert "session ended" in stream.read().decode(), "at the other server, too"
+    assert profile.client.get("/ui/session").status_code == 401
+    profile = entered(here, "read")
+    client.headers["cookie"] = f"dibs_session={profile.sealed}"
+    with monkeypatch.context() as now:
+        here.cut_off(now)
+        answer = profile.client.delete("/ui/session", headers=profile.page)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (503, True)
         assert profile.client.get("/ui/session").status_code == 401
-        profile = enter("read", at=here)
-        client.headers["cookie"] = f"dibs_session={profile.sealed}"
-        with monkeypatch.context() as now:
-            cut_off(here, now)
-            answer = profile.client.delete("/ui/session", headers=profile.page)
-            assert (answer.status_code, "set-cookie" in answer.headers) == (503, True)
-            assert profile.client.get("/ui/session").status_code == 401
-        wait_until(lambda: client.get("/ui/session").status_code == 401, "it ends there too")
+    wait_until(lambda: client.get("/ui/session").status_code == 401, "it ends there too")

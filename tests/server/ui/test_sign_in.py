@@ -13,21 +13,18 @@ import pytest
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
-from tests.server.inside import audit_of, keys_of
 from tests.server.ui.dashboard import Profile
-from tests.server.world import LONG, World, lock, problem
+from tests.server.world import LONG, Patch, World, lock, problem
 
 type Start = Callable[..., World]
-type Patch = pytest.MonkeyPatch
-type Arrive = Callable[..., Profile]
 
 COOKIE = re.compile(
     r"dibs_session=([\w.-]+); Path=/; Max-Age=(\d+); HttpOnly; SameSite=Strict(; Secure)?"
 )
 
 
-def test_a_key_begins_a_session_with_its_rights(world: World, arrive: Arrive) -> None:
-    profile = arrive()
+def test_a_key_begins_a_session_with_its_rights(world: World) -> None:
+    profile = Profile(world)
     key = world.key("acquire", prefixes=[b"jobs/", b"\xff/"], name="<b>me</b>")
     answer = profile.sign_in(f" {key}\n")
     found = COOKIE.fullmatch(answer.headers["set-cookie"])
@@ -46,8 +43,8 @@ def test_a_key_begins_a_session_with_its_rights(world: World, arrive: Arrive) ->
         assert profile.client.post(lock(name), headers=profile.page).status_code == status
 
 
-def test_what_is_no_key_or_no_request_begins_no_session(world: World, arrive: Arrive) -> None:
-    profile = arrive()
+def test_what_is_no_key_or_no_request_begins_no_session(world: World) -> None:
+    profile = Profile(world)
     token = world.client().post("/v1/token").text
     answers = [
         profile.sign_in(key)
@@ -81,8 +78,8 @@ def test_what_is_no_key_or_no_request_begins_no_session(world: World, arrive: Ar
     assert not any("set-cookie" in each.headers for each in answers)
 
 
-def test_a_session_lasts_no_longer_than_its_key(world: World, arrive: Arrive) -> None:
-    keys, profile = keys_of(world), arrive()
+def test_a_session_lasts_no_longer_than_its_key(world: World) -> None:
+    keys, profile = world.server.keys, Profile(world)
     revoked = world.key("read")
     world.revoke(revoked)
     _, expired = world.do(lambda: keys.create("old", {Scope.READ}, [], expires_in=1e-6))
@@ -101,16 +98,16 @@ def link_of(world: World) -> str:
     return url.removeprefix(f"{world.url}/#ticket=")
 
 
-def test_a_link_signs_in_once_at_any_server(start: Start, arrive: Arrive, tmp_path: Path) -> None:
+def test_a_link_signs_in_once_at_any_server(start: Start, tmp_path: Path) -> None:
     here, there = start(tmp_path), start(tmp_path)
-    link, first = link_of(here), arrive(there)
+    link, first = link_of(here), Profile(there)
     for wrong in ("x" * 22, f"{link}x"):
         assert first.sign_in(ticket=wrong).status_code == 401
     session = first.sign_in(ticket=link).json()
     assert (session["name"], session["admin"]) == ("first administrator", True)
     assert first.client.get("/v1/keys").status_code == 200
     for world in (here, there):
-        again = arrive(world).sign_in(ticket=link)
+        again = Profile(world).sign_in(ticket=link)
         assert (again.status_code, "already used" in again.json()["detail"]) == (401, True)
         assert "set-cookie" not in again.headers
     line = here.client().get("/v1/audit").json()["entries"][0]
@@ -119,24 +116,24 @@ def test_a_link_signs_in_once_at_any_server(start: Start, arrive: Arrive, tmp_pa
     here.close()
     assert start(tmp_path).server.sign_in_url is None
     restarted = start(tmp_path, sign_in=True)
-    assert arrive(restarted).sign_in(ticket=link).status_code == 401, "still"
-    assert arrive(restarted).sign_in(ticket=link_of(restarted)).json()["admin"]
+    assert Profile(restarted).sign_in(ticket=link).status_code == 401, "still"
+    assert Profile(restarted).sign_in(ticket=link_of(restarted)).json()["admin"]
 
 
 def test_of_two_servers_at_once_one_signs_in(
-    start: Start, arrive: Arrive, tmp_path: Path, monkeypatch: Patch
+    start: Start, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     two = start(tmp_path), start(tmp_path)
     link, both = link_of(two[0]), threading.Barrier(2)
     for world in two:
-        write = audit_of(world).write
+        write = world.server.audit.write
 
         async def write_together(*line: Any, write: Any = write) -> None:
             await write(*line)
             both.wait(LONG)  # both have found it unused
 
-        monkeypatch.setattr(audit_of(world), "write", write_together)
-    visitors = [arrive(world) for world in two]
+        monkeypatch.setattr(world.server.audit, "write", write_together)
+    visitors = [Profile(world) for world in two]
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda each: each.sign_in(ticket=link), visitors))
     assert sorted(each.status_code for each in answers) == [200, 401]
@@ -144,20 +141,20 @@ def test_of_two_servers_at_once_one_signs_in(
         assert profile.client.get("/ui/session").is_success == (answer.status_code == 200)
 
 
-def test_a_failure_does_not_use_the_link(arrive: Arrive, world: World, monkeypatch: Patch) -> None:
+def test_a_failure_does_not_use_the_link(world: World, monkeypatch: Patch) -> None:
     async def append(value: bytes) -> int:
         raise BackendUnavailable("away")
 
-    profile, link = arrive(), link_of(world)
+    profile, link = Profile(world), link_of(world)
     with monkeypatch.context() as patch:
-        patch.setattr(audit_of(world)._records, "append", append)
+        patch.setattr(world.server.audit._records, "append", append)
         assert profile.sign_in(ticket=link).status_code == 503
     assert [profile.sign_in(ticket=link).status_code for _ in range(2)] == [200, 401]
 
 
-def test_each_key_has_a_rate_of_sign_ins(start: Start, arrive: Arrive) -> None:
+def test_each_key_has_a_rate_of_sign_ins(start: Start) -> None:
     world = start(limits=Limits(sign_ins_per_key=2))
-    profile, key = arrive(world), world.key("read")
+    profile, key = Profile(world), world.key("read")
     assert [profile.sign_in(key).status_code for _ in range(3)] == [200, 200, 429]
     answer = profile.sign_in(key)
     assert (problem(answer), answer.headers["retry-after"]) == ((429, "limit"), "60")
@@ -166,14 +163,14 @@ def test_each_key_has_a_rate_of_sign_ins(start: Start, arrive: Arrive) -> None:
     assert [each.status_code for each in answers] == [200, 200, 429], "a link counts for its key"
 
 
-def test_a_link_gives_no_more_than_there_is(start: Start, arrive: Arrive, tmp_path: Path) -> None:
+def test_a_link_gives_no_more_than_there_is(start: Start, tmp_path: Path) -> None:
     """Without an administrator's key for everything, nobody may sign in by link."""
     world = start(tmp_path)
-    keys, link = keys_of(world), link_of(world)
+    keys, link = world.server.keys, link_of(world)
     first = keys.list()[0].id
     world.key("admin", prefixes=[b"x/"])
     world.do(lambda: keys.revoke(first))
-    assert arrive(world).sign_in(ticket=link).status_code == 401
+    assert Profile(world).sign_in(ticket=link).status_code == 401
     world.close()
     with pytest.raises(NotConfigured, match="no key is an administrator's"):
         start(tmp_path, sign_in=True)

@@ -1,14 +1,24 @@
-"""The dashboard's views, in a real browser, over a real server: each shows what is there, as it changes."""
+"""The dashboard in a real browser, over a real server: each view shows what is there, as it changes.
+
+It never looks live when its server has gone away, or its session has ended.
+"""
 
 import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from dibs.model import Acquire
+from dibs.server.auth.policy import Principal
 from dibs.stores.http.names import encoded
-from tests.server.ui.dashboard import Held, Visit, figure, go, row
-from tests.server.world import World
+from tests.server.inside import ticket_of
+from tests.server.ui.dashboard import Held, Visit, expect_live, figure, go, row
+from tests.server.world import World, lock
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -158,8 +168,6 @@ def test_a_reader_sees_its_own_and_can_end_nothing(world: World, page: Page, hel
     expect(page.get_by_text("worker-7")).to_have_count(0)
 
 
-# ---- a walk through all of it on a small screen ---------------------------------------------------
-
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True}
 
 VIEWS = {"Queues": ".card", "Pools": ".card", "Leaders": ".card", "Timeline": ".block"}
@@ -179,7 +187,6 @@ MISPLACED = """() => {
 
 
 def end_lease(page: Page, name: str, *, at_once: bool) -> None:
-    """Fill the dialog in."""
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("The holder may still be running.")
     end = dialog.get_by_role("button", name="End the lease")
@@ -241,3 +248,143 @@ def test_a_walk(world: World, browser: Browser, held: Held) -> None:
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("alert")).to_have_text("You are signed out.")
         assert name not in page.content()
+
+
+MANY = 1_200
+ROWS = 80
+"""Of which more than this are never in the document."""
+
+
+def take_many(world: World) -> None:
+    """Through the server, so it knows of them."""
+    somebody = Principal("", "", frozenset(), ())
+    for begin in range(0, MANY, 400):  # each has its own time
+        taken = [
+            Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
+            for each in range(begin, begin + 400)
+        ]
+        world.do(partial(world.server.leases.ask_all, somebody, taken))
+
+
+SCROLL = """([top, name]) => {
+    document.querySelector(".virtual").scrollTop = top;
+    return [...document.querySelectorAll("a")].some((each) => each.textContent === name);
+}"""
+
+
+def test_the_list_is_windowed_to_its_end_and_shows_what_changes(world: World, visit: Visit) -> None:
+    take_many(world)
+    visit.sign_in()
+    page, held = visit.page, Held(world)
+    first = page.get_by_role("link", name="jobs/000000")
+    last = page.get_by_role("link", name=f"jobs/{MANY - 1:06}")
+    expect(first).to_be_visible()
+
+    def check_rows() -> None:
+        assert page.evaluate("document.querySelectorAll('[role=row]').length") < ROWS
+
+    first.focus()
+    page.keyboard.press("End")
+    expect(last).to_be_focused(timeout=120_000)  # it is counted in a part of the time only
+    check_rows()
+    expect(page.locator("[data-figure=held]")).to_have_text(f"about {MANY:,} held")
+
+    # again and again, as the list may go to its end once more
+    page.wait_for_function(SCROLL, arg=[38 * 800, "jobs/000805"])
+    middle = page.get_by_role("link", name="jobs/000805", exact=True)
+    expect(middle).to_be_visible()
+    held.take("lock:jobs/000805-and-a-half", "somebody new")
+    new = page.get_by_role("row").filter(has_text="jobs/000805-and-a-half")
+    expect(new).to_contain_text("somebody new")
+    held.release("lock:jobs/000805", f"{805:0>22}")
+    expect(middle).to_have_count(0)
+    check_rows()
+
+
+LENGTHS = """async (looks) => {
+    const { statusOf, isExpiring } = await import('/ui/status.js');
+    return looks.map(([lease, asked, held_for, expires_in]) => {
+        const holder = { lease, owner: 'me', token: 1, held_for, expires_in };
+        const [hold] = statusOf({ key: 'bG9jazp4', capacity: 1, holders: [holder] }, asked).holders;
+        return [hold.whole, isExpiring(hold, asked)];
+    });
+}"""
+
+
+def test_a_hold_that_is_renewed_is_not_expiring_however_long_it_lasts(visit: Visit) -> None:
+    """The length of a lease is learnt from what is left after a renewal."""
+    visit.page.goto("/")
+    looks = {
+        ("unrenewed", 100, 20, 40): [60, False],
+        ("unrenewed", 130, 50, 10): [60, True],
+        ("renewed", 200, 9_000, 12): [12, False],  # first seen in the midst of its life
+        ("renewed", 208, 9_008, 4): [12, False],
+        ("renewed", 212, 9_012, 30): [30, False],
+        ("renewed", 237, 9_037, 5): [30, True],  # no longer renewed
+    }
+    assert visit.page.evaluate(LENGTHS, list(looks)) == list(looks.values())
+
+
+def test_a_restart_is_shown_and_mended(
+    browser: Browser, start: Callable[..., World], tmp_path: Path
+) -> None:
+    before = start(tmp_path)
+    key = before.key("read")
+    Held(before).take("lock:before", "one")
+    with Visit.of(browser, before) as visit:
+        page = visit.page
+        visit.sign_in(key)
+        expect_live(page)
+        expect(page.get_by_role("link", name="before")).to_be_visible()
+        before.close()
+        expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")
+        expect(page.get_by_text("reconnecting", exact=True)).to_be_visible()
+        after = start(tmp_path, listen=before.url.partition("//")[2])
+        expect_live(page)
+        expect(page.get_by_role("alert")).to_be_hidden()
+        assert after.client(key=after.key("acquire")).post(lock("after")).status_code == 200
+        expect(page.get_by_role("link", name="after")).to_be_visible()
+        after.revoke(key)
+        expect(page.get_by_label("API key")).to_be_focused()
+        expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
+
+
+def test_a_ticket_can_be_tried_again_until_it_is_refused(world: World, visit: Visit) -> None:
+    page = visit.page
+    page.clock.install()
+    link = f"/#ticket={world.do(lambda: ticket_of(world))}"
+    page.route("**/ui/session", lambda route: route.abort())
+    page.goto(link)
+    expect(page.get_by_text("The service does not answer; trying again.")).to_be_visible()
+    page.unroute("**/ui/session")
+    page.clock.run_for(2_000)
+    expect_live(page)
+    page.context.clear_cookies()
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.get_by_role("alert")).to_contain_text("was used already, or is too old")
+    page.wait_for_selector("#key")
+
+
+HIDE = """is => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => is });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_a_page_that_nobody_looks_at_lets_go_of_its_stream(world: World, visit: Visit) -> None:
+    key = world.key("read")
+    account = world.server.quotas.of(key.split("_")[1])
+    page = visit.page
+    page.clock.install()
+    visit.sign_in(key)
+    expect_live(page)
+    assert account.event_streams == 1
+    page.evaluate(HIDE, True)
+    page.clock.fast_forward(31_000)
+    expect(page.get_by_text("reconnecting", exact=True)).to_be_visible()
+    wait_until(lambda: account.event_streams == 0, "the stream has ended")
+    Held(world).take("lock:while-away", "somebody")
+    page.evaluate(HIDE, False)
+    expect_live(page)
+    expect(page.get_by_role("link", name="while-away")).to_be_visible()

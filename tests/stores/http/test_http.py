@@ -24,7 +24,6 @@ from dibs.stores.http.names import decoded, encoded
 from dibs.stores.registry import store_for
 from dibs.stores.web.endpoint import IDLE
 from dibs.stores.web.reading import MAX_EVENT, Events, Response, ResponseReader
-from tests.server.inside import keys_of
 from tests.stores.http.peers import Peer, answer, batch, problem, service, stream
 from tests.stores.http.serving import Served
 from tests.stores.sides import Side, acquire, both_sides, in_tasks
@@ -361,7 +360,7 @@ async def test_what_is_too_large_for_one_request_is_sent_as_several(
 
 @in_tasks
 async def test_a_revoked_key_ends_its_stream(served: Served, side: Side) -> None:
-    keys = keys_of(served.world)
+    keys = served.world.server.keys
     who, secret = served.world.do(lambda: keys.create("gone soon", {Scope.ACQUIRE}, ()))
     backend = await side.open(store_for(served.url_with(secret)))
     served.world.do(lambda: keys.revoke(who.key_id))
