@@ -14,7 +14,8 @@ holder's lease, since it has watched for no time at all.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from dibs.core.book import Entry, Hold, QueueEntry
 from dibs.core.timing import DRIFT
@@ -32,7 +33,7 @@ type Mark = tuple[type, int, int]
 """What tells one sign of life from all others of the same id."""
 
 
-class Time(NamedTuple):
+class Time(msgspec.Struct, frozen=True):
     """The time of one command: the latest that the store's clock may show; without dates, our own clock."""
 
     now: float

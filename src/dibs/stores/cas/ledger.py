@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from dibs.clock import Clock
 from dibs.core import ledger
@@ -83,7 +84,7 @@ SKEWS_IDLE = 4.0
 """Idle cells are kept for at least this many skews."""
 
 
-class _Attempt(NamedTuple):
+class _Attempt(msgspec.Struct):
     """What the ledger makes of a cell. Nothing of it is true before the swap has succeeded."""
 
     book: MemoryBook

@@ -31,8 +31,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class _Metadata(msgspec.Struct):
-    resourceVersion: str
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str
 
 
 class _Written(msgspec.Struct):
@@ -170,7 +170,7 @@ class KubernetesApi:
 
     def read_version(self, answer: Response) -> str:
         """The resourceVersion of what was written. All else in it is known, and longer."""
-        return str(self.read(answer, _decode_written).metadata.resourceVersion)
+        return str(self.read(answer, _decode_written).metadata.resource_version)
 
 
 def is_refusal(told: str) -> bool:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -74,7 +74,7 @@ _decode = msgspec.json.Decoder().decode
 type State = dict[str, Any]
 
 
-class LeaseVersion(NamedTuple):
+class LeaseVersion(msgspec.Struct, frozen=True):
     """A Lease as it was read or written last, without its book."""
 
     metadata: dict[str, Any]
