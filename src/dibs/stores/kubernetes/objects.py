@@ -279,9 +279,7 @@ def write_lease(
     for inbox in {each.inbox for each in change.notifications} | _next_writers(change.book):
         if _LABEL.fullmatch(inbox):
             labels[INBOX + inbox] = ""
-    return LeaseVersion(
-        old.metadata | {"annotations": annotations, "labels": labels}, spec, shown
-    )
+    return LeaseVersion(old.metadata | {"annotations": annotations, "labels": labels}, spec, shown)
 
 
 def _write_spec(
@@ -298,12 +296,13 @@ def _write_spec(
     transitions = old.spec.get("leaseTransitions") or 0
     now = _microtime()
     if first is None:
-        free = old.spec | {
+        return old.spec | {
             "holderIdentity": "",
             "leaseDurationSeconds": 1,
             "leaseTransitions": transitions,
+            "acquireTime": now,
+            "renewTime": now,
         }
-        return free | {"acquireTime": now, "renewTime": now}
     is_new = first.token != old.shown[0]
     others = f" and {shown[2] - 1} more" if shown[2] > 1 else ""
     return old.spec | {
