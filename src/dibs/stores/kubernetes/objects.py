@@ -315,10 +315,10 @@ def _write_spec(
 
 
 def _identity(hold: Hold) -> str:
-    """The owner and part of the fingerprint. client-go takes a record with its own identity for its own, so a
-    process must differ from an earlier one of the same name.
+    """The owner and the token. client-go takes a record with its own identity for its own, so a process must
+    differ from an earlier one of the same name.
     """
-    return f"{hold.owner}_{fingerprint(hold.id)[:8]}" if hold.owner else hold.state
+    return f"{hold.owner}_{hold.token}" if hold.owner else hold.state
 
 
 def _microtime() -> str:
