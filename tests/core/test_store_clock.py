@@ -154,8 +154,7 @@ def test_dates_are_believed_unless_they_differ_by_more_than_the_skew(
     assert clock.disagreement == pytest.approx(disagreement)
     assert clock.is_dated == is_believed
     if not is_believed:
-        time = clock.time(7.0)
-        assert (time.now, time.ahead, time.slack) == (7.0, 0.0, None), "the time is our own"
+        assert clock.time(7.0)[:3] == (7.0, 0.0, None), "the time is our own"
         assert clock.time(0.0).stamp == pytest.approx(dates[-1] * 1e6, abs=8e6), "of the last date"
 
 

@@ -14,8 +14,7 @@ holder's lease, since it has watched for no time at all.
 """
 
 from collections.abc import Callable, Iterable
-
-import msgspec
+from typing import NamedTuple
 
 from dibs.core.book import Entry, Hold, QueueEntry
 from dibs.core.timing import DRIFT
@@ -33,7 +32,7 @@ type Mark = tuple[type, int, int]
 """What tells one sign of life from all others of the same id."""
 
 
-class Time(msgspec.Struct, frozen=True):
+class Time(NamedTuple):
     """The time of one command: the latest that the store's clock may show; without dates, our own clock."""
 
     now: float
