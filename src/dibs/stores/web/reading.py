@@ -1,9 +1,9 @@
 """Reads HTTP/1.1 answers, and server-sent events in them, as their bytes come."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import httptools
-import msgspec
 
 MAX_HEAD = 1 << 16
 MAX_BODY = 1 << 26
@@ -12,7 +12,7 @@ MAX_EVENT = 1 << 20
 """Bytes that an event of the service has at most."""
 
 
-class Response(msgspec.Struct, frozen=True):
+class Response(NamedTuple):
     """A complete answer, or the head of a stream."""
 
     status: int
