@@ -172,5 +172,5 @@ def test_what_has_gone_is_forgotten() -> None:
     entries: list[Entry] = [hold, Tombstone("b", 10, 0), QueueEntry("c", "c", 1, 0, 1, 10, 10, 0)]
     for entry in entries:
         seen.view(now(0))(entry)
-    seen.forget_all_but([hold])
+    seen = seen.of([hold])
     assert [seen.view(now(5))(entry) for entry in entries] == pytest.approx([10.1, 15.1, 15.1])

@@ -152,7 +152,7 @@ MUTANTS = {
     ),
     "seen when the request left": Mutant(replace(dates.WATCHER, at_sending=True)),
     "sightings of a failed attempt are kept": Mutant(
-        dates.UNDATED_HOLDER, (Sightings, "copy"), lambda self: self
+        dates.UNDATED_HOLDER, (Sightings, "of"), lambda self, entries: self
     ),
     "a new sign of life that equals an old one": Mutant(
         dates.AGAIN, (cas_clock, "mark_of"), lambda entry: (type(entry), 0, entry.beat)

@@ -270,9 +270,10 @@ class MemoryBook:
                 self.taken |= bits_of(entry.slots)
             elif isinstance(entry, QueueEntry):
                 insort(self._queue, (*entry.rank, entry.id))
-        heappush(self._alarms, (self.expires_at(entry), entry.id))
+        alarm = self.expires_at(entry), entry.id
+        heappush(self._alarms, alarm)
         if isinstance(entry, Hold):
-            heappush(self._releases, (self.expires_at(entry), entry.id))
+            heappush(self._releases, alarm)
         self._sweep_if_due()
 
     def remove(self, entry: Entry) -> None:

@@ -1,7 +1,8 @@
 """The book of one key as plain JSON values, for stores that keep it as one value. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry, Tombstone, stored_expiry
@@ -12,6 +13,7 @@ type State = dict[str, Any]
 _KINDS: dict[str, type[Any]] = {"hold": Hold, "waiter": QueueEntry, "tombstone": Tombstone}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple((each.name, each.default) for each in fields(kind)) for kind in _NAMES}
+_VALUES = {kind: attrgetter(*(each.name for each in fields(kind))) for kind in _NAMES}
 _KNOWN = {kind: frozenset(each.name for each in fields(kind)) for kind in _NAMES}
 
 
@@ -48,9 +50,8 @@ def _dump_entry(entry: Entry) -> dict[str, Any]:
     """The fields that differ from their defaults, since a long queue has to fit into one value."""
     kind = type(entry)
     found: dict[str, Any] = {"is": _NAMES[kind]}
-    for name, default in _FIELDS[kind]:
-        value = getattr(entry, name)
-        if default is MISSING or value != default:
+    for (name, default), value in zip(_FIELDS[kind], _VALUES[kind](entry), strict=True):
+        if value != default:  # also if there is none
             found[name] = list(value) if type(value) is tuple else value
     return found
 

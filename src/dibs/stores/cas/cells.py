@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from dibs.core.book import MemoryBook
 from dibs.errors import Corrupt, DibsError, IncompatibleVersion
@@ -11,7 +13,7 @@ from dibs.model import Finding, Notification
 from dibs.stores.snapshot import State
 
 
-class Cell(NamedTuple):
+class Cell(msgspec.Struct, frozen=True):
     """A key's value as it was loaded."""
 
     version: Any
@@ -22,7 +24,7 @@ class Cell(NamedTuple):
     """What an operator has to delete if the book can't be read, such as `in the Lease dibs-lock.a`."""
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True):
     """The new value of a cell."""
 
     state: State | None

@@ -134,22 +134,16 @@ class Sightings:
 
         return expires_at
 
-    def copy(self) -> "Sightings":
-        """The same, for an attempt that may fail: what was never stored, nobody has seen."""
-        other = Sightings()
-        other._seen = self._seen.copy()
+    def of(self, entries: Iterable[Entry]) -> "Sightings":
+        """A copy with no more than these entries, which were seen."""
+        other, seen = Sightings(), self._seen
+        other._seen = {entry.id: seen[entry.id] for entry in entries}
         return other
 
     def is_changed(self, entry: Entry) -> bool:
         """Whether an entry is not as it was seen last."""
         known = self._seen.get(entry.id)
         return known is None or known[0] != mark_of(entry)
-
-    def forget_all_but(self, entries: Iterable[Entry]) -> None:
-        """Keep no more than what is in the book."""
-        living = {entry.id for entry in entries}
-        for gone in self._seen.keys() - living:
-            del self._seen[gone]
 
 
 def mark_of(entry: Entry) -> Mark:

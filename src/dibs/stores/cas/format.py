@@ -11,7 +11,7 @@ FORMAT = 1
 """Number of this format. A newer one is not read, and nothing is granted."""
 
 _encode = msgspec.json.Encoder().encode
-_encode_any = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_any = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_state(state: State) -> bytes:
@@ -19,14 +19,14 @@ def write_state(state: State) -> bytes:
     said = {"format": FORMAT, **state}
     try:
         return _encode(said)
-    except UnicodeEncodeError:  # a lone surrogate in a text
-        return _encode_any(said).encode("utf-8", "surrogatepass")
+    except UnicodeEncodeError:  # a lone surrogate of a text becomes an escape of JSON
+        return _encode_any(said).encode()
 
 
-def read_state(text: bytes, where: str) -> State:
+def read_state(text: bytes | str, where: str) -> State:
     """The book in a text. Raises `IncompatibleVersion` or `Corrupt`, which name `where` it lies."""
     try:
-        state = json.loads(text.decode("utf-8", "surrogatepass"))
+        state = json.loads(text)
         found = state.pop("format")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise unreadable(where, error) from error

@@ -12,11 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from dibs.clock import Clock
 from dibs.core import ledger
-from dibs.core.book import Hold, MemoryBook, QueueEntry
+from dibs.core.book import Entry, Hold, MemoryBook, QueueEntry
 from dibs.errors import (
     BackendUnavailable,
     Corrupt,
@@ -37,7 +38,7 @@ from dibs.model import (
 from dibs.stores.aio import resolve
 from dibs.stores.cas.calls import KeyBatch, KeyCall, KeyCalls, is_release
 from dibs.stores.cas.cells import Cell, Cells, Change, Receive, SwapConflict, TooLarge
-from dibs.stores.cas.clock import UNDATED, Mark, Sightings, StoreClock, Time, mark_of
+from dibs.stores.cas.clock import UNDATED, Sightings, StoreClock, Time, mark_of
 from dibs.stores.cas.format import unreadable
 from dibs.stores.port import Done, GiveUp, as_dibs
 from dibs.stores.snapshot import State, dump, load
@@ -83,7 +84,7 @@ SKEWS_IDLE = 4.0
 """Idle cells are kept for at least this many skews."""
 
 
-class _Attempt(NamedTuple):
+class _Attempt(msgspec.Struct):
     """What the ledger makes of a cell. Nothing of it is true before the swap has succeeded."""
 
     book: MemoryBook
@@ -92,8 +93,8 @@ class _Attempt(NamedTuple):
     notifications: list[Notification]
     sightings: Sightings
     time: Time
-    changed: dict[str, Mark]
-    """The entries that it wrote, as they are now."""
+    changed: list[Entry]
+    """The entries that it wrote."""
     is_dated: bool
     """They have their end by the store's date."""
     grows: bool
@@ -286,13 +287,12 @@ class CasLedger:
 
         Take their dates away. Then ask again for what was granted, without dates: somebody may have taken it.
         """
+        marks = {each.id: mark_of(each) for each in wrong.changed}
         while True:
             cell = await self._load(name)
             time = self._store_clock.time(self._clock.now())
             book = _book_of(name, cell, key.sightings, time)
-            entries = [
-                each for each in book.entries() if wrong.changed.get(each.id) == mark_of(each)
-            ]
+            entries = [each for each in book.entries() if marks.get(each.id) == mark_of(each)]
             for entry in entries:
                 entry.expires = UNDATED
             try:
@@ -328,9 +328,10 @@ class CasLedger:
         """Run the ledger over a copy of the cell. With `is_full` no id is added to it."""
         time = self._store_clock.time(self._clock.now())
         book = _book_of(name, cell, key.sightings, time)
-        key.sightings.forget_all_but(book.entries())
-        sightings = key.sightings.copy()
-        book.expires_at = sightings.view(time)  # what the commands write is seen if it is stored
+        key.sightings = key.sightings.of(book.entries())
+        # what the commands write is seen if it is stored: until then nobody has
+        sightings = key.sightings.of(book.entries())
+        book.expires_at = sightings.view(time)
         replies: list[Reply] = []
         notifications: list[Notification] = []
         budget = ledger.StepBudget() if len(commands) > 1 else None
@@ -349,10 +350,9 @@ class CasLedger:
         if not is_dated:
             for entry in changed:
                 entry.expires = UNDATED
-        marks = {entry.id: mark_of(entry) for entry in changed}
         state = dump(book)
         return _Attempt(
-            book, state, replies, notifications, sightings, time, marks, is_dated, grows
+            book, state, replies, notifications, sightings, time, changed, is_dated, grows
         )
 
     def _time_to_join(self, attempt: _Attempt, commands: Sequence[Command]) -> float:

@@ -77,7 +77,7 @@ class EtcdGateway:
         nothing was sent.
         """
         body = _encode(message)
-        failure = BackendUnavailable(f"{self.settings.shown}: no member was asked")
+        failure: DibsError
         for _ in self.clients:
             number = self._current
             try:

@@ -31,6 +31,17 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Written(msgspec.Struct):
+    metadata: _Metadata
+
+
+_decode_written = msgspec.json.Decoder(_Written).decode
+
+
 class KubernetesApi:
     """The API server, in one event loop."""
 
@@ -84,21 +95,17 @@ class KubernetesApi:
                     raise self._hung_up(error) from error
                 may_repeat = False
                 continue
-            if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
-                self._busy_since = None
             if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 if self._is_busy_for_long():
                     raise self._busy(answer)
                 await asyncio.sleep(_retry_after(answer) * random.uniform(1, 1.5))  # noqa: S311
-            elif (
-                answer.status == HTTPStatus.UNAUTHORIZED
-                and not is_new
-                and self.access.credentials.renew(token)
-            ):
-                is_new = True
-                self.client.leave()  # a plugin may make another client certificate
-            else:
+                continue
+            self._busy_since = None
+            is_known = answer.status != HTTPStatus.UNAUTHORIZED
+            if is_known or is_new or not self.access.credentials.renew(token):
                 return answer
+            is_new = True
+            self.client.leave()  # a plugin may make another client certificate
 
     def unreachable(self, error: Exception) -> DibsError:
         """The error for a server to which no connection can be made."""
@@ -152,14 +159,18 @@ class KubernetesApi:
             return InvalidRequest(f"{shown}: the API server refuses to {wanted} a Lease: {told}")
         return BackendUnavailable(f"{shown}: {told}")
 
-    def read(self, answer: Response) -> Any:
+    def read(self, answer: Response, decode: Callable[[bytes], Any] = _decode) -> Any:
         """The object in an answer."""
         try:
-            return _decode(answer.body)
+            return decode(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BackendUnavailable(
                 f"{self.shown} answered what can't be read: {error}"
             ) from error
+
+    def read_version(self, answer: Response) -> str:
+        """The resourceVersion of what was written. All else in it is known, and longer."""
+        return str(self.read(answer, _decode_written).metadata.resource_version)
 
 
 def is_refusal(told: str) -> bool:

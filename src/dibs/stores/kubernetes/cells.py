@@ -20,6 +20,7 @@ from dibs.stores.kubernetes.access import Access
 from dibs.stores.kubernetes.api import KubernetesApi, details_of, message_of
 from dibs.stores.kubernetes.health import examine
 from dibs.stores.kubernetes.objects import (
+    BOOK,
     KIND,
     MANAGED_BY,
     is_later,
@@ -28,7 +29,6 @@ from dibs.stores.kubernetes.objects import (
     read_lease,
     true_key,
     write_lease,
-    written,
 )
 from dibs.stores.kubernetes.watch import LeaseWatch
 
@@ -74,13 +74,23 @@ class KubernetesCells:
     async def swap(self, key: bytes, version: Any, change: Change) -> Any:
         if change.state is None:
             return await self._delete(key, version)
-        lease = write_lease(key, self.api.access.namespace, version, change)
+        new = write_lease(key, self.api.access.namespace, version, change)
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": new.metadata,
+            "spec": new.spec,
+        }
         if version is None:
             answer = await self.api.request("POST", self.api.leases, lease)
         else:
             answer = await self.api.request("PUT", f"{self.api.leases}/{lease_name(key)}", lease)
-        if answer.status in (HTTPStatus.OK, HTTPStatus.CREATED):
-            return written(self.api.read(answer), change.book)
+        if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            if version is None:  # the server and its webhooks have put more into it, which stays
+                return read_lease(key, self.api.read(answer)).version
+            del new.metadata["annotations"][BOOK]
+            new.metadata["resourceVersion"] = self.api.read_version(answer)
+            return new
         if answer.status == HTTPStatus.CONFLICT or (version and answer.status == 404):
             raise SwapConflict
         if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,11 @@ NO_TIME = 1 << 62
 FOREIGN = "foreign:"
 """What the ids of holds begin with that another elector has."""
 
+_NOTHING = (0, 0, 0)
+"""What the spec shows if nobody holds."""
+
+_token_of = attrgetter("token")
+
 _OURS = "dibs-"
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _WORD = re.compile(r"[a-z]+")
@@ -68,7 +74,7 @@ _decode = msgspec.json.Decoder().decode
 type State = dict[str, Any]
 
 
-class LeaseVersion(NamedTuple):
+class LeaseVersion(msgspec.Struct, frozen=True):
     """A Lease as it was read or written last, without its book."""
 
     metadata: dict[str, Any]
@@ -156,7 +162,7 @@ def read_lease(key: bytes, lease: dict[str, Any]) -> Cell:
         )
     text = annotations.pop(BOOK, None)
     where = f"in the Lease {name}"
-    state = dict(_EMPTY) if text is None else read_state(text.encode(), where)
+    state = dict(_EMPTY) if text is None else read_state(text, where)
     try:
         if annotations.get(SPEC) != _text(spec):
             state = _overruled(state, spec)
@@ -176,7 +182,7 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 def _shown(entries: Iterable[Mapping[str, Any]]) -> tuple[int, int, int]:
     holds = [(each["token"], each.get("beat", 0)) for each in entries if each["is"] == "hold"]
-    return (*min(holds), len(holds)) if holds else (0, 0, 0)
+    return (*min(holds), len(holds)) if holds else _NOTHING
 
 
 def _overruled(state: State, spec: Mapping[str, Any]) -> State:
@@ -247,24 +253,24 @@ def _tombstone(lease_id: str, beat: int) -> dict[str, Any]:
 
 def write_lease(
     key: bytes, namespace: str, old: LeaseVersion | None, change: Change
-) -> dict[str, Any]:
-    """The Lease for a change. What others have put into it stays. Raises `TooLarge`."""
+) -> LeaseVersion:
+    """The Lease for a change, with its book. What others have put into it stays. Raises `TooLarge`."""
     assert change.state is not None
     if old is None:
         labels = {MANAGED_BY: "dibs"}
         metadata: dict[str, Any] = {"name": lease_name(key), "namespace": namespace}
-        old = LeaseVersion(metadata | {"labels": labels}, {}, (0, 0, 0))
-    spec = _write_spec(old, change.book)
+        old = LeaseVersion(metadata | {"labels": labels}, {}, _NOTHING)
+    first = min(change.book.holds(), key=_token_of, default=None)
+    shown = _NOTHING if first is None else (first.token, first.beat, change.book.holding)
+    spec = old.spec if shown == old.shown and old.spec else _write_spec(old, first, shown)
     annotations = dict(old.metadata.get("annotations") or {})
     annotations.pop(NOTIFICATIONS, None)
-    # a lone surrogate of a text becomes an escape of JSON
-    book = write_state(change.state).decode("utf-8", "surrogatepass")
-    annotations[BOOK] = book.encode("utf-8", "backslashreplace").decode()
+    annotations[BOOK] = write_state(change.state).decode()
     annotations[KEY], annotations[SPEC] = key_text(key), _text(spec)
     if change.notifications:
         said = [[each.inbox, *encode(each)] for each in change.notifications]
         annotations[NOTIFICATIONS] = _encode(said).decode()
-    size = sum(len(name) + len(text.encode()) for name, text in annotations.items())
+    size = len("".join((*annotations, *annotations.values())).encode())
     if size > (MAX_ANNOTATIONS if change.grows else HARD_LIMIT):
         raise TooLarge(f"{size} bytes of annotations")
     labels = old.metadata.get("labels") or {}
@@ -273,53 +279,32 @@ def write_lease(
     for inbox in {each.inbox for each in change.notifications} | _next_writers(change.book):
         if _LABEL.fullmatch(inbox):
             labels[INBOX + inbox] = ""
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": old.metadata | {"annotations": annotations, "labels": labels},
-        "spec": spec,
-    }
+    return LeaseVersion(old.metadata | {"annotations": annotations, "labels": labels}, spec, shown)
 
 
-def written(lease: dict[str, Any], book: MemoryBook) -> LeaseVersion:
-    """The version of a Lease that we have just written, as the server shows it."""
-    metadata = lease["metadata"]
-    metadata.pop("managedFields", None)
-    metadata["annotations"].pop(BOOK, None)
-    return LeaseVersion(metadata, lease["spec"], _show(_holds(book)))
-
-
-def _holds(book: MemoryBook) -> Sequence[Hold]:
-    return sorted(book.holds(), key=lambda hold: hold.token)
-
-
-def _show(holds: Sequence[Hold]) -> tuple[int, int, int]:
-    return (holds[0].token, holds[0].beat, len(holds)) if holds else (0, 0, 0)
-
-
-def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
+def _write_spec(
+    old: LeaseVersion, first: Hold | None, shown: tuple[int, int, int]
+) -> dict[str, Any]:
     """What others see. It changes with the signs of life of the first holder, and with nothing else.
 
     client-go compares times in whole seconds, so two renewals within a second look like one to it. Hence
     the second more than the ttl: else it takes over while the holder still trusts its lease. It also waits
     for the lock delay.
     """
-    holds = _holds(book)
-    shown = _show(holds)
-    if (shown == old.shown and old.spec) or (holds and holds[0].id.startswith(FOREIGN)):
+    if first is not None and first.id.startswith(FOREIGN):
         return old.spec
     transitions = old.spec.get("leaseTransitions") or 0
     now = _microtime()
-    if not holds:
-        free = old.spec | {
+    if first is None:
+        return old.spec | {
             "holderIdentity": "",
             "leaseDurationSeconds": 1,
             "leaseTransitions": transitions,
+            "acquireTime": now,
+            "renewTime": now,
         }
-        return free | {"acquireTime": now, "renewTime": now}
-    first = holds[0]
     is_new = first.token != old.shown[0]
-    others = f" and {len(holds) - 1} more" if len(holds) > 1 else ""
+    others = f" and {shown[2] - 1} more" if shown[2] > 1 else ""
     return old.spec | {
         "holderIdentity": _identity(first) + others,
         "leaseDurationSeconds": math.ceil(first.ttl + first.lock_delay) + 1,
@@ -330,10 +315,10 @@ def _write_spec(old: LeaseVersion, book: MemoryBook) -> dict[str, Any]:
 
 
 def _identity(hold: Hold) -> str:
-    """The owner and part of the fingerprint. client-go takes a record with its own identity for its own, so a
-    process must differ from an earlier one of the same name.
+    """The owner and the token. client-go takes a record with its own identity for its own, so a process must
+    differ from an earlier one of the same name.
     """
-    return f"{hold.owner}_{fingerprint(hold.id)[:8]}" if hold.owner else hold.state
+    return f"{hold.owner}_{hold.token}" if hold.owner else hold.state
 
 
 def _microtime() -> str:

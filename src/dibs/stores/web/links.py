@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import cast
 
 from dibs.stores.aio import BufferedLink, resolve
@@ -30,6 +31,11 @@ class WebLink(BufferedLink):
         self.reader: ResponseReader = ResponseReader()
         self._land: Land | None = None
         self._used = loop.time()
+        self._until = inf
+        """When the request under way has taken too long, on the loop's clock."""
+        self._look_at = inf
+        """When the timer goes off."""
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def idle(self) -> bool:
@@ -40,19 +46,39 @@ class WebLink(BufferedLink):
             self.close()
         return self.usable
 
-    def ask(self, request: bytes) -> asyncio.Future[Response]:
+    def ask(self, request: bytes, timeout: float = inf) -> asyncio.Future[Response]:
         """Send a request at once. The future of its answer raises `OSError` or `NotHttp`."""
         future: asyncio.Future[Response] = self._loop.create_future()
-        self.launch(request, partial(resolve, future))
+        self.launch(request, partial(resolve, future), timeout)
         return future
 
-    def launch(self, request: bytes, land: Land) -> None:
-        """Send a request at once, and call `land` with its answer."""
+    def launch(self, request: bytes, land: Land, timeout: float = inf) -> None:
+        """Send a request at once, and call `land` with its answer.
+
+        After `timeout` seconds it fails with `TimeoutError`.
+        """
         if self.idle and self._transport is not None:
             self._land = land
+            self._until = self._loop.time() + timeout
+            if self._until < self._look_at:
+                self._set_timer()
             self._transport.write(request)
         else:
             land(ConnectionResetError("the connection is closed"))
+
+    def _set_timer(self) -> None:
+        """One timer serves many requests: most have their answers long before it goes off."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = self._until
+        self._timer = self._loop.call_at(self._until, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._look_at = None, inf
+        if self._land is not None and self._until <= self._loop.time():
+            self._hang_up(TimeoutError())
+        elif self._land is not None and self._until < inf:
+            self._set_timer()
 
     # -- what the loop calls ------------------------------------------------------------------------
 
@@ -102,13 +128,10 @@ class WebLink(BufferedLink):
         if self.usable:
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
-    def give_up(self) -> None:
-        """No answer has come in time."""
-        if self.usable:
-            self._hang_up(TimeoutError())
-
     def _hang_up(self, error: Exception) -> None:
         self._abort()
+        if self._timer is not None:
+            self._timer.cancel()
         land, self._land = self._land, None
         if land is not None:
             land(error)
@@ -171,17 +194,11 @@ class LinkPool[L: WebLink]:
 
     async def ask(self, link: L, request: bytes, timeout: float | None = None) -> Response:
         """Send a request and return its answer. Raises `OSError` or `NotHttp`, and closes the link then."""
-        timer = None
-        if timeout is not None:
-            timer = asyncio.get_running_loop().call_later(timeout, link.give_up)
         try:
-            return await link.ask(request)
+            return await link.ask(request, inf if timeout is None else timeout)
         except BaseException:
             link.close()  # also if cancelled: the next request must not get this answer
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def part(self, *, parting: bool = True) -> None:
         """Close connections as soon as they are idle, from now on; or no longer.

@@ -50,7 +50,7 @@ class ObservedLedger:
             book.expires_at = sightings.view(Time(now, 0.0, None, stamp))
             as_book = cast(Book, book)
             reply, sent = ledger.apply(as_book, command, now, stamp, budgets.get(command.key))
-            sightings.forget_all_but(book.entries())
+            self._keys[command.key] = (book, sightings.of(book.entries()))
             replies.append(reply)
             notifications += sent
         return replies, notifications
