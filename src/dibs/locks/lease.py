@@ -448,7 +448,7 @@ class LeaseBase:
 
     @property
     def _renew_by(self) -> float:
-        """When a renewal comes too late; infinite if no other is wanted before its end."""
+        """The time at which a renewal is too late; infinite if no other is wanted before its end."""
         return self._deadline if self._wants_renewal and self._renew_at <= self._deadline else inf
 
     def _check(self, now: float) -> Care:

@@ -28,7 +28,7 @@ class KeyCall:
             done(outcome)
 
     def give_up(self) -> None:
-        """Its caller gave up. What is under way is cancelled when all its callers did."""
+        """The caller gave up. What is under way is cancelled when all its callers did."""
         if self.done is not None:
             self.done = None
             self.key.end_if_unwanted()
@@ -65,7 +65,7 @@ class KeyBatch:
 
 
 class KeyCalls:
-    """One key in this event loop: what waits, what is under way, and what was seen of its entries."""
+    """A key in this event loop: what waits, what is under way, and what was seen of its entries."""
 
     __slots__ = ("given_up", "hurry", "running", "sightings", "taken", "task", "waiting")
 

@@ -1,4 +1,4 @@
-"""What a store with compare-and-set provides: one cell for each key, to be loaded and swapped."""
+"""The part of a store with compare-and-set that differs: one cell for each key, to be loaded and swapped."""
 
 import asyncio
 import logging

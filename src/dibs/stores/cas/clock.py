@@ -1,4 +1,4 @@
-"""When an entry has expired, in a store that has no clock for us.
+"""Expiry of entries in a store that has no clock for us.
 
 There are two ways to know it.
 
@@ -49,7 +49,7 @@ class Time(NamedTuple):
 
 
 class StoreClock:
-    """What this process knows of the store's clock: bounds of its difference to our own.
+    """The store's clock, as far as this process knows it: bounds of its difference to our own.
 
     They narrow with every answer, and widen with time, since clocks may run apart by `DRIFT`. Where servers
     have clocks of their own, they are as wide as two of their answers ever contradicted each other.
@@ -147,7 +147,7 @@ class Sightings:
 
 
 def mark_of(entry: Entry) -> Mark:
-    """What identifies one sign of life: the kind, the token or arrival, and the beat.
+    """The identity of one sign of life: the kind, the token or arrival, and the beat.
 
     The beat alone begins anew if an id that had ended is acquired again.
     """

@@ -85,7 +85,7 @@ SKEWS_IDLE = 4.0
 
 
 class _Attempt(msgspec.Struct):
-    """What the ledger makes of a cell. Nothing of it is true before the swap has succeeded."""
+    """The result of the ledger for a cell. Nothing of it is true before the swap has succeeded."""
 
     book: MemoryBook
     state: State
@@ -380,7 +380,7 @@ class CasLedger:
             return await self._cells.load(name)
 
     def _change(self, attempt: _Attempt) -> Change:
-        """What is written. Notifications for this event loop need not go through the store."""
+        """The change to write. Notifications for this event loop need not go through the store."""
         inboxes = self.inboxes
         elsewhere = [n for n in attempt.notifications if n.inbox and n.inbox not in inboxes]
         return Change(attempt.state, attempt.book, elsewhere, attempt.is_dated, attempt.grows)

@@ -94,7 +94,7 @@ class CasStore(Store):
 
 
 class _Shared:
-    """What the connections of one event loop share."""
+    """Parts that the connections of an event loop share."""
 
     def __init__(self, cells: Cells, ledger: CasLedger, store_clock: StoreClock) -> None:
         self.cells = cells

@@ -466,7 +466,7 @@ def slot_of(name: bytes) -> int:
 
 
 def read_slots(answer: Any, teller: Endpoint) -> dict[int, Endpoint]:
-    """Who serves each slot, by an answer to `CLUSTER SLOTS`.
+    """The server of each slot, by an answer to `CLUSTER SLOTS`.
 
     A node without an address is the one that told.
     """
