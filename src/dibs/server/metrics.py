@@ -5,12 +5,16 @@ directories of the settings.
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from prometheus_client import (
     CollectorRegistry,
+    Counter,
     Gauge,
     GCCollector,
+    Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 
@@ -19,7 +23,6 @@ from dibs.model import Command, Reply
 from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
 from dibs.server.lock_events import LockEvent
-from dibs.server.tally import Distribution, Tally
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _WAITS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -51,46 +54,60 @@ class Metrics:
         self._directories = [(name.encode(), name) for name in sorted(names, key=len, reverse=True)]
         """The innermost first."""
         self._place_of = place_of
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        self._requests = Tally(
-            "dibs_requests",
-            "Requests that have ended; status 499: the client hung up",
-            ("method", "route", "status"),
+        self._requests = cache(
+            Counter(
+                "dibs_requests",
+                "Requests that have ended; status 499: the client hung up",
+                ("method", "route", "status"),
+                registry=registry,
+            ).labels
         )
-        self._seconds = Distribution(
-            "dibs_request_seconds",
-            "How long requests took, including time in the queue, without streams",
-            ("method", "route"),
-            _SECONDS,
+        self._seconds = cache(
+            Histogram(
+                "dibs_request_seconds",
+                "How long requests took, including time in the queue, without streams",
+                ("method", "route"),
+                registry=registry,
+                buckets=_SECONDS,
+            ).labels
         )
-        self._commands = Tally(
+        self._commands = Counter(
             "dibs_commands",
             "Commands, by the store's reply; unavailable: it has not answered",
             ("command", "kind", "reply", "placement", "directory"),
+            registry=registry,
         )
-        self._batches = Distribution("dibs_batch_commands", "Commands per batch", (), _COMMANDS)
-        self._waits = Distribution(
-            "dibs_wait_seconds",
-            "How long holders waited in the queue, by grants through this server",
-            ("kind",),
-            _WAITS,
+        self._command = cache(self._command_counter)
+        self._batches = Histogram(
+            "dibs_batch_commands",
+            "Commands per batch",
+            registry=registry,
+            buckets=_COMMANDS,
         )
-        self._expired = Tally(
-            "dibs_expired_leases",
-            "Expired leases that this server granted or renewed last",
-            ("kind",),
+        self._waits = cache(
+            Histogram(
+                "dibs_wait_seconds",
+                "How long holders waited in the queue, by grants through this server",
+                ("kind",),
+                registry=registry,
+                buckets=_WAITS,
+            ).labels
         )
-        self._batches.begin()
+        self._expired = cache(
+            Counter(
+                "dibs_expired_leases",
+                "Expired leases that this server granted or renewed last",
+                ("kind",),
+                registry=registry,
+            ).labels
+        )
         for kind in KINDS:  # a counter whose first value is 1 shows no increase
-            self._waits.begin(kind)
-            self._expired.counts[(kind,)] = 0
-        for tally in (
-            *(self._requests, self._seconds, self._commands),
-            *(self._batches, self._waits, self._expired),
-        ):
-            registry.register(tally)
+            self._waits(kind)
+            self._expired(kind)
         for name, text, read in (
             (
                 "dibs_leases",
@@ -111,24 +128,25 @@ class Metrics:
     def request(self, operation: Operation | None, status: int, seconds: float) -> None:
         """Count a request that has ended."""
         if operation is None:
-            self._requests.counts["", "", status] += 1
+            self._requests("", "", status).inc()
             return
-        self._requests.counts[operation.method, operation.path, status] += 1
+        self._requests(operation.method, operation.path, status).inc()
         if not operation.is_stream:  # a stream takes as long as its client wants it
-            self._seconds.observe(seconds, operation.method, operation.path)
+            self._seconds(operation.method, operation.path).observe(seconds)
 
     def command(self, _: Principal, command: Command, reply: Reply) -> None:
         """Count a command that was answered."""
-        self._count(command, type(reply).__name__.lower())
+        self._count(command, type(reply).__name__)
 
     def unanswered(self, command: Command) -> None:
         """Count a command that the store did not answer."""
         self._count(command, "unavailable")
 
     def _count(self, command: Command, reply: str) -> None:
-        words = type(command).__name__.lower(), _kind_of(command.key), reply
+        kind, name = command.key.partition(b":")[::2]
         place = self._place_of(command.key)
-        self._commands.counts[*words, place, self._directory(command.key)] += 1
+        words = type(command).__name__, _KINDS.get(kind, "other"), reply
+        self._command(*words, place, self._directory(name)).inc()
 
     def event(self, event: LockEvent) -> None:
         """Count how long a new holder has waited, or that a lease has expired.
@@ -136,13 +154,17 @@ class Metrics:
         Leases of other servers are not counted: they may have been renewed and released unseen.
         """
         if event.what == "expired" and event.is_own:
-            self._expired.counts[(_kind_of(event.key),)] += 1
+            self._expired(_kind_of(event)).inc()
         elif event.what == "granted" and event.waited is not None and not event.found:
-            self._waits.observe(event.waited, _kind_of(event.key))
+            self._waits(_kind_of(event)).observe(event.waited)
 
-    def _directory(self, key: bytes) -> str:
+    def _command_counter(
+        self, command: str, kind: str, reply: str, place: str, directory: str
+    ) -> Counter:
+        return self._commands.labels(command.lower(), kind, reply.lower(), place, directory)
+
+    def _directory(self, name: bytes) -> str:
         """The innermost directory that is counted separately; empty for none."""
-        name = key.partition(b":")[2] if self._directories else b""
         for directory, shown in self._directories:
             if name.startswith(directory):
                 return shown
@@ -157,5 +179,5 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def _kind_of(key: bytes) -> str:
-    return _KINDS.get(key.partition(b":")[0], "other")
+def _kind_of(event: LockEvent) -> str:
+    return event.kind if event.kind in KINDS else "other"

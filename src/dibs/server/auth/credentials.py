@@ -41,7 +41,7 @@ def new_key(key_id: str) -> str:
 
 
 def id_of(key: str) -> str:
-    """The id in the text of a key; of any other text, no key's id or hash fits."""
+    """The id in the text of a key. The text is not checked: only the hash shows whether it is a key."""
     return key[len(PREFIX) : len(PREFIX) + 12]
 
 
