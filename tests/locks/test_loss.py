@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dibs import Client, Lease, LeaseLost
-from dibs.model import Notification
+from dibs import AllOf, Client, Lease, LeaseLost
+from dibs.model import Notification, Release
 from dibs.runtime.aio import TaskGuard
 from dibs.runtime.notifications import ForwardingReceiver
 from dibs.testing import ManualClock
@@ -215,6 +215,30 @@ async def test_on_lost_was_called_in_the_loop_when_the_block_ends_and_may_fail(
             await asyncio.sleep(FOR_EVER)
     await revoking
     assert told == [(lease, asyncio.get_running_loop())]
+
+
+async def test_leases_that_are_gone_at_the_end_of_a_block_are_reported(client: Client) -> None:
+    """The store has lost them, and no renewal was due."""
+    told: list[Lease] = []
+    both = AllOf(*(client.lock(name, on_lost=told.append) for name in ("a", "b")))
+    with pytest.raises(LeaseLost, match="no such lease any more") as loss:
+        async with both as leases:
+            await forget(client, *leases)
+    assert len(loss.value.__notes__) == 1, "the other one's"
+    with pytest.raises(LookupError) as error:
+        async with client.lock("a", on_lost=told.append) as lease:
+            await forget(client, lease)
+            raise LookupError("the body's own")
+    assert "no such lease any more" in error.value.__notes__[0]
+    await asyncio.sleep(0)
+    assert told == [*leases, lease]
+    assert [each.reason for each in told] == ["expired"] * 3
+
+
+async def forget(client: Client, *leases: Lease) -> None:
+    """End leases in the store behind their holder's back."""
+    for lease in leases:
+        await client.session.loop_runtime().call(Release(lease.key, lease._id))
 
 
 async def test_a_block_that_finds_the_loss_first_tells_all_who_wait_for_it(
