@@ -51,7 +51,7 @@ def _dump_entry(entry: Entry) -> dict[str, Any]:
     kind = type(entry)
     found: dict[str, Any] = {"is": _NAMES[kind]}
     for (name, default), value in zip(_FIELDS[kind], _VALUES[kind](entry), strict=True):
-        if value != default:  # also if there is none
+        if value != default:  # a field without a default always differs
             found[name] = list(value) if type(value) is tuple else value
     return found
 
