@@ -1,8 +1,9 @@
 """The exceptions that Dibs raises, and its warnings."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dibs.model import Holder
+if TYPE_CHECKING:  # an error needs none of it, and it takes a while to import
+    from dibs.model import Holder
 
 
 class DibsError(Exception):
@@ -17,7 +18,7 @@ class DibsError(Exception):
         message: str = "",
         *,
         key: bytes | None = None,
-        holders: tuple[Holder, ...] = (),
+        holders: "tuple[Holder, ...]" = (),
         position: int | None = None,
         retry_after: float | None = None,
     ) -> None:

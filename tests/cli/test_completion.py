@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dibs.cli.app import misspelt
+from dibs.cli.variables import misspelt
 from dibs.sync import Client
 from tests.cli.processes import Cli, Main
 

@@ -1,23 +1,19 @@
 """The `dibs` command: its verbs, and how failures become messages and exit codes."""
 
 import os
-import re
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from dibs.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
-from dibs.cli.options import COMPLETE, KINDS, as_json, examples, store_name, store_url
+from dibs.cli.options import COMPLETE, as_json, examples, store_name, store_url
 from dibs.cli.output import Messages, Unwritten, WatchedStdout, discard_stdout, emit, fill
-from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
-from dibs.settings import STORE_KEYS, STORES, closest, is_link
 from dibs.version import VERSION
 
 if TYPE_CHECKING:
@@ -188,8 +184,11 @@ def serve(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     messages = Messages(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(messages)
-    for warning in misspelt(os.environ):
-        messages.show("warning", warning)
+    if any(name.startswith("DIBS_") for name in os.environ):
+        from dibs.cli.variables import misspelt
+
+        for warning in misspelt(os.environ):
+            messages.show("warning", warning)
     try:
         return _invoke(given, messages)
     except BrokenPipeError:  # nobody reads stdout any more
@@ -284,51 +283,3 @@ def _trace_on_request() -> None:
         import traceback
 
         traceback.print_exc()
-
-
-_NAMED = re.compile(r"([A-Z]+)__(.+)__([A-Z_]+)", re.ASCII)
-"""A setting of one resource or store: its kind, its name, and the setting."""
-
-_FOR_ALL = (
-    *(*STORE_KEYS, *READERS, "config", "require", "debug"),
-    *("api_key", "api_key_file", "lock_id", "application"),
-)
-
-
-def _settings_of(kind: str) -> Collection[str]:
-    """Settings of one resource of this kind, or one store; for all, if it is empty."""
-    match kind:
-        case "tasklock" | "leader":
-            import dibs
-
-            config = dibs.TaskLockConfig if kind == "tasklock" else dibs.LeaderConfig
-            return [each.name for each in fields(config)]
-        case _ if kind in KINDS:
-            return READERS
-        case _:
-            return {"": _FOR_ALL, STORES: STORE_KEYS}.get(kind, ())
-
-
-def misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each unknown variable; never its value, which can be a secret.
-
-    `dibs serve` reads DIBS_SERVER_… itself.
-    """
-    for variable, value in environ.items():
-        name = variable.removeprefix("DIBS_")
-        if name == variable or name.startswith("SERVER_") or is_link(name, value):
-            continue
-        named = _NAMED.fullmatch(name)
-        kind, _, field = named.groups() if named else ("", "", name)
-        known = _settings_of(kind.lower())
-        if field.lower() in known:
-            continue
-        if known:
-            close = closest(field.lower(), known)
-            meant = name.removesuffix(field) + close.upper()
-        else:
-            close = closest(kind.lower(), (STORES, *KINDS))
-            meant = close.upper() + name.removeprefix(kind)
-        if named or close:
-            guess = f". Did you mean DIBS_{meant}?" if close else ""
-            yield f"ignored the unknown setting {variable}{guess}"

@@ -12,18 +12,9 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import FREE, NOT_ACQUIRED
 from dibs.cli.options import KINDS, ClickDecorator, Kind, base64_name, find, user_name
-from dibs.cli.output import (
-    Messages,
-    counted,
-    emit,
-    holders,
-    kind_of,
-    name_shape,
-    needs_stdout,
-    shown,
-    span,
-)
+from dibs.cli.output import Messages, counted, emit, kind_of, name_shape, needs_stdout, shown, span
 from dibs.cli.signals import Interrupted, Signals
+from dibs.cli.statuses import holders
 from dibs.cli.waiting import WaitProgress
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import BackendUnavailable, LeaseLost

@@ -14,17 +14,8 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.options import Kind, base64_name, decode, written
-from dibs.cli.output import (
-    Shape,
-    TableRow,
-    emit,
-    kind_of,
-    last_end,
-    print_table,
-    printable,
-    state,
-    status_shape,
-)
+from dibs.cli.output import Shape, TableRow, emit, kind_of, print_table, printable
+from dibs.cli.statuses import last_end, state, status_shape
 from dibs.errors import BackendUnavailable
 from dibs.model import Status
 from dibs.stores.http.names import MARK, decoded, encoded

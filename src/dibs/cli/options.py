@@ -3,20 +3,18 @@
 import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_args
-from urllib.parse import unquote_to_bytes
 
 import click
 
 from dibs.cli.output import kind_of, shown
 from dibs.core.names import Kind as Kind
-from dibs.model import Status
 from dibs.process import start_thread
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from dibs.model import Status
     from dibs.settings import StoreSettings
     from dibs.sync import Client
 
@@ -258,6 +256,9 @@ def open_client() -> "Client":
 
 def missing_file(client: "Client") -> str:
     """The path of a SQLite store that is not there yet; empty for any other store."""
+    from pathlib import Path
+    from urllib.parse import unquote_to_bytes
+
     location = client.url.partition("?")[0]
     if location.startswith("sqlite:///"):
         named = os.fsdecode(unquote_to_bytes(location.removeprefix("sqlite:///")))
@@ -321,7 +322,7 @@ def written(key: bytes, is_decoded: bool | None) -> str:
     return shown(key)
 
 
-def find(client: "Client", name: bytes, kind: Kind | None) -> Status:
+def find(client: "Client", name: bytes, kind: Kind | None) -> "Status":
     """The status of what a name means: of that kind, or of the only kind that is in use.
 
     Raises a usage error where it is in use under several kinds.
@@ -338,7 +339,7 @@ def find(client: "Client", name: bytes, kind: Kind | None) -> Status:
     return found[0] if found else client.status(name)
 
 
-def in_use(client: "Client", name: bytes, kinds: Iterable[Kind]) -> list[Status]:
+def in_use(client: "Client", name: bytes, kinds: Iterable[Kind]) -> "list[Status]":
     """Statuses of the kinds under which the name is held or waited for."""
     statuses = [client.status(name, kind) for kind in kinds]
     return [status for status in statuses if status.holders or status.waiting or status.waiters]

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -16,7 +16,6 @@ from typing import Any, TextIO
 import click
 
 from dibs.errors import DibsError
-from dibs.model import MANY, Finding, Holder, Status, Waiter
 
 
 def fill() -> None:
@@ -76,10 +75,6 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-_FEW = 3
-"""Holders that are named; of the rest only the count."""
-
-
 def printable(text: str) -> str:
     """Escape control characters: names and notes come from other users."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -119,52 +114,6 @@ def span(seconds: float) -> str:
 def counted(count: int, thing: str) -> str:
     """A count and its noun."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def holding(holder: Holder) -> str:
-    """A holder in one phrase: the owner, the note, the time held."""
-    if holder.state == "retained":
-        return "retained after its last hold"
-    note = f" ({printable(holder.note)})" if holder.note else ""
-    revoked = ", revoked" if holder.state == "revoked" else ""
-    age = f" for {span(holder.held_for)}" if holder.held_for else ""  # unknown of another elector
-    return f"held by {printable(holder.owner)}{note}{age}{revoked}"
-
-
-def holders(status: Status) -> str:
-    """All of a key's holders in one phrase."""
-    return held_by(status.holders, status.holding)
-
-
-def state(status: Status) -> str:
-    """Units taken, if there is a bound above one, and the holders; without times of expiry."""
-    is_counted = status.holders and 1 < status.capacity < MANY
-    named = held_by(status.holders, status.holding, ends=False)
-    return f"{status.used} of {status.capacity}: {named}" if is_counted else named
-
-
-def last_end(status: Status) -> str:
-    """Time until the last lease ends, after `>` if not all holders are listed; empty if it is free."""
-    ends = [each.expires_in for each in status.holders]
-    more = "> " if status.holding > len(ends) else ""
-    return f"{more}{span(max(ends))}" if ends else ""
-
-
-def held_by(holders: Sequence[Holder], count: int = 0, *, ends: bool = True) -> str:
-    """Holders in one phrase; `count` is how many there are, if not all are listed.
-
-    With `ends` it includes when retained units become free.
-    """
-    if not holders:
-        return "free"
-    named = "; ".join(
-        f"{holding(each)}, free in {span(each.expires_in)}"
-        if ends and each.state == "retained"
-        else holding(each)
-        for each in holders[:_FEW]
-    )
-    more = max(count, len(holders)) - len(holders[:_FEW])
-    return f"{named}; and {more:,} more" if more > 0 else named
 
 
 type Shape = dict[str, Any]
@@ -241,34 +190,17 @@ def name_shape(key: bytes, *, decode: bool = True) -> Shape:
     return {"kind": kind.decode("ascii", "replace"), "name_base64": b64encode(name).decode()}
 
 
-def status_shape(status: Status, *, decode: bool = True) -> Shape:
-    """Holders and waiters of a key."""
-    return name_shape(status.key, decode=decode) | {
-        "held": bool(status.holders),
-        "capacity": None if status.capacity >= MANY else status.capacity,
-        "holding": max(status.holding, len(status.holders)),
-        "used": status.used,
-        "holders": [holder_shape(holder) for holder in status.holders],
-        "waiting": max(status.waiting, len(status.waiters)),
-        "waiters": [
-            fields_of(waiter, "owner lease units priority waited note") for waiter in status.waiters
-        ],
-        "last_token": status.last_token,
-    }
-
-
-def holder_shape(holder: Holder) -> Shape:
-    """A holder."""
-    return fields_of(holder, "owner lease token units slots held_for expires_in note state")
-
-
-def fields_of(record: Holder | Waiter | Finding, names: str) -> Shape:
+def fields_of(record: object, names: str) -> Shape:
     """These fields of a record, with seconds rounded to milliseconds."""
     found = {name: getattr(record, name) for name in names.split()}
     return {
         name: round(value, 3) if isinstance(value, float) else value
         for name, value in found.items()
     }
+
+
+HOLDER_FIELDS = "owner lease token units slots held_for expires_in note state"
+"""Of a holder, in JSON."""
 
 
 class Messages:
@@ -299,7 +231,7 @@ class Messages:
         fields: dict[str, Any] = {}
         if self.as_json:
             fields = name_shape(error.key) if error.key else {}
-            fields["holders"] = [holder_shape(holder) for holder in error.holders]
+            fields["holders"] = [fields_of(holder, HOLDER_FIELDS) for holder in error.holders]
             fields["ahead"] = error.position
             fields["retry_after"] = error.retry_after
         name = type(error).__name__

@@ -10,8 +10,9 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import LOST, NOT_ACQUIRED
 from dibs.cli.options import KINDS, in_use
-from dibs.cli.output import Messages, holders, kind_of, printable, shown
+from dibs.cli.output import Messages, kind_of, printable, shown
 from dibs.cli.signals import Interrupted, Signals
+from dibs.cli.statuses import holders
 from dibs.cli.supervisor import NotStarted, Supervisor, Terminal
 from dibs.cli.waiting import WaitProgress
 from dibs.cli.warden import Warden, now

@@ -11,19 +11,8 @@ import click
 from dibs.cli import options
 from dibs.cli.exits import FREE, needing
 from dibs.cli.options import KINDS, Kind, base64_name, decode, find, written
-from dibs.cli.output import (
-    Messages,
-    emit,
-    fitting,
-    holding,
-    kind_of,
-    last_end,
-    printable,
-    shown,
-    span,
-    state,
-    status_shape,
-)
+from dibs.cli.output import Messages, emit, fitting, kind_of, printable, shown, span
+from dibs.cli.statuses import holding, last_end, state, status_shape
 from dibs.errors import BackendUnavailable
 from dibs.model import MANY, Holder, Status, Waiter
 from dibs.stores.http.names import MARK, encoded

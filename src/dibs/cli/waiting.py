@@ -13,7 +13,8 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dibs.cli.output import Messages, fitting, held_by, shown, span
+from dibs.cli.output import Messages, fitting, shown, span
+from dibs.cli.statuses import held_by
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.process import Gate, start_thread
 

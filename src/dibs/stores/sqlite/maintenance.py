@@ -8,8 +8,8 @@ back, so the log would grow without bound. Here `maintain` writes the log back b
 large log is emptied, with the writers held up for as long as that takes.
 """
 
+import os
 import random
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -161,7 +161,8 @@ def examine(connection: Connection) -> list[Finding]:
     """What `dibs doctor` reports about the file."""
     file = connection.file
     [(keys,)] = connection.retry(lambda: connection.read("SELECT count(*) FROM lease_keys"))
-    free = shutil.disk_usage(file.path).free
+    room = os.statvfs(file.path)
+    free = room.f_bavail * room.f_frsize
     size = f"{free >> 10} kB" if free < FULL_DISK else f"{free >> 20} MB"
     disk = Finding("disk", "ok", f"{size} are free on the disk of {file.path}")
     if free < LOW_DISK:
