@@ -124,11 +124,15 @@ docs-serve: env ## serve the site here, and build it again after each change (AR
 	$(MKDOCS) serve $(ARGS)
 
 .PHONY: bench
-bench: env-servers .venv/bench ## measure, beside the peers, in one table
+bench: env-servers .venv/bench .tools/go-locks ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 CAS_STORES := etcd kubernetes nats
 THOROUGH := --hypothesis-profile=thorough --timeout=1800 tests/core tests/locks tests/stores
+
+# Peers in Go; without Go, their rows say so.
+.tools/go-locks: benchmarks/go/main.go benchmarks/go/go.sum
+	@command -v go >/dev/null || exit 0; cd benchmarks/go && go build -o $(CURDIR)/$@ .
 
 .venv/bench: .venv/made requirements/bench.txt
 	$(UV) pip install --quiet --python .venv --require-hashes --requirement requirements/bench.txt

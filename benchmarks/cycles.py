@@ -51,6 +51,7 @@ _LEDGER, _PAIR = "bare ledger, twice", "bare SQLite pair"
 _OTHERS = (_LEDGER, "asyncio.Lock", "grelmicro memory")
 _REDIS = ("dibs redis", "dibs redis, async with", "dibs redis, sync")
 _REDIS_PEERS = ("redis.asyncio.Lock", "pottery", "aioredlock", "grelmicro redis")
+_REDIS_GO = ("Go's redislock", "Go's redsync", "Go's rueidis, bare pair")
 _REDIS_SYNC = ("redis.Lock, sync", "python-redis-lock, sync", "tooz redis, sync")
 _POSTGRES = ("dibs postgres", "dibs postgres, async with", "dibs postgres, sync")
 _POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
@@ -70,8 +71,14 @@ GROUPS: tuple[Group, ...] = (
     Group("disk, 64 tasks", 1, 64, _PAIR, (*_SQLITE, *_PAIRS, *_GREL, "filelock, async")),
     Group("disk, 4 processes × 1 task", 4, 1, _PAIR, (*_SQLITE, *_PAIRS, _GREL[0], *_FILES)),
     Group("disk, 4 processes × 64 tasks", 4, 64, _PAIR, (_SQLITE[0], *_PAIRS, _GREL[0])),
-    Group("Redis, 1 task", 1, 1, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS, *_REDIS_SYNC), "redis"),
-    Group("Redis, 64 tasks", 1, 64, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS), "redis"),
+    Group(
+        "Redis, 1 task",
+        *(1, 1, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS, *_REDIS_SYNC, *_REDIS_GO), "redis"),
+    ),
+    Group(
+        "Redis, 64 tasks",
+        *(1, 64, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS, *_REDIS_GO), "redis"),
+    ),
     Group("Postgres, 1 task", 1, 1, _PPAIR, (*_POSTGRES, _PPAIR, *_POSTGRES_PEERS), "postgres"),
     Group(
         "Postgres, 64 tasks", 1, 64, _PPAIR, (*_POSTGRES, _PPAIR, _POSTGRES_PEERS[0]), "postgres"
