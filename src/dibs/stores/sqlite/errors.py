@@ -1,12 +1,12 @@
 """What SQLite's errors mean to callers: what happened, to which file, and what to do."""
 
 import os
-import shutil
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError, Forbidden, NotConfigured
+from dibs.stores.sqlite.file import free_space
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _OF_ONE_COMMAND = {
@@ -89,7 +89,7 @@ def explain(error: sqlite3.Error, path: str) -> DibsError:
 def _disk_hint(path: str) -> str:
     """How much of the disk is free, if that is little: SQLite calls some full disks an I/O error."""
     with suppress(OSError):
-        free = shutil.disk_usage(Path(path).parent).free
+        free = free_space(Path(path).parent)
         if free < NEARLY_FULL:
             return f"; the disk has {free >> 10} kB free: free some space there"
     return ""

@@ -8,7 +8,6 @@ back, so the log would grow without bound. Here `maintain` writes the log back b
 large log is emptied, with the writers held up for as long as that takes.
 """
 
-import os
 import random
 import sqlite3
 import time
@@ -19,7 +18,7 @@ from dibs.errors import DibsError
 from dibs.model import Finding, Inspect, Notification, Page, Status
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.errors import Busy
-from dibs.stores.sqlite.file import open_to_others
+from dibs.stores.sqlite.file import free_space, open_to_others
 from dibs.stores.sqlite.notify import available
 from dibs.stores.sqlite.schema import FORMAT
 
@@ -161,8 +160,7 @@ def examine(connection: Connection) -> list[Finding]:
     """What `dibs doctor` reports about the file."""
     file = connection.file
     [(keys,)] = connection.retry(lambda: connection.read("SELECT count(*) FROM lease_keys"))
-    room = os.statvfs(file.path)
-    free = room.f_bavail * room.f_frsize
+    free = free_space(file.path)
     size = f"{free >> 10} kB" if free < FULL_DISK else f"{free >> 20} MB"
     disk = Finding("disk", "ok", f"{size} are free on the disk of {file.path}")
     if free < LOW_DISK:
