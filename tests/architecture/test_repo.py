@@ -16,24 +16,14 @@ REQUIREMENTS = ROOT / "requirements"
 
 # In pieces, so that this file does not name them either.
 REGISTRIES = [
-    f"{name}.{domain}"
-    for name, domain in (
-        ("pypi", "org"),
-        ("pythonhosted", "org"),
-        ("npmjs", "org"),
-        ("npmjs", "com"),
-        ("yarnpkg", "com"),
-        ("crates", "io"),
-        ("proxy.golang", "org"),
-        ("maven", "org"),
-        ("debian", "org"),
+    name.replace(" ", ".")
+    for name in (
+        *("pypi org", "pythonhosted org", "npmjs org", "npmjs com", "yarnpkg com"),
+        *("crates io", "proxy.golang org", "maven org", "debian org"),
     )
 ]
-PEOPLE_IN_EXAMPLES = ("me", "you", "user", "alice", "bob", "app")
 HOME = re.compile(
-    r"(?<![\w.~-])/(?:root|work/(?:main|shared)|(?:home|Users)/(?!(?:{})\b)\w+)(?=/)".format(
-        "|".join(PEOPLE_IN_EXAMPLES)
-    )
+    r"(?<![\w.~-])/(?:root|work/(?:main|shared)|(?:home|Users)/(?!(?:me|you|user|alice|bob|app)\b)\w+)(?=/)"
 )
 
 
@@ -87,19 +77,7 @@ def test_all_that_is_wanted_is_pinned_with_hashes(name: str) -> None:
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-FOLDERS = (
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    ".github",
-    "docs",
-    "src",
-    "deploy",
-    "examples",
-    "benchmarks",
-    ".ci",
-)
-
+FOLDERS = "README.md CHANGELOG.md CONTRIBUTING.md .github docs src deploy examples benchmarks .ci"
 INSTALL = re.compile(r"""pip install ((?:--?[\w-]+ )*)(['"]?)([^\s'"`)]+)\2""")
 TARGET = re.compile(r"(?P<name>[\w./-]+?)(?:\[(?P<extras>[^\]]*)\])?")
 ELSEWHERE = frozenset({"tzdata", "requirements/dev.txt"})
@@ -108,7 +86,7 @@ ELSEWHERE = frozenset({"tzdata", "requirements/dev.txt"})
 
 def installs() -> Iterator[tuple[str, str]]:
     """Each `pip install`, as file and target."""
-    command = ["git", "ls-files", *FOLDERS]
+    command = ["git", "ls-files", *FOLDERS.split()]
     for name in subprocess.check_output(command, cwd=ROOT, text=True).splitlines():
         if (ROOT / name).is_file():
             text = (ROOT / name).read_text("utf-8", "replace")

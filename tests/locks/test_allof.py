@@ -45,10 +45,6 @@ async def free(client: Client, names: str) -> str:
     return found
 
 
-async def is_awaited(client: Client, name: str) -> bool:
-    return bool((await client.status(name)).waiting)
-
-
 async def test_what_is_named_twice_alike_is_one_lease(client: Client) -> None:
     pairs: list[Any] = [
         (client.lock("a", wait=3), client.lock("a", wait=4)),
