@@ -63,7 +63,10 @@ def test_without_a_worker_a_busy_task_fails() -> None:
 
 
 def test_a_capacity_lets_several_run() -> None:
-    slot = locked("pool", capacity=2, client=client)(lambda: current_lease().slot)
+    @locked("pool", capacity=2, client=client)
+    def slot() -> int:
+        return current_lease().slot
+
     pool = client.semaphore("pool", 2)
     with pool:
         assert slot() == 1

@@ -14,32 +14,25 @@ from dibs.sync import Client, connect
 from tests.cli.processes import end
 from tests.how_to.programs import Programs, line_with, printed, programs_of
 from tests.pages import blocks, run
-from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
 from tests.servers.waiting import wait_until
 
 
 @programs_of("celery")
-def test_one_task_is_retried_and_the_other_skipped(
-    programs: Programs, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_task_is_retried_and_the_other_skipped(programs: Programs, redis_url: str) -> None:
+    """`tests/contrib/test_celery.py` has workers that fork."""
+    programs.url = redis_url
     programs.edit("tasks.py", "redis://localhost:6379/0", redis_url)
     programs.edit("tasks.py", "time.sleep(2)", "time.sleep(0.2)")
-    programs.environment["DIBS_URL"] = redis_url
-    monkeypatch.setenv("DIBS_URL", redis_url)
-    monkeypatch.setenv("PYTHONPATH", str(programs.folder))
-    log = programs.folder / "celery.log"
-    command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-c", "4", "-l", "INFO"]
-    worker = ServerProcess(command, log=log, end_signal=signal.SIGTERM)
-    try:
-        worker.wait_until(lambda: " ready." in log.read_text(), "was ready")
-        with connect(redis_url) as client, client.lock("report"):
-            with client.lock("sync:7"):
-                send = programs.shell("python send.py")
-                worker.wait_until(lambda: "retry: Retry in" in log.read_text(), "retried")
-            first, second, *reports = printed(send).splitlines()
-    finally:
-        worker.stop()
+    worker = programs.shell("exec celery -A tasks worker -P threads -c 4 -l INFO")
+    line_with(" ready.", worker, "stderr")
+    with connect(redis_url) as client, client.lock("report"):
+        with client.lock("sync:7"):
+            send = programs.shell("python send.py")
+            line_with("retry: Retry in", worker, "stderr")
+        first, second, *reports = printed(send).splitlines()
+    worker.terminate()
+    assert end(worker)[0] == 0
     assert first.startswith("synchronised user 7 with token ")
     assert second.startswith("synchronised user 7 with token ")
     assert first != second
@@ -138,17 +131,14 @@ def test_a_paused_holder_is_too_late(
     assert ("is stale" in late) != bool(removed)
 
 
-PLANNER = "python -W error planner.py"
-
-
 @programs_of("leader")
 def test_sigterm_hands_over_at_once(programs: Programs, client: Client) -> None:
     """Long before the term would expire."""
     programs.environment["DIBS_LEADER__PLANNER__TTL"] = "10m"
     election = client.leader_election("planner")
-    first = programs.shell(PLANNER)
+    first = programs.shell("python -W error planner.py")
     line_with("leads, with token", first)
-    second = programs.shell(PLANNER)
+    second = programs.shell("python -W error planner.py")
     wait_until(lambda: election.status().waiting, "the second is a candidate")
     first.terminate()
     line_with("leads, with token", second)
@@ -195,14 +185,11 @@ def test_workflows_and_activities_take_turns(
         assert tokens == sorted(set(tokens))
 
 
-BANK = "python -W error bank.py"
-
-
 @programs_of("transfer")
 def test_transfers_at_the_same_time_and_a_late_one(programs: Programs) -> None:
     programs.edit("bank.py", "time.sleep(1)", "time.sleep(0.2)")
-    there = programs.shell(f"{BANK} alice bob 30")
-    back = programs.shell(f"{BANK} bob alice 10")
+    there = programs.shell("python -W error bank.py alice bob 30")
+    back = programs.shell("python -W error bank.py bob alice 10")
     assert "alice 80 bob 120\n" in (printed(there), printed(back))
     _, out, _ = end(programs.shell("python -W error late.py"))
     refusal, balance = out.splitlines()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dibs.sync import AllOf, Lease
+from dibs.sync import AllOf, Lease, Lock
 from tests.locks.worlds import World
 from tests.runtime.interrupting import at_bytecodes
 
@@ -181,8 +181,9 @@ def test_a_lock_can_be_shared_after_any_interrupt(stride: int) -> None:
     site = Site()
 
     def make() -> Callable[[], object]:
-        site.lock = site.mine.lock("a", ttl=TTL)
-        return site.lock.try_acquire
+        lock: Lock = site.mine.lock("a", ttl=TTL)
+        site.lock = lock
+        return lock.try_acquire
 
     for _ in at_bytecodes(stride, make, least=50):
         site.clock.advance(TTL)
