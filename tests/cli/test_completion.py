@@ -17,8 +17,6 @@ from tests.cli.processes import Cli, Main
 CONNECTING = 9.0
 """Seconds; without a limit of its own it would take 10."""
 
-type Patch = pytest.MonkeyPatch
-
 
 def offered(cli: Cli, line: str, *, wait: float = 20, **environ: str) -> set[str]:
     """What may stand at the end of this line, if Tab waits so long for a store."""
@@ -72,7 +70,7 @@ MISSPELT = {
 }
 
 
-def test_misspelt_variables_are_reported(verb: Main, monkeypatch: Patch) -> None:
+def test_misspelt_variables_are_reported(verb: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, meant in MISSPELT.items():
         (warning,) = misspelt({f"DIBS_{variable}": "s3cret"})
         assert warning == f"ignored the unknown setting DIBS_{variable}. Did you mean DIBS_{meant}?"

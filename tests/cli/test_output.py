@@ -21,8 +21,6 @@ from tests.runtime.interrupting import at_bytecodes
 
 UNWRITTEN = 74
 
-type Patch = pytest.MonkeyPatch
-
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
     return cli(*words, program=["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS])
@@ -82,7 +80,7 @@ def test_a_command_never_starts_with_a_stream_closed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_its_extra_it_says_what_to_install(
-    verb: Main, monkeypatch: Patch, package: str
+    verb: Main, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     done = verb("version")

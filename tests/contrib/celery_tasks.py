@@ -28,9 +28,8 @@ client.lock("used before the fork").acquire().release()
 
 def note(*words: object) -> None:
     """One line, whoever else writes."""
-    file = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(file, (" ".join(map(str, words)) + "\n").encode())
-    os.close(file)
+    with open(os.environ["NOTES"], "a") as file:
+        print(*words, file=file)
 
 
 @app.task(bind=True, max_retries=0)

@@ -113,13 +113,7 @@ def test_options_of_waiting_a_store_from_a_settings_file_and_a_kill(project: Pro
     assert status.name.startswith(b"django-migrate:sqlite:")
     at_most, not_at_all, looks, another, second = (
         project.shell(f"{MANAGE} locked_migrate {options}")
-        for options in (
-            "--wait 0.1s",
-            "--no-wait",
-            "--plan",
-            "shop zero --lock-name another",
-            "",
-        )
+        for options in ("--wait 0.1s", "--no-wait", "--plan", "shop zero --lock-name another", "")
     )
     code, out, err = end(at_most)
     assert (code, out) == (75, "")

@@ -308,10 +308,7 @@ REFUSED: list[tuple[Callable[[Client], tuple[Any, ...]], type[Exception], str]] 
 
 @pytest.mark.parametrize(("members", "kind", "told"), REFUSED)
 def test_members_that_make_no_sense_are_refused(
-    client: Client,
-    members: Callable[[Client], tuple[Any, ...]],
-    kind: type[Exception],
-    told: str,
+    client: Client, members: Callable[[Client], tuple[Any, ...]], kind: type[Exception], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
         AllOf(*members(client))

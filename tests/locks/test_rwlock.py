@@ -20,8 +20,7 @@ async def units(w: World) -> list[int]:
     return [holder.units for holder in status.holders]
 
 
-async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter() -> None:
-    w = World("async")
+async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter(w: World) -> None:
     store, client = site(w)
     other = Holder(w, w.another().rwlock("a", ttl=30).read())
     await other.holds()

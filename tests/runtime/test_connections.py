@@ -130,11 +130,7 @@ def test_a_caller_waits_as_long_as_he_said_also_in_line(
     monkeypatch.setattr("dibs.locks.waiting.ASIDE", 0.3)
     monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
     url = url_of(kind, request, tmp_path)
-    with (
-        proxy_of(url) as proxy,
-        connect(proxy.url_for(url)) as client,
-        connect(url) as other,
-    ):
+    with proxy_of(url) as proxy, connect(proxy.url_for(url)) as client, connect(url) as other:
         for _ in ("before it is connected", "in the middle"):
             proxy.hang()
             began = time.monotonic()

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import json
 import multiprocessing
 import os
 import pickle
@@ -22,12 +21,11 @@ from dibs import LeaseLost, NotHeld
 from dibs.locks.requests import DRAWN, new_id
 from dibs.sync import connect
 from tests.runtime.conftest import url_of
-from tests.runtime.scripts import run_script
+from tests.runtime.counting import work
 from tests.stores.sides import in_child
 
 pytestmark = pytest.mark.multiprocess
 
-ROOT = Path(__file__).resolve().parents[2]
 TTL = 0.8
 
 
@@ -96,7 +94,7 @@ def test_forks_amid_the_work_of_other_threads(url: str) -> None:
     """Whatever lock another thread has at that moment, the child isn't stuck on it."""
     client, over = connect(url), threading.Event()
 
-    def work(name: str) -> None:
+    def cycle(name: str) -> None:
         while not over.is_set():
             with client.lock(name, ttl=0.5):
                 pass
@@ -105,7 +103,7 @@ def test_forks_amid_the_work_of_other_threads(url: str) -> None:
         client.lock(name).acquire(wait=10).release()
 
     with ThreadPoolExecutor(4) as threads:
-        working = [threads.submit(work, f"key-{number}") for number in range(4)]
+        working = [threads.submit(cycle, f"key-{number}") for number in range(4)]
         for number in range(20):
             in_child(partial(use, f"own-{number}"))
         over.set()
@@ -123,9 +121,11 @@ def test_a_forked_child_leads_nothing_and_ends_nothing(url: str) -> None:
     campaign = leader.campaign()
 
     def child() -> None:
-        for ask in (campaign.wait, campaign.wait_lost, campaign.guard().__enter__):
+        for ask in (partial(campaign.wait, 1), partial(campaign.wait_lost, 1)):
             with pytest.raises(NotHeld):
                 ask()
+        with pytest.raises(NotHeld), campaign.guard():
+            pass
         with pytest.raises(LeaseLost):
             term.ensure()
         led = (leader.is_leader(), campaign.is_leader(), campaign.resign(), leader.resign())
@@ -146,17 +146,32 @@ def test_a_forked_child_leads_nothing_and_ends_nothing(url: str) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the test runner has threads
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_children_take_turns_under_a_lock_of_their_parents(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path / 'leases.db'}")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
-    (line,) = run_script(f"from tests.runtime.counting import main; main({method!r})")
-    pids, owners, tokens = zip(*json.loads(line), strict=True)
-    assert len(set(pids)) == 3, "the parent and two children"
-    assert [owner.split("/")[1] for owner in owners[1:]] == [str(pid) for pid in pids[1:]]
-    assert len(set(tokens)) == 5
+    monkeypatch.setenv("DIBS_URL", url)
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        monkeypatch.setenv("WARM", "yes")
+        context.set_forkserver_preload(["tests.runtime.counting"])
+    answers = context.Queue()
+    with connect(url, default=True):
+        lock = dibs.sync.Lock("counter")
+        with lock:
+            pass  # so it is in use already
+        children = [context.Process(target=work, args=(lock, answers)) for _ in range(2)]
+        for child in children:
+            child.start()
+        pids, owners, tokens = zip(*(answers.get(timeout=60) for _ in range(4)), strict=True)
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+        assert not lock.locked()
+    assert len({os.getpid(), *pids}) == 3
+    assert [owner.split("/")[1] for owner in owners] == [str(pid) for pid in pids]
+    assert len(set(tokens)) == 4
 
 
 def test_no_two_processes_draw_the_same_id(tmp_path: Path) -> None:

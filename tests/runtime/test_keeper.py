@@ -157,9 +157,7 @@ def test_it_survives_whatever_a_backend_raises(site: Site) -> None:
     lease.release()
 
 
-def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
-    site: Site,
-) -> None:
+def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL, auto_renew=False).acquire()
     (holder,) = site.client.status("a").holders
     site.clock.advance(TTL / 5)

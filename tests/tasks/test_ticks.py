@@ -18,8 +18,7 @@ from tests.locks.worlds import away, heal
 from tests.tasks.conftest import Cluster, Job, Skewed, counts, eventually, status, turn
 
 
-async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
-    job = Job(place)
+async def test_each_tick_is_run_once_in_the_cluster(place: Cluster, job: Job) -> None:
     three = [job.on(place.tasks(), where) for where in "abc"]
     async with three[0], three[1], three[2]:
         await place.advance(300)
@@ -29,8 +28,9 @@ async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
     assert job.tokens == sorted(set(job.tokens))
 
 
-async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(
+    place: Cluster, job: Job
+) -> None:
     ahead = job.on(place.tasks(late=-25), "ahead", grace="60s")
     right = job.on(place.tasks(), "right", grace="60s")
     behind = job.on(place.tasks(late=30), "behind", grace="60s")
@@ -40,8 +40,9 @@ async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(plac
     assert job.ran == [("ahead", 35.0 + 60 * k) for k in range(10)]
 
 
-async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(
+    place: Cluster, job: Job
+) -> None:
     (one, first), (two, second) = place.tapped(), place.tapped()
     async with job.on(first, "a"), job.on(second, "b"):
         await place.advance(59)
@@ -54,8 +55,9 @@ async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: C
     assert len(won) == 4
 
 
-async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(place: Cluster) -> None:
-    job = Job(place)
+async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(
+    place: Cluster, job: Job
+) -> None:
     here, there = job.on(place.tasks(), "here"), job.on(place.tasks(), "there")
     job.may_end.clear()
     async with here, there:
@@ -109,9 +111,9 @@ async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
 
 async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     place: Cluster,
+    job: Job,
 ) -> None:
     """It decided to try in time, and its command arrived when the tick's lock had run out long ago."""
-    job = Job(place)
     store, tasks = place.tapped()
     async with job.on(tasks, every="1h", grace="1m"):
         await place.advance(3599, step=100)
@@ -127,9 +129,10 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     assert job.ran == []
 
 
-async def test_everywhere_takes_no_lock_and_has_no_past_at_its_start(place: Cluster) -> None:
+async def test_everywhere_takes_no_lock_and_has_no_past_at_its_start(
+    place: Cluster, job: Job
+) -> None:
     """Nobody remembers what was run in a process, so each start would run the latest again."""
-    job = Job(place)
     here, there = (
         job.on(place.tasks(), where, everywhere=True, missed="latest")
         for where in ("here", "there")
@@ -236,9 +239,8 @@ async def test_an_error_leaves_the_others_alone_and_is_reported(
 
 @pytest.mark.parametrize("cancel", [True, False])
 async def test_an_overrun_of_max_hold_is_logged_and_cancelled_if_asked_for(
-    place: Cluster, caplog: pytest.LogCaptureFixture, cancel: bool
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture, cancel: bool
 ) -> None:
-    job = Job(place)
     job.may_end.clear()
     tasks = job.on(place.tasks(), max_hold="90s", cancel=cancel)
     async with tasks:
@@ -255,16 +257,9 @@ async def test_an_overrun_of_max_hold_is_logged_and_cancelled_if_asked_for(
 # ---- a store that is away, and ticks that nobody ran -----------------------------------------------
 
 
-async def advance(place: Cluster, seconds: float) -> None:
-    """Let time pass also for what retries in the background."""
-    for _ in range(round(seconds * 4)):
-        await place.advance(0.25)
-
-
 async def test_a_tick_is_tried_again_while_its_grace_lasts(
-    place: Cluster, caplog: pytest.LogCaptureFixture
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(place)
     store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="5m")
     local = []
@@ -276,13 +271,13 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
     async with tasks:
         await place.advance(3590)
         store.before = away
-        await advance(place, 140)
+        await place.advance(140, step=0.25)
         assert job.ran == []
         assert "BackendUnavailable: the store is away" in str(status(tasks).trouble)
         assert not tasks.healthy()
         assert local[-2:] == [3660, 3720]
         heal(store)
-        await advance(place, 30)
+        await place.advance(30, step=0.25)
         assert len(job.ran) == 1
         assert 3730 < job.seconds[0] < 3750
         assert tasks.healthy()
@@ -291,25 +286,23 @@ async def test_a_tick_is_tried_again_while_its_grace_lasts(
     assert 3 <= len(told) <= 6, "once every half minute"
 
 
-async def test_it_is_given_up_when_its_grace_is_over(place: Cluster) -> None:
-    job = Job(place)
+async def test_it_is_given_up_when_its_grace_is_over(place: Cluster, job: Job) -> None:
     store, tasks = place.tapped()
     job.on(tasks, every="1h", grace="1m")
     async with tasks:
         await place.advance(3590)
         store.before = away
-        await advance(place, 120)
+        await place.advance(120, step=0.25)
         heal(store)
-        await advance(place, 20)
+        await place.advance(20, step=0.25)
         assert (job.ran, counts(tasks)) == ([], (0, 0, 0, 1))
         await place.advance(3600)
         assert job.seconds == [7200]
         assert tasks.healthy()
 
 
-async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster) -> None:
+async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster, job: Job) -> None:
     """It won, and doesn't know: its own lock is in its way until the background has given it up."""
-    job = Job(place)
     store, tasks = place.tapped()
     job.on(tasks)
     async with tasks:
@@ -324,12 +317,12 @@ async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster
                 away(batch)
 
         store.after, store.before = lose_answers, keep_from_giving_up
-        await advance(place, 3)
+        await place.advance(3, step=0.25)
         store.after = lambda _: None
-        await advance(place, 3)
+        await place.advance(3, step=0.25)
         assert "is being given up" in str(status(tasks).trouble)
         heal(store)
-        await advance(place, 48)
+        await place.advance(48, step=0.25)
     assert len(job.ran) == 1
     assert counts(tasks)[:3] == (1, 0, 0)
 
@@ -339,22 +332,21 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(place: Cluster) -> 
     await Job(place).on(tasks).start()
     await place.advance(59)
     store.before = away
-    await advance(place, 3)
+    await place.advance(3, step=0.25)
     assert status(tasks).trouble
     await asyncio.wait_for(tasks.stop(), 30)
     heal(store)
 
 
-async def test_an_older_tick_makes_room_for_the_next(place: Cluster) -> None:
-    job = Job(place)
+async def test_an_older_tick_makes_room_for_the_next(place: Cluster, job: Job) -> None:
     store, tasks = place.tapped()
     job.on(tasks, grace="10m")
     async with tasks:
         await place.advance(59)
         store.before = away
-        await advance(place, 100)
+        await place.advance(100, step=0.25)
         heal(store)
-        await advance(place, 15)
+        await place.advance(15, step=0.25)
         assert len(job.ran) == 1
         assert status(tasks).last_tick is not None
         assert str(status(tasks).last_tick) == "2027-01-15 08:02:00+00:00"
