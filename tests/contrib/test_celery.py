@@ -14,7 +14,7 @@ import pytest
 from celery import Celery  # type: ignore[import-untyped]
 
 import dibs.sync
-from dibs import AcquireTimeout, LeaseLost
+from dibs import AcquireTimeout
 from dibs.contrib.celery import locked
 from dibs.sync import current_lease
 from tests.locks.worlds import World
@@ -72,16 +72,6 @@ def test_a_capacity_lets_several_run() -> None:
         assert slot() == 1
         with pool, pytest.raises(AcquireTimeout):
             slot()
-
-
-def test_a_lost_lease_fails_the_task() -> None:
-    @app.task
-    @locked("lost", client=client)
-    def lost() -> None:
-        client.lock("lost").revoke(reason="a test", now=True)
-        assert current_lease().wait_lost(20)
-
-    assert isinstance(lost.apply().result, LeaseLost)
 
 
 def test_mistakes_are_errors_at_decoration() -> None:

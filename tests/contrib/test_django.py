@@ -214,12 +214,8 @@ def test_the_url_of_a_database(entry: dict[str, Any], url: str) -> None:
 
 
 def test_places_that_can_keep_no_leases() -> None:
-    sqlite = "django.db.backends.sqlite3"
-    for entry in (
-        {"ENGINE": "django.db.backends.mysql", "NAME": "shop"},
-        {"ENGINE": sqlite, "NAME": ":memory:"},
-        {},
-    ):
+    sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    for entry in ({"ENGINE": "django.db.backends.mysql", "NAME": "shop"}, sqlite, {}):
         with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set DIBS"):
             url_of_database(entry, "main")
     with pytest.raises(ImproperlyConfigured, match=r"CACHES\['default'\] is no Redis"):
