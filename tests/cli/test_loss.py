@@ -124,7 +124,7 @@ def test_the_run_goes_on_without_its_warden_and_says_so(cli: Cli) -> None:
     os.kill(int(line(run)), signal.SIGKILL)
     assert "creating" in line(run, "stderr")
     assert "warden" in line(run, "stderr")
-    assert run.communicate("go\n", LONG)
+    run.communicate("go\n", LONG)
     assert run.returncode == 0
 
 
@@ -157,7 +157,7 @@ def test_a_warden_that_was_stopped_acts_on_the_newest_times_only(cli: Cli, clien
     held_for(client, 1.2)
     os.kill(warden, signal.SIGCONT)
     held_for(client, 1.5)  # it has had the time to act on what it was told before
-    assert run.communicate("go\n", LONG)
+    run.communicate("go\n", LONG)
     assert run.returncode == 0
 
 

@@ -132,8 +132,10 @@ def test_set_default_comes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     lock, by_hand = sync.Lock("a"), memory()
     dibs.set_default(by_hand)
     assert url_in_use() == by_hand.url
-    with lock:
+    with lock as lease:
         assert by_hand.lock("a").locked(), "though it was made before"
+        sync.connect().close()
+        assert not lease.lost, "that left the default store open"
     dibs.set_default("memory://by-url")
     assert url_in_use() == "memory://by-url"
     sync.connect("memory://by-connect", default=True)
