@@ -1,9 +1,10 @@
 """Callers that share connections: each has its own time limit, and threads get one in turn."""
 
 import asyncio
+import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -147,6 +148,18 @@ def test_a_caller_waits_as_long_as_he_said_also_in_line(
         proxy.heal()
         held.release()
         client.lock("patient").acquire(wait=20).release()
+
+
+def test_a_caller_waits_as_long_as_he_said_for_a_locked_file(url: str) -> None:
+    path = url.removeprefix("sqlite:///")
+    with connect(url) as client, closing(sqlite3.connect(path, isolation_level=None)) as program:
+        client.status("connected")
+        program.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(BackendUnavailable, match="locked for"):
+            client.lock("patient", ttl=60).acquire(wait=0.2)
+        assert time.monotonic() - began < LATE
+        program.execute("ROLLBACK")
 
 
 # ---- the connections that threads share ------------------------------------------------------------
