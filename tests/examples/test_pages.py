@@ -80,7 +80,7 @@ PRINTED = {
 PAGES = [str(path.relative_to(DOCS)) for path in sorted(DOCS.glob("co[mn]*/*.md"))]
 
 
-@pytest.mark.parametrize("page", list(filter(blocks, PAGES)))
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_the_programs_of_a_page(page: str, tmp_path: Path) -> None:
     printed = "".join(run(code, tmp_path) for code in blocks(page))
     assert re.fullmatch(PRINTED.get(page, MINE), printed)
