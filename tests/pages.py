@@ -26,6 +26,11 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).write_text(content, "utf-8")
 
 
+def pattern_of(told: str) -> str:
+    """A pattern for the output that a page shows: `…` is for what differs from run to run."""
+    return ".*".join(map(re.escape, told.split("…")))
+
+
 def run(code: str, folder: Path, **settings: str) -> str:
     """What a program prints that runs in that folder, with these settings: unset, the store is a file in it.
 

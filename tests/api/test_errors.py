@@ -217,20 +217,6 @@ def test_a_wrong_value_is_refused(
         call(blocking)
 
 
-def test_closing_a_client_of_the_default_store_leaves_it_open(blocking: Any) -> None:
-    with dibs.override(blocking), dibs.sync.Lock("a") as lease:
-        with dibs.sync.connect() as shared:
-            assert shared.status("a").holders[0].token == lease.token
-        shared.close()
-        assert not lease.lost
-        lease.renew()
-        assert shared.lock("b").acquire().release()
-    assert lease.reason is None
-    lease = blocking.lock("a").acquire()
-    blocking.close()
-    assert lease.reason == "closed", "but its own URL's ends its leases"
-
-
 def test_a_status_names_its_resource(blocking: Any) -> None:
     with blocking.semaphore("gpu/ü", 4).acquire(units=2):
         (found,) = blocking.list("gpu")

@@ -1,6 +1,5 @@
 """What is public: by name, alike on both sides, and loaded only when it is used."""
 
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import dibs
 import dibs.sync
 import dibs.testing
-from tests.pages import blocks, run
 from tests.runtime.scripts import run_script
 
 
@@ -76,18 +74,3 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
 def test_on_windows_every_import_says_where_dibs_runs(module: str) -> None:
     code = f"import os\nos.name = 'nt'\ntry: import {module}\nexcept ImportError as error: print(error)"
     assert run_script(code)[0].startswith("Dibs runs on Linux and macOS, not on Windows: use WSL")
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("page", "told"),
-    [
-        ("lock.md", "4 more, under token"),
-        ("tasklock.md", "we report, with token"),
-        ("leader-election.md", "term 2 led by"),
-        ("allof.md", "both are given up"),
-    ],
-)
-def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:
-    [example] = blocks(page)
-    assert told in run(example, tmp_path)

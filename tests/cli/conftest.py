@@ -13,9 +13,8 @@ from tests.cli.processes import Cli, Main
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
     """Runs `dibs` as processes; those that still run are killed afterwards."""
-    line = Cli(tmp_path)
-    yield line
-    line.kill_all()
+    with Cli(tmp_path) as cli:
+        yield cli
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 
@@ -54,14 +54,25 @@ class Cli:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        unwanted = ("LEASE_", "DIBS_", "PYTHONUNBUFFERED")  # unbuffered, a line is two writes
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
         self.url = f"sqlite:///{folder / 'leases.db'}"
         self._started: list[subprocess.Popen[str]] = []
         self._groups: list[int] = []
 
     @property
-    def environment(self) -> dict[str, str]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
-        return clean | {"DIBS_URL": self.url}
+    def url(self) -> str:
+        return self.environment["DIBS_URL"]
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self.environment["DIBS_URL"] = url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_all()
 
     def __call__(
         self, *args: str | bytes, typed: str = "", **options: Any
@@ -71,7 +82,7 @@ class Cli:
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def start(
-        self, *args: str | bytes, program: Sequence[str] = DIBS, **options: Any
+        self, *args: str | bytes | Path, program: Sequence[str | Path] = DIBS, **options: Any
     ) -> "subprocess.Popen[str]":
         """Start `dibs` with these words, or what runs it in another way."""
         process = subprocess.Popen(
@@ -117,9 +128,8 @@ class Cli:
             process.communicate(timeout=LONG)
 
 
-def line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().rstrip("\n")
+def line(process: "subprocess.Popen[str]", stream: str = "stdout") -> str:
+    return str(getattr(process, stream).readline()).rstrip("\n")
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

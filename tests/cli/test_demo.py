@@ -13,7 +13,7 @@ import pytest
 from dibs import sync
 from dibs.cli.demo.worker import TTL
 from dibs.cli.exits import UNAVAILABLE, USAGE
-from tests.cli.processes import Cli, Main, alive, children
+from tests.cli.processes import Cli, Main, alive, children, line
 from tests.servers.waiting import wait_until
 
 HASTY = """
@@ -28,9 +28,8 @@ sys.exit(main())
 
 
 def next_event(demo: "subprocess.Popen[str]", event: str, part: str = "") -> dict[str, Any]:
-    assert demo.stdout is not None
-    for line in demo.stdout:
-        said: dict[str, Any] = json.loads(line)
+    while text := line(demo):
+        said: dict[str, Any] = json.loads(text)
         if said["event"] == event and part in said.get("message", ""):
             return said
     raise AssertionError(demo.communicate())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dibs.sync import Client
-from tests.cli.processes import PYTHON, Cli, alive, children, end, line, state
+from tests.cli.processes import LONG, PYTHON, Cli, alive, children, end, line, state
 from tests.servers.waiting import wait_until
 
 TTL = 1.5
@@ -122,12 +122,10 @@ def test_the_run_goes_on_without_its_warden_and_says_so(cli: Cli) -> None:
     script = "import os; print(os.getpgrp()); input()"
     run = cli.start("run", "x", "--ttl", "1s", "--", *PYTHON, script, stdin=-1)
     os.kill(int(line(run)), signal.SIGKILL)
-    assert run.stderr is not None
-    assert "creating" in run.stderr.readline()
-    assert "warden" in run.stderr.readline()
-    assert run.stdin is not None
-    run.stdin.write("go\n")
-    assert end(run)[0] == 0
+    assert "creating" in line(run, "stderr")
+    assert "warden" in line(run, "stderr")
+    run.communicate("go\n", LONG)
+    assert run.returncode == 0
 
 
 def warden_of(run: Process) -> int:
@@ -159,9 +157,8 @@ def test_a_warden_that_was_stopped_acts_on_the_newest_times_only(cli: Cli, clien
     held_for(client, 1.2)
     os.kill(warden, signal.SIGCONT)
     held_for(client, 1.5)  # it has had the time to act on what it was told before
-    assert run.stdin is not None
-    run.stdin.write("go\n")
-    assert end(run)[0] == 0
+    run.communicate("go\n", LONG)
+    assert run.returncode == 0
 
 
 def test_terminal_signals_do_not_move_it(cli: Cli) -> None:
@@ -183,8 +180,7 @@ def test_it_holds_none_of_the_streams_open(cli: Cli) -> None:
     warden = warden_of(run)
     wait_until(lambda: not os.path.lexists(f"/proc/{command}/fd/1"), "its closed streams")
     run.kill()
-    assert run.stdout is not None
-    assert run.stdout.read() == ""  # comes at once, and not after the grace
+    assert line(run) == ""  # its end, which comes at once, and not after the grace
     assert alive(warden)
 
 

@@ -69,8 +69,7 @@ def test_what_is_held_is_not_acquired(cli: Cli, client: Client, verb: Main) -> N
 def test_a_waiter_is_in_the_queue_and_gets_its_turn(cli: Cli, client: Client) -> None:
     lease = client.lock("x").acquire()
     waiter = cli.start("run", "x", "--priority", "3", "--note", "me too", "--", "echo", "mine")
-    assert waiter.stderr is not None
-    news = waiter.stderr.readline()
+    news = line(waiter, "stderr")
     assert news.startswith("dibs: waiting for x")
     assert lease.owner in news
     (place,) = wait_until(lambda: client.status("x").waiters, "a place in the queue")
@@ -94,8 +93,9 @@ def test_a_capacity_lets_several_run_in_slots_of_their_own(cli: Cli, client: Cli
     with client.semaphore("gpu", 3).acquire() as single:
         assert sorted([*slots, single.slot]) == [0, 1, 2]
         assert cli(*gpu, "--no-wait", "--", "true").returncode == 75
-    cli.hold("x", "--kind", "semaphore")
-    assert client.status("x", "semaphore").capacity == 1, "what `@needs_lock` holds"
+    no_utf_8 = b"\xff\x01x"
+    cli.hold(no_utf_8, "--kind", "semaphore")
+    assert client.status(no_utf_8, "semaphore").capacity == 1, "what `@needs_lock` holds"
 
 
 def test_a_warning_if_the_name_is_in_use_under_another_kind(cli: Cli, client: Client) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dibs.cli.signals import Interrupted, Signals
 from dibs.sync import Client
 from tests.cli.processes import DIBS, PYTHON, Cli, end, line
-from tests.runtime.scripts import run_script
 from tests.servers.waiting import wait_until
 
 FORWARDED = ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM")
@@ -108,28 +108,22 @@ def test_exit_codes_are_known_where_sigchld_is_ignored(cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_signal_that_got_lost_is_raised_again() -> None:
+@pytest.mark.usefixtures("verb")  # which restores the handlers
+def test_a_signal_that_got_lost_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter drops what a handler raises within a finalizer."""
-    found = run_script(
-        """
-        import os, signal, sys
-        from dibs.cli.signals import Interrupted, Signals
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(found.exc_value.signum))
 
-        class Bystander:
-            def __del__(self):
-                os.kill(os.getpid(), signal.SIGTERM)
+    class Bystander:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
 
-        signals = Signals()
-        signals.install()
-        sys.unraisablehook = lambda lost: print("lost", lost.exc_value.signum)
-        Bystander()
-        try:
-            signals.check()
-        except Interrupted as again:
-            print("again", again.signum)
-        """
-    )
-    assert found == ["lost 15", "again 15"]
+    signals = Signals()
+    signals.install()
+    Bystander()
+    with pytest.raises(Interrupted) as again:
+        signals.check()
+    assert lost == [again.value.signum] == [signal.SIGTERM]
 
 
 def test_a_store_that_hangs_at_the_end_is_left_behind(cli: Cli) -> None:

@@ -12,14 +12,7 @@ from uuid import uuid4
 import pytest
 
 import dibs
-import dibs.sync
-from dibs import (
-    ImplicitStoreWarning,
-    LockConfig,
-    MissingCapability,
-    NotConfigured,
-    client,
-)
+from dibs import ImplicitStoreWarning, LockConfig, MissingCapability, NotConfigured, client, sync
 from dibs.client import default_session, session_named
 from dibs.session import implicit_url
 from dibs.testing import steal
@@ -34,7 +27,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def memory() -> Any:
-    return dibs.sync.connect(f"memory://{uuid4()}")
+    return sync.connect(f"memory://{uuid4()}")
 
 
 def url_in_use() -> str:
@@ -75,8 +68,8 @@ async def test_the_implicit_store_warns_once_at_the_line_that_named_none(home: P
     (session,) = client._by_settings.values()
     client._by_settings.clear()
     with pytest.warns(ImplicitStoreWarning) as warned:
-        dibs.sync.connect()
-    assert line_of(warned) == "dibs.sync.connect()"
+        sync.connect()
+    assert line_of(warned) == "sync.connect()"
     client._by_settings.clear()
     with pytest.warns(ImplicitStoreWarning) as warned:
         await work()
@@ -108,11 +101,11 @@ def test_in_a_cluster_it_is_an_error_instead(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(NotConfigured, match=told):
-        dibs.sync.Lock("a").acquire()
+        sync.Lock("a").acquire()
     if value == "cluster":
         monkeypatch.setenv("DIBS_URL", f"sqlite:///{home / 'leases.db'}")
         with pytest.raises(MissingCapability, match=told):
-            dibs.sync.Lock("a").acquire()
+            sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
 
@@ -136,21 +129,22 @@ def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
 
 def test_set_default_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_URL", "memory://environment")
-    lock, by_hand = dibs.sync.Lock("a"), memory()
+    lock, by_hand = sync.Lock("a"), memory()
     dibs.set_default(by_hand)
     assert url_in_use() == by_hand.url
-    with lock:
+    with lock as lease:
         assert by_hand.lock("a").locked(), "though it was made before"
+        sync.connect().close()
+        assert not lease.lost, "that left the default store open"
     dibs.set_default("memory://by-url")
     assert url_in_use() == "memory://by-url"
-    dibs.sync.connect("memory://by-connect", default=True)
+    sync.connect("memory://by-connect", default=True)
     assert url_in_use() == "memory://by-connect"
     dibs.set_default(None)
     assert url_in_use() == "memory://environment"
 
 
 def test_closing_a_default_client_restores_the_one_before() -> None:
-    sync = dibs.sync
     dibs.set_default("memory://before")
     with sync.connect("memory://outer", default=True) as outer:
         with sync.connect("memory://inner", default=True):
@@ -190,7 +184,7 @@ def test_overrides_nest_and_end_with_an_exception() -> None:
         with pytest.raises(ZeroDivisionError), dibs.override(two):
             raise ZeroDivisionError
         # as where a test starts the application, whose lifespan connects
-        real = dibs.sync.connect("memory://real", default=True)
+        real = sync.connect("memory://real", default=True)
         assert url_in_use() == one.url
     with real:
         assert url_in_use() == "memory://real"
@@ -202,7 +196,7 @@ def test_a_named_store_is_overridden_alone() -> None:
     with dibs.override(double, name="reports"):
         assert session_named("reports").url == double.url
         assert url_in_use() == real.url
-        with dibs.override(other), dibs.sync.Lock("a", client="reports"):
+        with dibs.override(other), sync.Lock("a", client="reports"):
             assert double.lock("a").locked()
             assert url_in_use() == other.url
         with dibs.override(other, name="reports"):
@@ -257,13 +251,13 @@ def url() -> str:
 def reports(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A client of the store that is named so."""
     monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
-    return dibs.sync.Client.named("reports")
+    return sync.Client.named("reports")
 
 
 @pytest.mark.usefixtures("reports")
 async def test_both_sides_see_the_same_store(url: str) -> None:
     async with dibs.Lock("a", client="reports") as lease:
-        there = await asyncio.to_thread(dibs.sync.Lock("a", client="reports").status)
+        there = await asyncio.to_thread(sync.Lock("a", client="reports").status)
         assert there.holders[0].token == lease.token
         assert there.mine
         async with dibs.Client.named("reports") as same:
@@ -276,7 +270,6 @@ async def test_both_sides_see_the_same_store(url: str) -> None:
 
 
 def test_every_primitive_takes_a_name(reports: Any) -> None:
-    sync = dibs.sync
     store: Any = {"client": "reports"}
 
     @sync.Lock.wraps("wrapped", **store)
@@ -305,7 +298,6 @@ def test_every_primitive_takes_a_name(reports: Any) -> None:
 def test_settings_name_stores_that_connect_by_themselves(
     write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sync = dibs.sync
     lock = sync.Lock("a", client="reports")
     write(f'[stores.reports]\nurl = "sqlite:///{tmp_path}/reports.db"\ncall_timeout = "3s"')
     with lock:
@@ -352,7 +344,7 @@ NOT_NAMES: list[tuple[Any, type[Exception], str]] = [
 def test_what_is_no_name_is_refused(url: str, name: Any, kind: type[Exception], told: str) -> None:
     makers: list[Callable[[], Any]] = [
         lambda: dibs.Lock("a", client=name),
-        lambda: dibs.sync.Lock.wraps("a", client=name)(lambda: None),
+        lambda: sync.Lock.wraps("a", client=name)(lambda: None),
         lambda: dibs.Client.named(name),
         lambda: dibs.override(dibs.connect(url), name=name),
     ]

@@ -14,7 +14,7 @@ import pytest
 from celery import Celery  # type: ignore[import-untyped]
 
 import dibs.sync
-from dibs import AcquireTimeout, LeaseLost
+from dibs import AcquireTimeout
 from dibs.contrib.celery import locked
 from dibs.sync import current_lease
 from tests.locks.worlds import World
@@ -62,14 +62,16 @@ def test_without_a_worker_a_busy_task_fails() -> None:
             elsewhere.submit(lease.release).result()
 
 
-def test_a_lost_lease_fails_the_task() -> None:
-    @app.task
-    @locked("lost", client=client)
-    def lost() -> None:
-        client.lock("lost").revoke(reason="a test", now=True)
-        assert current_lease().wait_lost(20)
+def test_a_capacity_lets_several_run() -> None:
+    @locked("pool", capacity=2, client=client)
+    def slot() -> int:
+        return current_lease().slot
 
-    assert isinstance(lost.apply().result, LeaseLost)
+    pool = client.semaphore("pool", 2)
+    with pool:
+        assert slot() == 1
+        with pool, pytest.raises(AcquireTimeout):
+            slot()
 
 
 def test_mistakes_are_errors_at_decoration() -> None:
@@ -120,19 +122,22 @@ class Worker:
 
     def __init__(self, folder: Path, tasks: Any) -> None:
         self.tasks = tasks
-        self.notes = folder / "notes"
-        self.log = folder / "celery.log"
-        self.client = dibs.sync.connect(f"sqlite:///{folder / 'leases.db'}")
+        self.folder = folder
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "celery.log").read_text()
 
     def lines(self, *words: object) -> list[list[str]]:
-        text = self.notes.read_text() if self.notes.exists() else ""
-        start = list(map(str, words))
-        return [x for line in text.splitlines() if (x := line.split())[: len(start)] == start]
+        """Those that begin with these words."""
+        lines = [line.split() for line in (self.folder / "notes").read_text().splitlines()]
+        return [line for line in lines if line[: len(words)] == list(map(str, words))]
 
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     folder = tmp_path_factory.mktemp("celery")
+    (folder / "notes").touch()
     with pytest.MonkeyPatch.context() as patch, RedisServer(tmp_path_factory.mktemp("b")) as broker:
         patch.setenv("BROKER", broker.url)
         patch.setenv("LEASES", f"sqlite:///{folder / 'leases.db'}")
@@ -163,31 +168,21 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
     assert len(lines) == 8
     for begin, end in zip(lines[::2], lines[1::2], strict=True):
         assert (begin[0], end[0], begin[2]) == ("begin", "end", end[2])
-    with worker.client.lock("sync:9"):
+    leases = dibs.sync.connect(f"sqlite:///{worker.folder}/leases.db")
+    with leases, leases.lock("sync:9"):
         late = worker.tasks.sync.apply_async((9, 0), expires=1.5)  # seconds
         # not `late.state`: the try before it can write its own state after that
         gone = f"Discarding revoked task: tests.contrib.celery_tasks.sync[{late.id}]"
-        wait_until(lambda: gone in worker.log.read_text(), "it has expired, and is not sent again")
+        wait_until(lambda: gone in worker.log, "it has expired, and is not sent again")
     assert worker.lines("begin", 9) == []
-
-
-@pytest.mark.once
-@pytest.mark.multiprocess
-def test_a_semaphore_and_the_lease_of_a_child(worker: Worker) -> None:
-    tasks, pool = worker.tasks, worker.client.semaphore("pool", 2)
-    with pool.acquire(), pool.acquire():
-        waits = tasks.of_two.delay()
-        wait_until(lambda: waits.state == "RETRY", "both are taken")
-    assert waits.get(timeout=LONG) in (0, 1)
-    pid, owner = tasks.outlives_its_ttl.delay().get(timeout=LONG)
-    assert owner.split("/")[1] == str(pid) != str(os.getpid()), "the lease is the child's own"
 
 
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_the_task_of_a_killed_worker_runs_again_after_its_lease(worker: Worker) -> None:
     task = worker.tasks.killed_at_first.delay()
-    [[_, pid, token]] = wait_until(lambda: worker.lines("killed"), "the task runs")
+    wait_until(lambda: worker.lines("is", "held", "still"), "the task runs")
+    [[_, pid, token]] = worker.lines("killed")
     os.kill(int(pid), signal.SIGKILL)
     assert task.get(timeout=LONG) > int(token)
     assert len(worker.lines("killed")) == 2

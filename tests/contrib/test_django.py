@@ -45,7 +45,7 @@ def project(tmp_path: Path) -> Iterator[Programs]:
     """The project of the how-to page, with settings and a migration of ours."""
     with Programs("how-to/django.md", tmp_path) as project:
         del project.environment["DIBS_URL"]
-        project.environment |= {"PROJECT": str(tmp_path), "DIBS_TTL": "1s"}
+        project.environment["PROJECT"] = str(tmp_path)
         (tmp_path / "shop/migrations").mkdir()
         (tmp_path / "shop/migrations/__init__.py").touch()
         (tmp_path / "shop/migrations/0001_initial.py").write_text(MIGRATION)
@@ -63,16 +63,9 @@ def configure(project: Programs, database: dict[str, Any] | None = None, **setti
 def begun(project: Programs, count: int = 1) -> list[int]:
     """The processes that have begun to migrate, once there are so many."""
     notes = project.folder / "notes"
-
-    def enough() -> list[int]:
-        pids = [int(line) for line in notes.read_text().split()] if notes.exists() else []
-        return pids if len(pids) >= count else []
-
-    return wait_until(enough, f"the migration has begun {count} times")
-
-
-def may_go_on(project: Programs) -> None:
-    (project.folder / "go").touch()
+    notes.touch()
+    wait_until(lambda: notes.read_text().count("\n") >= count, f"{count} have begun to migrate")
+    return [int(line) for line in notes.read_text().split()]
 
 
 @pytest.mark.once
@@ -92,13 +85,13 @@ def test_one_of_several_migrates_with_a_lock_in_the_database_itself(
         "OPTIONS": {"application_name": "shop & more", "server_side_binding": True},
     }
     configure(project, entry)
-    first = project.start(f"{MANAGE} locked_migrate")
+    first = project.shell(f"{MANAGE} locked_migrate")
     [pid] = begun(project)
     assert pid == first.pid
-    others = [project.start(f"{MANAGE} locked_migrate") for _ in range(2)]
+    others = [project.shell(f"{MANAGE} locked_migrate") for _ in range(2)]
     for other in others:
         assert f"/{pid} (manage.py migrate)" in line_with("waiting", other, "stderr")
-    may_go_on(project)
+    (project.folder / "go").touch()
     ends = [end(process) for process in (first, *others)]
     assert [code for code, _, _ in ends] == [0, 0, 0], ends
     assert "Applying shop.0001_initial... OK" in ends[0][1]
@@ -112,21 +105,15 @@ def test_options_of_waiting_a_store_from_a_settings_file_and_a_kill(project: Pro
     configure(project)
     url, file = f"sqlite:///{project.folder}/elsewhere.db", project.folder / "dibs.toml"
     file.write_text(f'url = "{url}"')
-    project.environment["DIBS_CONFIG"] = str(file)
-    first = project.start(f"{MANAGE} locked_migrate")
+    project.environment |= {"DIBS_CONFIG": str(file), "DIBS_TTL": "3s"}
+    first = project.shell(f"{MANAGE} locked_migrate")
     begun(project)
     with connect(url) as client:
         [status] = client.list()
     assert status.name.startswith(b"django-migrate:sqlite:")
     at_most, not_at_all, looks, another, second = (
-        project.start(f"{MANAGE} locked_migrate {options}")
-        for options in (
-            "--wait 0.1s",
-            "--no-wait",
-            "--plan",
-            "shop zero --lock-name another",
-            "",
-        )
+        project.shell(f"{MANAGE} locked_migrate {options}")
+        for options in ("--wait 0.1s", "--no-wait", "--plan", "shop zero --lock-name another", "")
     )
     code, out, err = end(at_most)
     assert (code, out) == (75, "")
@@ -140,7 +127,7 @@ def test_options_of_waiting_a_store_from_a_settings_file_and_a_kill(project: Pro
     line_with("waiting", second, "stderr")
     first.kill()
     assert begun(project, 2) == [first.pid, second.pid]
-    may_go_on(project)
+    (project.folder / "go").touch()
     assert "Applying shop.0001_initial... OK" in end(second)[1]
 
 
@@ -186,7 +173,7 @@ except RuntimeError as error:
 def test_bare_primitives_use_the_store_of_the_settings(project: Programs) -> None:
     """And a transaction within a lock is committed before its release, or not at all."""
     configure(project, DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
-    code, out, err = end(project.start(f"{MANAGE} shell -v0 -c {shlex.quote(IN_A_SHELL)}"))
+    code, out, err = end(project.shell(f"{MANAGE} shell -v0 -c {shlex.quote(IN_A_SHELL)}"))
     assert code == 0, err
     assert out.splitlines() == [
         f"True sqlite:///{project.folder}/app.sqlite3.leases",
@@ -227,12 +214,8 @@ def test_the_url_of_a_database(entry: dict[str, Any], url: str) -> None:
 
 
 def test_places_that_can_keep_no_leases() -> None:
-    sqlite = "django.db.backends.sqlite3"
-    for entry in (
-        {"ENGINE": "django.db.backends.mysql", "NAME": "shop"},
-        {"ENGINE": sqlite, "NAME": ":memory:"},
-        {},
-    ):
+    sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    for entry in ({"ENGINE": "django.db.backends.mysql", "NAME": "shop"}, sqlite, {}):
         with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set DIBS"):
             url_of_database(entry, "main")
     with pytest.raises(ImproperlyConfigured, match=r"CACHES\['default'\] is no Redis"):

@@ -1,7 +1,7 @@
 """Spans of acquires and holds, in asyncio and threads, by OpenTelemetry's own SDK."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from opentelemetry.trace import StatusCode
@@ -9,9 +9,7 @@ from opentelemetry.trace import StatusCode
 from dibs import BackendUnavailable
 from dibs.contrib import otel
 from dibs.errors import LeaseLost
-from dibs.model import Command, Reply
-from tests.changed_store import ChangedStore
-from tests.locks.worlds import World, in_both_worlds
+from tests.locks.worlds import World, in_both_worlds, site
 from tests.traced import Traces, about, ids, links, parent
 
 pytestmark = pytest.mark.once
@@ -87,20 +85,17 @@ def test_a_renewal_and_a_loss(traces: Traces) -> None:
 
 
 def test_a_store_that_is_away(traces: Traces) -> None:
-    w = World("sync")
+    def gone(_: object) -> None:
+        raise BackendUnavailable("it is away, said payroll/x")
+
+    store, client = site(World("sync"))
+    store.before = gone
     with pytest.raises(BackendUnavailable):
-        w.another(_Away(w.store)).lock("a").acquire(wait=0)
+        client.lock("a").acquire(wait=0)
     span = traces.one(ACQUIRE)
     assert (span.status.status_code, about(span)["dibs.outcome"]) == (StatusCode.ERROR, "failed")
     assert about(span)["error.type"] == "BackendUnavailable"
     assert "payroll" not in traces.text
-
-
-class _Away(ChangedStore):
-    """A store whose connections are cut."""
-
-    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
-        raise BackendUnavailable("it is away, said payroll/x")
 
 
 async def test_a_wait_that_is_cancelled(traces: Traces) -> None:

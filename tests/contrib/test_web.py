@@ -1,4 +1,4 @@
-"""The applications of the pages about Flask and Starlette, and what they answer."""
+"""The applications of the pages about Flask, Starlette and FastAPI, and what they answer."""
 
 import json
 import re
@@ -41,16 +41,34 @@ def starlette_page(url: str, **more: Any) -> Iterator[Any]:
         yield client
 
 
+@contextmanager
+def fastapi_page(url: str, **more: Any) -> Iterator[Any]:
+    def lost() -> None:
+        more["lost"]()
+
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIBS_URL", url)
+        exec(blocks("how-to/fastapi.md")[0].replace("sleep(3)", "sleep(0)"), found)
+    found["app"].post("/lost")(lost)
+    with TestClient(found["app"], raise_server_exceptions=False) as client:
+        yield client
+
+
 def content(answer: Any) -> Any:
     return json.loads(answer.text)
 
 
-PAGES = {"flask": flask_page, "starlette": starlette_page}
+PAGES = {
+    "integrations/flask.md": flask_page,
+    "integrations/starlette.md": starlette_page,
+    "how-to/fastapi.md": fastapi_page,
+}
 
 
-@pytest.mark.parametrize("framework", PAGES)
-def test_the_page(framework: str) -> None:
-    page = PAGES[framework]
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page(name: str) -> None:
+    page: Any = PAGES[name]
 
     def lost(*request: object) -> None:
         with Lock("a") as lease:
@@ -65,8 +83,8 @@ def test_the_page(framework: str) -> None:
             busy = client.post("/orders/42/pay")
         wrong, failed = client.post(f"/orders/{'1' * 600}/pay"), client.post("/lost")
     assert (busy.status_code, busy.headers["retry-after"]) == (409, "5")
-    [shown] = blocks(f"integrations/{framework}.md", "json")
-    assert content(busy) == json.loads(shown)
+    shown = "".join(blocks(name, "json") or blocks(name, "console"))
+    assert content(busy) == json.loads(re.findall(r"^{.*?}", shown, re.MULTILINE | re.DOTALL)[0])
     assert (wrong.status_code, content(wrong)["type"]) == (400, "urn:dibs:problem:name")
     assert (failed.status_code, content(failed)["reason"]) == (500, "revoked")
     for answer in (busy, wrong, failed):

@@ -65,20 +65,10 @@ def type_errors(blocks: list[Block], folder: Path) -> list[str]:
         file = folder / f"{name}_{block.line}.py"
         file.write_text(HEADER + "\n" * (block.line - 2) + block.text, "utf-8")
         files[file.name] = block
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", *files]
-    done = subprocess.run(
-        [
-            *command,
-            "--config-file",
-            str(ROOT / "pyproject.toml"),
-            "--cache-dir",
-            str(ROOT / ".mypy_cache"),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["--no-error-summary", "--hide-error-context", "--config-file"]
+    options += [str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    command = [sys.executable, "-m", "mypy", *options, *files]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = (re.match(r"(\S+\.py):(\d+): error: (.*)", line) for line in done.stdout.splitlines())
     errors = [(files[each[1]], each[2], each[3]) for each in found if each]

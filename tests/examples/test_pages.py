@@ -1,18 +1,18 @@
-"""The examples of pages of the documentation run as they stand."""
+"""The examples run as they stand, in `examples/` and on pages, and print what these say."""
 
-import os
+import ast
 import re
-import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from subprocess import PIPE
-from typing import Any
 
 import pytest
 
+import dibs
 from dibs.core.timing import margin, renew_after, trusted
-from dibs.sync import connect
-from tests.pages import DOCS, blocks, run
+from tests.cli.processes import Cli, end, line
+from tests.how_to.programs import Programs
+from tests.pages import DOCS, blocks, pattern_of, run
 
 EXAMPLES = [
     ("../README.md", "Lock", r"only one process is here, with token \d+\n"),
@@ -23,6 +23,10 @@ EXAMPLES = [
     ("configuration.md", "in two stores", ".*in two stores, with token"),
     ("configuration.md", "pydantic", ".*about a microsecond"),
     ("integrations/README.md", "RunAgain", "the report of monday"),
+    ("lock.md", "", "(?s).*4 more, under token"),
+    ("tasklock.md", "", "(?s).*we report, with token"),
+    ("leader-election.md", "", "(?s).*term 2 led by"),
+    ("allof.md", "", "(?s).*both are given up"),
     ("tasks.md", "billing", r"(?s)polled, with token.*\npoll every 1 s won [1-9].*billing/"),
 ]
 """The page, a part of the example, and what it prints."""
@@ -37,11 +41,6 @@ def test_an_example_prints_what_it_says(page: str, part: str, printed: str, tmp_
         (tmp_path / "dibs.toml").write_text(toml, "utf-8")
         settings = {"DIBS_CONFIG": str(tmp_path / "dibs.toml"), "DIBS_LOCK__CART__WAIT": "3s"}
     assert re.match(printed, run(code, tmp_path, **settings))
-
-
-def test_all_of_a_page_is_tried() -> None:
-    tried = [part for page, part, _ in EXAMPLES if page == "configuration.md"]
-    assert len(tried) == len(blocks("configuration.md"))
 
 
 def test_the_readme_installs_what_its_commands_need() -> None:
@@ -60,47 +59,31 @@ def test_sigterm_releases_as_the_page_says(about: str, tmp_path: Path) -> None:
     else:
         body = f"with Lock('worker'):\n    {work}\n    threading.Event().wait(60)"
         code = f"{code}\nimport threading\nfrom dibs.sync import Lock\n{body}"
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
-    environment = os.environ | {"DIBS_URL": url}
-    command = [sys.executable, "-c", code]
-    with (
-        subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as process,
-        connect(url) as client,
-    ):
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        assert client.lock("worker").locked()
+    with Cli(tmp_path) as programs:
+        process = programs.start(program=[sys.executable, "-c", code])
+        assert line(process) == "held"
+        assert programs.status("worker").holders
         process.terminate()
-        process.communicate(timeout=30)
-        assert process.returncode != 0
-        assert not client.lock("worker").locked()
+        assert end(process)[0] != 0
+        assert not programs.status("worker").holders
 
 
 MINE = r"mine, with token \d+\n"
 PRINTED = {
-    "coming-from/redis-py.md": MINE,
-    "coming-from/python-redis-lock.md": MINE,
-    "coming-from/filelock.md": MINE,
     "coming-from/shedlock.md": "only one host does this\n",
-    "coming-from/redisson.md": MINE,
-    "coming-from/advisory-locks.md": MINE,
     "coming-from/celery-once.md": r"only one .* 7 with token \d+\nat most once in ten minutes: 7\n",
-    "coming-from/grelmicro.md": MINE,
     "concepts/lease.md": r"lock:order:42 is held by .*\n.* with \d+ s left\npacked .*\npacked .*\n",
     "concepts/fencing.md": "rows written: 1\nrows written too late: 0\n",
 }
-"""The pages with Python, and what it prints."""
+"""What the Python of a page prints, if that is not `MINE`."""
+
+PAGES = [str(path.relative_to(DOCS)) for path in sorted(DOCS.glob("co[mn]*/*.md"))]
 
 
-@pytest.mark.parametrize("page", PRINTED)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_the_programs_of_a_page(page: str, tmp_path: Path) -> None:
     printed = "".join(run(code, tmp_path) for code in blocks(page))
-    assert re.fullmatch(PRINTED[page], printed)
-
-
-def test_no_page_is_left_out() -> None:
-    pages = (path.relative_to(DOCS) for path in DOCS.glob("co[mn]*/*.md"))
-    assert {str(page) for page in pages if blocks(str(page))} == PRINTED.keys()
+    assert re.fullmatch(PRINTED.get(page, MINE), printed)
 
 
 @pytest.mark.parametrize(("column", "ttl"), [(3, 5.0), (4, 30.0), (5, 300.0)])
@@ -114,18 +97,78 @@ def test_the_times_of_a_lease_are_those_of_the_code(column: int, ttl: float) -> 
 
 def test_crontab_line_of_both_locks(tmp_path: Path) -> None:
     text = (DOCS / "coming-from/cron-flock.md").read_text("utf-8")
-    (line,) = re.findall(r"`(flock .*/dibs run .*)`", text)
-    line = line.replace("/run/lock/nightly", "old").replace("/usr/local/bin/nightly", "echo ran")
+    (both,) = re.findall(r"`(flock .*/dibs run .*)`", text)
+    both = both.replace("/run/lock/nightly", "old").replace("/usr/local/bin/nightly", "echo ran")
     dibs = Path(sys.executable).with_name("dibs")
-    line = line.replace("/opt/dibs/bin/dibs", str(dibs))
-    settings = {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
+    both = both.replace("/opt/dibs/bin/dibs", str(dibs))
+    with Cli(tmp_path) as programs:
 
-    def printed(command: str) -> str:
-        how: Any = {"cwd": tmp_path, "env": os.environ | settings, "capture_output": True}
-        done = subprocess.run(["sh", "-c", command], check=False, text=True, **how)
-        assert not done.stderr
-        return str(done.stdout)
+        def printed(command: str) -> str:
+            return programs(command, program=["sh", "-c"], cwd=tmp_path).stdout
 
-    assert printed(line) == "ran\n"
-    assert printed(f"flock old {line}") == "", "the old lock excludes it"
-    assert printed(f"{dibs} run nightly {line}") == "", "so does the lock of Dibs"
+        assert printed(both) == "ran\n"
+        assert printed(f"flock old {both}") == "", "the old lock excludes it"
+        assert printed(f"{dibs} run nightly {both}") == "", "so does the lock of Dibs"
+
+
+COMMANDS = [
+    (command, told)
+    for block in blocks("start.md", "console")
+    for command, told in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+IS_DONE = "while not os.path.exists('done'): time.sleep(0.02)"
+"""The work of the program, which takes as long as it must instead of four seconds."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("redis", marks=pytest.mark.long)])
+def test_the_commands_print_what_the_page_shows(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with Programs("start.md", tmp_path) as programs:
+        if store == "redis":
+            programs.environment["DIBS_URL"] = request.getfixturevalue("redis_url")
+        programs.edit("report.py", "import time\n", "import os\nimport time\n")
+        programs.edit("report.py", "time.sleep(4)", IS_DONE)
+        programs.edit("report_async.py", "sleep(4)", "sleep(60)")  # it is revoked before
+        is_done = tmp_path / "done"
+        for command, told in COMMANDS:
+            is_done.touch()
+            line = command.replace("sleep 2", "until dibs show report >&2; do sleep 0.1; done")
+            if line != command:
+                is_done.unlink()
+                line = re.sub(r"(; wait|; python report.py)$", r"; touch done\1", line)
+            _, out, err = end(programs.shell(line))
+            assert re.fullmatch(pattern_of(told), out), f"{command}\n{out}{err}"
+
+
+PROGRAMS = DOCS.parent / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.name)
+def test_a_program_prints_what_its_docstring_says(path: Path, tmp_path: Path) -> None:
+    """The lines that begin with `Prints: `, one after the other."""
+    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    told = re.findall(r"^Prints: (.*)", docstring, re.MULTILINE)
+    assert told, f"let the docstring of {path.name} end with a line `Prints: …`"
+    with Cli(tmp_path) as programs:
+        code, out, err = end(
+            programs.start(path, program=[sys.executable, "-W", "error"], cwd=tmp_path)
+        )
+    assert code == 0, err
+    assert re.search(r"(?:.*\n)*?.*".join(map(pattern_of, told)), out), out
+    assert "Traceback" not in err  # a lost lease may well be logged
+
+
+def test_every_public_name_is_described() -> None:
+    text = "".join(page.read_text("utf-8") for page in DOCS.glob("reference/*.md"))
+    wanted = {f"dibs.{name}" for name in dibs.__all__}
+    for module in ("dibs.fencing", "dibs.tasks", "dibs.temporal", "dibs.testing"):
+        own = import_module(module)
+        wanted |= {
+            f"{module}.{name}"
+            for name in own.__all__
+            if getattr(own, name) is not getattr(dibs, name, None)
+        }
+    assert wanted - set(re.findall(r"^::: (\S+)$", text, re.MULTILINE)) == set()

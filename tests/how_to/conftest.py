@@ -10,9 +10,9 @@ from tests.how_to.programs import Programs
 
 
 @pytest.fixture
-def programs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Programs]:
-    """The programs of the module's `PAGE`."""
-    with Programs(request.module.PAGE, tmp_path) as programs:
+def programs(page: str, tmp_path: Path) -> Iterator[Programs]:
+    """The programs of a page, which a test names by `@programs_of`."""
+    with Programs(page, tmp_path) as programs:
         yield programs
 
 

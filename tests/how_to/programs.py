@@ -5,32 +5,26 @@ import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
-from typing import Self
 
-from tests.cli.processes import end
+import pytest
+
+from tests.cli.processes import Cli, end
 from tests.pages import write_files
 
 
-class Programs:
+def programs_of(name: str) -> pytest.MarkDecorator:
+    """The fixture `programs` has those of this how-to page."""
+    return pytest.mark.parametrize("page", [f"how-to/{name}.md"])
+
+
+class Programs(Cli):
     """The files of a page, and the processes that were started there; `with` ends them."""
 
     def __init__(self, page: str, folder: Path) -> None:
+        super().__init__(folder)
         write_files(page, folder)
-        self.folder = folder
-        self.url = f"sqlite:///{folder}/leases.db"
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        unwanted = ("DIBS_", "PYTHONUNBUFFERED")  # unbuffered, a line is two writes, which can mix
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
-        self.environment = clean | {"PATH": path, "DIBS_URL": self.url}
-        self._started: list[subprocess.Popen[str]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._started:
-            process.kill()
-            end(process)
+        self.environment["PATH"] = path
 
     def edit(self, name: str, old: str, new: str) -> None:
         """Change a file, mostly to something that takes less time."""
@@ -39,23 +33,13 @@ class Programs:
         assert old in text
         path.write_text(text.replace(old, new), "utf-8")
 
-    def start(self, command: str) -> "subprocess.Popen[str]":
+    def shell(self, line: str) -> "subprocess.Popen[str]":
         """Start a shell's line."""
-        process = subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
+        return self.start(line, program=["bash", "-c"], cwd=self.folder, stdin=PIPE)
 
-    def run(self, command: str) -> str:
+    def run(self, line: str) -> str:
         """What it prints; it must succeed, and neither warn nor log."""
-        return printed(self.start(command))
+        return printed(self.shell(line))
 
 
 def printed(process: "subprocess.Popen[str]") -> str:

@@ -9,12 +9,11 @@ import pytest
 
 from dibs.sync import connect
 from tests.cli.processes import end
-from tests.how_to.programs import Programs, line_with
+from tests.how_to.programs import Programs, line_with, programs_of
 from tests.servers.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [programs_of("move"), pytest.mark.slow]
 
-PAGE = "how-to/move.md"
 SERVE = """
 import sys
 from dibs.cli import main
@@ -30,7 +29,8 @@ sys.exit(main())
 def serving(programs: Programs, options: str) -> Iterator[str]:
     """A service that all commands use meanwhile: its URL, with the key."""
     (programs.folder / "dibs_server.py").write_text(SERVE)
-    server = programs.start(f"python dibs_server.py serve --json --listen 127.0.0.1:0 {options}")
+    programs.environment["DIBS_SERVER_PLACEMENT_FRESH"] = "1s"
+    server = programs.shell(f"python dibs_server.py serve --json --listen 127.0.0.1:0 {options}")
     listening = json.loads(line_with("listening", server))
     programs.environment["DIBS_URL"] = listening["url"]
     if "first_key" in listening:
@@ -42,7 +42,7 @@ def serving(programs: Programs, options: str) -> Iterator[str]:
 
 def dibs(programs: Programs, words: str) -> tuple[int, str]:
     """Its exit code and output."""
-    code, out, _ = end(programs.start(f"dibs {words}"))
+    code, out, _ = end(programs.shell(f"dibs {words}"))
     return code, out.strip()
 
 
@@ -53,7 +53,7 @@ def test_a_directory_in_use_moves(programs: Programs) -> None:
         connect(url) as client,
         client.lock("shop/long") as lease,
     ):
-        worker = programs.start("python worker.py")
+        worker = programs.shell("python worker.py")
 
         def next_token() -> int:
             return int(re.findall(r"job \d+, token (\d+)", line_with("token", worker))[0])

@@ -45,10 +45,6 @@ async def free(client: Client, names: str) -> str:
     return found
 
 
-async def is_awaited(client: Client, name: str) -> bool:
-    return bool((await client.status(name)).waiting)
-
-
 async def test_what_is_named_twice_alike_is_one_lease(client: Client) -> None:
     pairs: list[Any] = [
         (client.lock("a", wait=3), client.lock("a", wait=4)),
@@ -312,10 +308,7 @@ REFUSED: list[tuple[Callable[[Client], tuple[Any, ...]], type[Exception], str]] 
 
 @pytest.mark.parametrize(("members", "kind", "told"), REFUSED)
 def test_members_that_make_no_sense_are_refused(
-    client: Client,
-    members: Callable[[Client], tuple[Any, ...]],
-    kind: type[Exception],
-    told: str,
+    client: Client, members: Callable[[Client], tuple[Any, ...]], kind: type[Exception], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
         AllOf(*members(client))

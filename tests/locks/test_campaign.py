@@ -187,8 +187,9 @@ async def test_a_guarded_block_is_for_the_leader_only_and_raises_the_terms_end(w
     await w.leave(campaign)
 
 
-async def test_a_guarded_body_is_cancelled_and_waited_for_before_anybody_else_leads() -> None:
-    w = World("async")
+async def test_a_guarded_body_is_cancelled_and_waited_for_before_anybody_else_leads(
+    w: World,
+) -> None:
     diary = Diary()
     other = w.another()
     async with w.client.leader_election("main", **diary.of("a")).campaign() as a:

@@ -224,8 +224,7 @@ async def test_it_can_be_switched_off(w: World) -> None:
     assert Deadlock not in ends
 
 
-async def test_a_wait_that_ends_withdraws_what_it_told() -> None:
-    w = World("async")
+async def test_a_wait_that_ends_withdraws_what_it_told(w: World) -> None:
     end = await w.another().lock("b").acquire()
     crossers = await ring(w, (w.client.lock("a"), w.client.lock("b")), wait=6)
     await time_passes(w, lambda: w.ask(Inspect(crossers[0].advert)).holders)
@@ -239,8 +238,7 @@ async def test_a_wait_that_ends_withdraws_what_it_told() -> None:
     await end.release()
 
 
-async def test_nobody_who_waits_briefly_or_holds_nothing_asks_anything_more() -> None:
-    w = World("async")
+async def test_nobody_who_waits_briefly_or_holds_nothing_asks_anything_more(w: World) -> None:
     store = TappedStore(store=w.store)
     client = w.another(store)
     ends = [await w.another().lock(name, ttl=600).acquire() for name in "bc"]
@@ -265,10 +263,9 @@ async def test_nobody_who_waits_briefly_or_holds_nothing_asks_anything_more() ->
 
 @pytest.mark.parametrize("what", ["opened", "hold", "advert"])
 async def test_a_circle_that_was_opened_between_the_readings_is_none(
-    monkeypatch: pytest.MonkeyPatch, what: str
+    w: World, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """What is held was given up, maybe taken again: then it never stood at one time, but may later."""
-    w = World("async")
     crossers: list[Crosser] = []
     readings, find = 0, DeadlockDetector._find
 

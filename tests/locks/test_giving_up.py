@@ -221,9 +221,8 @@ async def test_a_block_whose_task_failed_or_whose_thread_is_dead_is_renewed_no_m
     leases.clear()
 
 
-async def test_a_fixture_holds_its_lease_after_the_task_that_entered_it() -> None:
+async def test_a_fixture_holds_its_lease_after_the_task_that_entered_it(w: World) -> None:
     """As pytest-asyncio runs them: one task to the yield, and another from there."""
-    w = World("async")
     lock = w.client.lock("a", ttl=TTL)
 
     @asynccontextmanager

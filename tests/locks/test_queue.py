@@ -82,8 +82,7 @@ async def test_a_waiter_sees_its_place_move_and_an_estimate(w: World) -> None:
     assert places == sorted(places, reverse=True)
 
 
-async def test_a_coroutine_function_is_awaited_and_a_grant_meanwhile_not_missed() -> None:
-    w = World("async")
+async def test_a_coroutine_function_is_awaited_and_a_grant_meanwhile_not_missed(w: World) -> None:
     held = await w.client.lock("a").acquire()
     told_in: list[Any] = []
 
@@ -117,9 +116,8 @@ class FullStore(ChangedStore):
         return [full if isinstance(reply, Refused) else reply for reply in replies]
 
 
-async def test_a_waiter_that_gets_a_place_later_goes_on_with_its_wait() -> None:
+async def test_a_waiter_that_gets_a_place_later_goes_on_with_its_wait(w: World) -> None:
     """It is told as often as others, and has waited since it began to."""
-    w = World("async")
     held = await w.client.lock("a", ttl=600).acquire()
     store = FullStore(w.store)
     store.recheck_in = 0.5

@@ -174,9 +174,7 @@ async def test_a_loss_ends_all_leases_and_calls_on_lost_once(w: World) -> None:
     fresh.ensure()
 
 
-async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
-    client: Client,
-) -> None:
+async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(client: Client) -> None:
     lock = client.lock("a", reentrant=True)
     caught: list[str] = []
     with pytest.raises(LeaseLost) as outermost:

@@ -9,7 +9,7 @@ import pytest
 from dibs import BackendUnavailable, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, LeaseLost
 from dibs.model import MANY, Acquire, Command, Release, Resize
-from tests.locks.waits import Beside, Holder, pause, until_queued
+from tests.locks.waits import Holder, pause, until_queued
 from tests.locks.worlds import World, away, heal, in_both_worlds, outage, site
 from tests.runtime.stores import TappedStore
 
@@ -20,21 +20,14 @@ async def units(w: World) -> list[int]:
     return [holder.units for holder in status.holders]
 
 
-async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter() -> None:
-    w = World("async")
+async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter(w: World) -> None:
     store, client = site(w)
-    lock = client.rwlock("a", ttl=30)
     other = Holder(w, w.another().rwlock("a", ttl=30).read())
     await other.holds()
-    lease = await w.get(lock.read().acquire())
-
-    async def upgrade() -> None:
-        lease.adopt()
-        await w.get(lease.upgrade())
-
-    upgrading = Beside(w, upgrade)
+    lease = await client.rwlock("a", ttl=30).read().acquire()
+    writer = Holder(w, w.another().rwlock("a", ttl=30).write())
     await until_queued(w, "a", 1, "rwlock")
-    newcomer = Holder(w, w.another().rwlock("a", ttl=30).read())
+    upgrading = asyncio.create_task(lease.upgrade())
     await until_queued(w, "a", 2, "rwlock")
     asked: list[Command] = []
     store.before = asked.extend
@@ -44,15 +37,15 @@ async def test_an_upgrade_waits_in_front_and_asks_no_more_often_than_any_waiter(
     heartbeats = [command for command in asked if isinstance(command, Acquire)]
     assert 15 < len(heartbeats) < 60, "one every third of a claim timeout"
     assert not any(isinstance(command, Resize) for command in asked)
-    places = (await w.get(w.client.status("a", "rwlock"))).waiters
+    places = (await w.client.status("a", "rwlock")).waiters
     assert places[0].note == "waits to upgrade the lease that it reads under"
     await other.lets_go()
-    await upgrading.result()  # although the clock stands still
+    await upgrading  # although the clock stands still
     assert lease.mode == "write"
-    assert not newcomer.settled
-    await w.get(lease.release())
-    await newcomer.holds()
-    await newcomer.lets_go()
+    assert not writer.settled
+    await lease.release()
+    await writer.holds()
+    await writer.lets_go()
 
 
 @in_both_worlds

@@ -87,8 +87,7 @@ class Again(Exception):
     """Of a job queue."""
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_function_decides_about_a_busy_lock(site: Site, kind: str) -> None:
+def test_a_function_decides_about_a_busy_lock(site: Site) -> None:
     def again(busy: AcquireTimeout) -> str:
         if "stop" in busy.holders[0].note:
             raise Again from busy
@@ -97,17 +96,13 @@ def test_a_function_decides_about_a_busy_lock(site: Site, kind: str) -> None:
     async def coroutine() -> str:
         return "done"
 
-    work = coroutine if kind == "async def" else lambda: "done"
-    held = site.wraps("a", on_busy=again)(work)
-
-    def call() -> Any:
-        return asyncio.run(held()) if kind == "async def" else held()
-
-    assert call() == "done"
-    with site.others.lock("a"):
-        assert call() == "later"
-    with site.others.lock("a", note="stop"), pytest.raises(Again):
-        call()
+    plain, awaited = (site.wraps("a", on_busy=again)(work) for work in (lambda: "done", coroutine))
+    for call in (plain, lambda: asyncio.run(awaited())):
+        assert call() == "done"
+        with site.others.lock("a"):
+            assert call() == "later"
+        with site.others.lock("a", note="stop"), pytest.raises(Again):
+            call()
 
 
 def test_a_semaphore_lets_its_capacity_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

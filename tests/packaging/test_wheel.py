@@ -38,7 +38,10 @@ def installed(wheel: Path, folder: Path, extras: str) -> Path:
     uv = ROOT / (os.environ.get("UV") or shutil.which("uv") or ".tools/uv/bin/uv")
     run(uv, "venv", "--python", sys.executable, folder)
     dibs = f"dibs[{extras}] @ {wheel.as_uri()}"
-    run(uv, "pip", "install", "--python", folder, "--constraint", PINS, dibs)
+    install = (uv, "pip", "install", "--python", folder, "--constraint", PINS, dibs)
+    from_cache = subprocess.run([*install, "--offline"], capture_output=True, check=False)
+    if from_cache.returncode != 0:
+        run(*install)
     return folder / "bin"
 
 

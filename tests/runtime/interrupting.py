@@ -4,8 +4,9 @@ import _imp
 import _thread
 import sys
 import threading
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 
 TOOL = 5
@@ -61,6 +62,24 @@ class Interrupting:
 
     def _stop(self) -> None:
         sys.monitoring.set_events(TOOL, 0)
+
+
+def at_bytecodes(
+    stride: int, prepare: Callable[[], Callable[[], object]], *, least: int
+) -> Iterator[tuple[int, bool]]:
+    """Interrupt what `prepare` returns at each such bytecode, until it ends before: after more than `least`.
+
+    Yields after each the bytecode, and whether KeyboardInterrupt came out of it.
+    """
+    at, interrupting = 0, Interrupting(0)
+    while at == 0 or interrupting.reached:
+        at += stride
+        action, interrupting = prepare(), Interrupting(at)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            came = interrupting.run(action)
+        yield at, came
+    assert at > least, "far too few bytecodes: nothing was traced"
 
 
 def _let_go_of_imports() -> None:

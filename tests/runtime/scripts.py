@@ -8,20 +8,9 @@ from textwrap import dedent
 
 def run_script(source: str, *arguments: str | Path, timeout: float = 60) -> list[str]:
     """The lines that a program prints; it must end well and print nothing on stderr."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", dedent(source)]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore::DeprecationWarning",
-            "-c",
-            dedent(source),
-            *map(str, arguments),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
+        [*command, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-    assert not done.stderr, done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()

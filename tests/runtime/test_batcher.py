@@ -34,14 +34,13 @@ async def client(store: TappedStore) -> AsyncIterator[Client]:
     await client.close()
 
 
-async def cycles(client: Client, name: str, count: int) -> None:
-    for _ in range(count):
-        async with client.lock(name):
-            pass
-
-
 async def test_sixty_four_tasks_leave_together(client: Client, store: TappedStore) -> None:
-    await asyncio.gather(*(cycles(client, f"key-{n}", 15) for n in range(64)))
+    async def cycles(name: str) -> None:
+        for _ in range(15):
+            async with client.lock(name):
+                pass
+
+    await asyncio.gather(*(cycles(f"key-{n}") for n in range(64)))
     sizes = [len(batch) for batch in store.batches]
     assert sum(sizes) == 64 * 15 * 2
     assert sum(sizes) / len(sizes) > 60, sizes

@@ -1,13 +1,13 @@
 """How a process ends, and what becomes of its leases and terms."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from dibs.sync import connect
+from tests.cli.processes import Cli, end, line
 from tests.runtime.scripts import run_script
 
 pytestmark = pytest.mark.multiprocess
@@ -42,17 +42,13 @@ else:
     ],
 )
 def test_a_program_that_ends_with_a_lease_gives_it_up(
-    url: str, how: str, ending: str, status: int
+    tmp_path: Path, how: str, ending: str, status: int
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HOLD + ending, url, how],
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == status, done.stderr
-    with connect(url) as client:
-        assert not client.status("a").holders
+    with Cli(tmp_path) as programs:
+        program = [sys.executable, "-c", HOLD + ending]
+        code, _, err = end(programs.start(programs.url, how, program=program))
+        assert code == status, err
+        assert not programs.status("a").holders
 
 
 def test_a_store_that_is_gone_does_not_keep_a_program_from_ending(tmp_path: Path) -> None:
@@ -108,15 +104,11 @@ with dibs.sync.connect(sys.argv[1]) as client:
 
 
 @pytest.mark.once
-def test_sigterm_ends_a_leader_which_hands_over(url: str) -> None:
-    """`tests/how_to/test_leader.py` does the same in an event loop."""
-    with subprocess.Popen(
-        [sys.executable, "-c", LEADING, url], stdout=subprocess.PIPE, text=True
-    ) as leader:
-        assert leader.stdout is not None
-        assert leader.stdout.readline() == "leads\n"
+def test_sigterm_ends_a_leader_which_hands_over(tmp_path: Path) -> None:
+    """`tests/how_to/test_pages.py` does the same in an event loop."""
+    with Cli(tmp_path) as programs, connect(programs.url) as client:
+        leader = programs.start(LEADING, programs.url, program=[sys.executable, "-c"])
+        assert line(leader) == "leads"
         leader.terminate()
-        assert leader.stdout.read() == "None\n"
-        assert leader.wait(30) == 0
-    with connect(url) as client:
+        assert end(leader) == (0, "None\n", "")
         assert client.leader_election("main").who() is None, "it has handed over"

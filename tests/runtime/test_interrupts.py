@@ -7,14 +7,14 @@ import gc
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from dibs.sync import AllOf, Lease, Lock
 from tests.locks.worlds import World
-from tests.runtime.interrupting import Interrupting
+from tests.runtime.interrupting import at_bytecodes
 
 TTL = 3.0
 STRIDE = 17
@@ -98,25 +98,17 @@ class Site:
         self.others.close()
 
 
-def every_bytecode(action: str, *, cold: bool, stride: int) -> Iterator[str]:
-    """Interrupt an action at each `stride`-th bytecode, until it ends before; tell of trouble."""
-    site, at = Site(), 0
-    while True:
-        at += stride
-        interrupting = Interrupting(at)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            interrupting.run(getattr(site, action))
-        trouble = site.trouble()
+def troubles(action: str, *, cold: bool, stride: int) -> Iterator[str]:
+    """Interrupt an action at each `stride`-th bytecode; tell of trouble."""
+    sites = [Site()]
+    for at, _ in at_bytecodes(stride, lambda: getattr(sites[-1], action), least=200):
+        trouble = sites[-1].trouble()
         if trouble is not None:
             yield f"bytecode {at}: {trouble}"
-        if not interrupting.reached:
-            break
         if cold or trouble is not None:
-            site.close()
-            site = Site()
-    site.close()
-    assert at > 200, "far too few bytecodes: nothing was traced"
+            sites.pop().close()
+            sites.append(Site())
+    sites.pop().close()
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +147,7 @@ def cases(actions: list[str], *, cold: bool, stride: int, marks: Any = ()) -> li
 def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     action: str, cold: bool, stride: int
 ) -> None:
-    assert list(every_bytecode(action, cold=cold, stride=stride)) == []
+    assert list(troubles(action, cold=cold, stride=stride)) == []
 
 
 @STRIDES
@@ -164,22 +156,19 @@ def test_an_interrupted_release_can_be_tried_again_and_is_not_renewed(
     stride: int, *, reentrant: bool
 ) -> None:
     """The lease is still in the hands of a caller who believes to have released it."""
-    site, at, stopped = Site(), 0, 0
+    site, stopped = Site(), 0
     lock = site.mine.lock("a", ttl=TTL, reentrant=reentrant)
-    kept: list[Lease] = []
-    while True:
-        at += stride
+    leases: list[Lease] = []
+
+    def acquire() -> Callable[[], object]:
+        leases.append(lock.acquire())
         if reentrant:
-            outer = lock.acquire()
-            kept.append(lock.acquire())
-            outer.release()
-        else:
-            kept.append(lock.acquire())
-        interrupting = Interrupting(at)
-        stopped += interrupting.run(kept[-1].release)
-        if not interrupting.reached:
-            break
-        kept[-1].release()
+            lock.acquire().release()
+        return leases[-1].release
+
+    for at, came in at_bytecodes(stride, acquire, least=50):
+        stopped += came
+        leases[-1].release()
         trouble = site.trouble()
         assert trouble is None, f"bytecode {at}: {trouble}"
     assert stopped > 50 / stride
@@ -189,18 +178,14 @@ def test_an_interrupted_release_can_be_tried_again_and_is_not_renewed(
 @STRIDES
 def test_a_lock_can_be_shared_after_any_interrupt(stride: int) -> None:
     """What a primitive works out at its first use is whole or not there."""
-    at = 0
     site = Site()
-    while True:
-        at += stride
+
+    def make() -> Callable[[], object]:
         lock: Lock = site.mine.lock("a", ttl=TTL)
-        interrupting = Interrupting(at)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            interrupting.run(lock.try_acquire)
+        site.lock = lock
+        return lock.try_acquire
+
+    for _ in at_bytecodes(stride, make, least=50):
         site.clock.advance(TTL)
-        lease = lock.acquire(wait=0)
-        lease.release()
-        if not interrupting.reached:
-            break
+        site.lock.acquire(wait=0).release()
     site.close()

@@ -67,24 +67,18 @@ def test_a_lease_is_renewed_at_thirds_of_its_ttl(site: Site) -> None:
     assert site.times(lease) == times, "a released lease is never renewed again"
 
 
-def limits_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """The ttl and the time limit of each renewal from now on."""
-    found: list[tuple[float, float]] = []
-    apply = TappedBlockingConnection.apply
-
-    def note(self: Any, commands: Sequence[Command], timeout: float) -> Any:
-        found.extend((each.ttl, timeout) for each in commands if isinstance(each, Renew))
-        return apply(self, commands, timeout)
-
-    monkeypatch.setattr(TappedBlockingConnection, "apply", note)
-    return found
-
-
 def test_a_renewal_leaves_time_to_those_with_shorter_ttls(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch has as long as its shortest ttl allows, so it has only similar ones."""
-    limits = limits_of(site, monkeypatch)
+    limits: list[tuple[float, float]] = []
+    apply = TappedBlockingConnection.apply
+
+    def note(self: Any, commands: Sequence[Command], timeout: float) -> Any:
+        limits.extend((each.ttl, timeout) for each in commands if isinstance(each, Renew))
+        return apply(self, commands, timeout)
+
+    monkeypatch.setattr(TappedBlockingConnection, "apply", note)
     short, long = (site.client.lock(f"{ttl}", ttl=ttl).acquire() for ttl in (6.0, 60.0))
     site.clock.advance(60)
     ttls = [{each.ttl for each in b if isinstance(each, Renew)} for b in site.store.kept]
@@ -163,9 +157,7 @@ def test_it_survives_whatever_a_backend_raises(site: Site) -> None:
     lease.release()
 
 
-def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
-    site: Site,
-) -> None:
+def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL, auto_renew=False).acquire()
     (holder,) = site.client.status("a").holders
     site.clock.advance(TTL / 5)

@@ -3,10 +3,12 @@
 import asyncio
 import ctypes
 import gc
+import threading
 import time
 import warnings
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +19,7 @@ import dibs
 import dibs.sync
 from dibs import Client, LeaseLost
 from dibs.session import StoreSession
+from tests.runtime.conftest import SHARED, url_of
 from tests.runtime.stores import TappedStore
 
 
@@ -154,3 +157,51 @@ def test_who_held_the_interpreters_lock_past_the_deadline_is_told_right_after(
 
     with pytest.raises(LeaseLost, match="no renewal got through before its deadline"):
         asyncio.run(main())
+
+
+LOOPS, ROUNDS, TASKS, THREADS, TURNS = 3, 2, 4, 4, 6
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "store", ["sqlite", *(pytest.param(each, marks=pytest.mark.long) for each in SHARED[1:])]
+)
+def test_threads_and_loops_exclude_each_other_on_one_client(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    client = dibs.connect(url_of(store, request, tmp_path))  # made outside of any loop, used in all
+    blocking = dibs.sync.Client(client.session)
+    inside, tokens = threading.Lock(), list[int]()
+
+    def enter(lease: Any) -> None:
+        assert inside.acquire(blocking=False), "two at once"
+        tokens.append(lease.token)
+
+    def threads() -> None:
+        for _ in range(TURNS * ROUNDS):
+            with blocking.lock("shared") as lease:
+                enter(lease)
+                inside.release()
+
+    async def task() -> None:
+        for _ in range(TURNS):
+            async with client.lock("shared") as lease:
+                enter(lease)
+                await asyncio.sleep(0)
+                inside.release()
+
+    async def tasks() -> None:
+        await asyncio.gather(*(task() for _ in range(TASKS)))
+
+    def loops() -> None:
+        for _ in range(ROUNDS):
+            asyncio.run(tasks())
+
+    works = [loops] * LOOPS + [threads] * THREADS
+    with ThreadPoolExecutor(len(works)) as pool:
+        for work in [pool.submit(work) for work in works]:
+            work.result(100)
+    assert len(tokens) == (LOOPS * TASKS + THREADS) * ROUNDS * TURNS
+    assert tokens == sorted(set(tokens))
+    assert list(blocking.list()) == []
+    blocking.close()

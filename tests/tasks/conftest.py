@@ -128,3 +128,8 @@ async def place() -> AsyncIterator[Cluster]:
     yield made
     for client in made.clients:
         await client.close()
+
+
+@pytest.fixture
+def job(place: Cluster) -> Job:
+    return Job(place)

@@ -20,8 +20,7 @@ async def leads(leader: LeaderElection) -> None:
     await turn()
 
 
-async def test_only_the_leader_runs_it_and_the_next_one_goes_on(place: Cluster) -> None:
-    job = Job(place)
+async def test_only_the_leader_runs_it_and_the_next_one_goes_on(place: Cluster, job: Job) -> None:
     (one, first), (two, second) = led(place), led(place)
     job.on(one, "one", leader=first)
     job.on(two, "two", leader=second)
@@ -41,9 +40,8 @@ async def test_only_the_leader_runs_it_and_the_next_one_goes_on(place: Cluster) 
 
 
 async def test_a_run_is_cancelled_when_the_term_ends(
-    place: Cluster, caplog: pytest.LogCaptureFixture
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(place)
     tasks, leader = led(place)
     job.on(tasks, leader=leader).add(leader)
     job.may_end.clear()
@@ -61,9 +59,8 @@ async def test_a_run_is_cancelled_when_the_term_ends(
 
 @pytest.mark.parametrize(("missed", "won"), [("latest", 1), ("skip", 0)])
 async def test_a_new_leader_makes_up_for_what_nobody_ran_if_told_to(
-    place: Cluster, missed: Any, won: int
+    place: Cluster, job: Job, missed: Any, won: int
 ) -> None:
-    job = Job(place)
     tasks, leader = led(place)
     async with place.client()[1].leader_election("main"):
         await job.on(tasks, leader=leader, missed=missed).start()
@@ -78,8 +75,7 @@ async def test_a_new_leader_makes_up_for_what_nobody_ran_if_told_to(
     await tasks.stop()
 
 
-async def test_a_campaign_of_one_s_own_is_left_alone(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_campaign_of_one_s_own_is_left_alone(place: Cluster, job: Job) -> None:
     tasks, leader = led(place)
     async with leader.campaign() as campaign:
         await campaign.wait()
@@ -107,8 +103,7 @@ async def test_a_task_of_a_leader_in_a_thread_ends_before_others_lead(place: Clu
     assert status(tasks).last_outcome == "lost"
 
 
-async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_stop_waits_for_what_runs(place: Cluster, job: Job) -> None:
     tasks = job.on(place.tasks())
     job.may_end.clear()
     await tasks.stop()
@@ -129,9 +124,8 @@ async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
 
 
 async def test_what_takes_too_long_is_cancelled_and_a_thread_keeps_its_lock(
-    place: Cluster, caplog: pytest.LogCaptureFixture
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(place)
     tasks = job.on(place.tasks(shutdown_timeout=0.05), min_hold="30s")
     job.may_end.clear()
     may_end = threading.Event()
@@ -151,8 +145,7 @@ async def test_what_takes_too_long_is_cancelled_and_a_thread_keeps_its_lock(
         await asyncio.sleep(0.005)
 
 
-async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster, job: Job) -> None:
     tasks = job.on(place.tasks(shutdown_timeout="1h"))
     job.may_end.clear()
     await tasks.start()
@@ -247,8 +240,7 @@ async def test_lasting_tasks_are_cancelled_at_once_and_reported_if_they_fail(
     assert repr(failure.error) == "LookupError('gone')"
 
 
-async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> None:
-    job = Job(place)
+async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster, job: Job) -> None:
     tasks = job.on(place.tasks())
     ready = asyncio.Event()
     running = asyncio.create_task(tasks.run(ready=ready.set))

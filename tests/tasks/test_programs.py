@@ -1,24 +1,24 @@
 """Whole programs on real stores: kills and restarts, and signals."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.cli.processes import Cli, end
+from tests.how_to.programs import line_with
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.multiprocess
 
+PYTHON = [sys.executable, "-c"]
 
 ALONE = """
 import asyncio, signal, threading
@@ -26,7 +26,7 @@ from dibs.tasks import Tasks
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 
-tasks = Tasks(shutdown_timeout="2s")
+tasks = Tasks(shutdown_timeout="1s")
 
 @tasks.every("1s", name="never ends", missed="latest")
 def never_ends():
@@ -101,88 +101,68 @@ class Run(NamedTuple):
     token: int
 
 
-@contextmanager
-def program(tmp_path: Path, *command: str) -> "Generator[subprocess.Popen[str]]":
-    """One that runs, and is gone after the block, whatever becomes of the test."""
-    with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=os.environ | {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+class Diary:
+    """The file that all runs write to."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-def until_it_runs(process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line == "runs\n":
-            return
-    pytest.fail(f"it never ran: {process.stderr and process.stderr.read()}")
+    @property
+    def runs(self) -> list[Run]:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return [Run(*json.loads(line)) for line in lines]
 
+    @property
+    def starts(self) -> list[Run]:
+        return [run for run in self.runs if run.what == "start"]
 
-def read(path: Path) -> list[Run]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [Run(*json.loads(line)) for line in lines]
+    def wait_for(self, more: int) -> None:
+        """Until so many more runs have started."""
+        count = len(self.starts) + more
+        wait_until(lambda: len(self.starts) >= count, f"{count} runs", within=60)
 
-
-def starts(path: Path) -> int:
-    return sum(run.what == "start" for run in read(path))
-
-
-def wait_for(path: Path, count: int) -> list[Run]:
-    """Until so many runs have started; all that is written by then."""
-    wait_until(lambda: starts(path) >= count, f"{count} runs", within=60)
-    return read(path)
-
-
-def check(runs: list[Run]) -> None:
-    starts = sorted((run for run in runs if run.what == "start"), key=lambda run: run.token)
-    assert [tick for tick, times in Counter(run.tick for run in starts).items() if times > 1] == []
-    assert len({run.token for run in starts}) == len(starts)
-    ended = {run.tick: run.at for run in runs if run.what == "end"}
-    for before, after in pairwise(starts):
-        # who was killed, or stood still, kept the others out for as long as it had the lock
-        over = min(ended.get(before.tick, before.until), before.until)
-        assert over <= after.at, "two runs overlapped"
+    def check(self) -> None:
+        starts = sorted(self.starts, key=lambda run: run.token)
+        ticks = Counter(run.tick for run in starts)
+        assert [tick for tick, times in ticks.items() if times > 1] == []
+        assert len({run.token for run in starts}) == len(starts)
+        ended = {run.tick: run.at for run in self.runs if run.what == "end"}
+        for before, after in pairwise(starts):
+            # who was killed, or stood still, kept the others out for as long as it had the lock
+            over = min(ended.get(before.tick, before.until), before.until)
+            assert over <= after.at, "two runs overlapped"
 
 
 @pytest.mark.slow
 @pytest.mark.once
 def test_kills_and_restarts_run_no_tick_twice_and_miss_none(tmp_path: Path) -> None:
-    path = tmp_path / "runs"
-    with ExitStack() as started:
+    diary = Diary(tmp_path / "runs")
+    with Cli(tmp_path) as programs:
 
         def start(takes: float) -> "subprocess.Popen[str]":
-            return started.enter_context(program(tmp_path, "-c", NOTING, str(path), str(takes)))
+            return programs.start(NOTING, diary.path, str(takes), program=PYTHON)
 
-        def end(process: "subprocess.Popen[str]") -> None:
-            process.send_signal(signal.SIGTERM)
+        def stop(process: "subprocess.Popen[str]") -> None:
+            process.terminate()
             assert process.wait(60) == 0
 
         first = start(0)
-        wait_for(path, 30)  # those of the grace
-        end(first)
-        last = max(run.tick for run in read(path))
+        diary.wait_for(30)  # those of the grace
+        stop(first)
+        last = max(run.tick for run in diary.runs)
         time.sleep(max((last + 2.1) / 2 - time.time(), 0))  # two ticks at which nobody is there
         again = start(0)
-        wait_for(path, starts(path) + 3)
-        end(again)
+        diary.wait_for(3)
+        stop(again)
         by_pid = {process.pid: process for process in (start(0.2), start(0.2))}
-        running = wait_for(path, starts(path) + 2)[-1]
-        killed = by_pid.pop(running.pid)
+        diary.wait_for(2)
+        killed = by_pid.pop(diary.runs[-1].pid)
         killed.kill()  # most likely in the middle of its run
         killed.wait()
-        wait_for(path, starts(path) + 1)
-        end(*by_pid.values())
-    runs = read(path)
-    check(runs)
-    ticks = sorted(run.tick for run in runs if run.what == "start")
+        diary.wait_for(1)
+        stop(*by_pid.values())
+    diary.check()
+    ticks = sorted(run.tick for run in diary.starts)
     assert set(range(ticks[0], last + 3)) <= set(ticks), "made up for"
 
 
@@ -193,11 +173,11 @@ def test_a_signal_ends_it_after_what_runs(
     tmp_path: Path, number: signal.Signals, last: str
 ) -> None:
     """A thread that never ends does not keep the process."""
-    with program(tmp_path, "-c", ALONE) as process:
-        until_it_runs(process)
+    with Cli(tmp_path) as programs:
+        process = programs.start(ALONE, program=PYTHON)
+        line_with("runs", process)
         process.send_signal(number)
-        told, wrong = process.communicate(timeout=60)
-    assert told.splitlines() == ["beside ends", "is done", last]
-    assert process.returncode == 0
-    assert wrong.startswith("task never ends did not end within 2 s, and is cancelled")
+        code, told, wrong = end(process)
+    assert (code, told.splitlines()) == (0, ["beside ends", "is done", last])
+    assert wrong.startswith("task never ends did not end within 1 s, and is cancelled")
     assert "Traceback" not in wrong

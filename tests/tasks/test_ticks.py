@@ -1,19 +1,24 @@
-"""Ticks: run by one of all processes, never twice, and never while the run before still goes on."""
+"""Ticks: run by one of all processes, never twice, and never while the run before still goes on.
+
+While the store is away they are tried again for as long as their grace lasts.
+"""
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from dibs import LeaseLost, TaskLock, current_lease
-from dibs.model import Acquire
+from dibs import LeaseLost, MissingCapability, NotConfigured, TaskLock, current_lease
+from dibs.model import Acquire, Command
 from dibs.tasks import TaskFailure, Tasks
+from tests.locks.worlds import away, heal
 from tests.tasks.conftest import Cluster, Job, Skewed, counts, eventually, status, turn
 
 
-async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
-    job = Job(place)
+async def test_each_tick_is_run_once_in_the_cluster(place: Cluster, job: Job) -> None:
     three = [job.on(place.tasks(), where) for where in "abc"]
     async with three[0], three[1], three[2]:
         await place.advance(300)
@@ -23,8 +28,9 @@ async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
     assert job.tokens == sorted(set(job.tokens))
 
 
-async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(
+    place: Cluster, job: Job
+) -> None:
     ahead = job.on(place.tasks(late=-25), "ahead", grace="60s")
     right = job.on(place.tasks(), "right", grace="60s")
     behind = job.on(place.tasks(late=30), "behind", grace="60s")
@@ -34,8 +40,9 @@ async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(plac
     assert job.ran == [("ahead", 35.0 + 60 * k) for k in range(10)]
 
 
-async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
-    job = Job(place)
+async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(
+    place: Cluster, job: Job
+) -> None:
     (one, first), (two, second) = place.tapped(), place.tapped()
     async with job.on(first, "a"), job.on(second, "b"):
         await place.advance(59)
@@ -48,8 +55,9 @@ async def test_a_loser_of_a_tick_makes_one_round_trip_and_a_winner_four(place: C
     assert len(won) == 4
 
 
-async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(place: Cluster) -> None:
-    job = Job(place)
+async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(
+    place: Cluster, job: Job
+) -> None:
     here, there = job.on(place.tasks(), "here"), job.on(place.tasks(), "there")
     job.may_end.clear()
     async with here, there:
@@ -103,9 +111,9 @@ async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
 
 async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     place: Cluster,
+    job: Job,
 ) -> None:
     """It decided to try in time, and its command arrived when the tick's lock had run out long ago."""
-    job = Job(place)
     store, tasks = place.tapped()
     async with job.on(tasks, every="1h", grace="1m"):
         await place.advance(3599, step=100)
@@ -121,9 +129,10 @@ async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
     assert job.ran == []
 
 
-async def test_everywhere_takes_no_lock_and_has_no_past_at_its_start(place: Cluster) -> None:
+async def test_everywhere_takes_no_lock_and_has_no_past_at_its_start(
+    place: Cluster, job: Job
+) -> None:
     """Nobody remembers what was run in a process, so each start would run the latest again."""
-    job = Job(place)
     here, there = (
         job.on(place.tasks(), where, everywhere=True, missed="latest")
         for where in ("here", "there")
@@ -230,9 +239,8 @@ async def test_an_error_leaves_the_others_alone_and_is_reported(
 
 @pytest.mark.parametrize("cancel", [True, False])
 async def test_an_overrun_of_max_hold_is_logged_and_cancelled_if_asked_for(
-    place: Cluster, caplog: pytest.LogCaptureFixture, cancel: bool
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture, cancel: bool
 ) -> None:
-    job = Job(place)
     job.may_end.clear()
     tasks = job.on(place.tasks(), max_hold="90s", cancel=cancel)
     async with tasks:
@@ -244,3 +252,143 @@ async def test_an_overrun_of_max_hold_is_logged_and_cancelled_if_asked_for(
         await place.advance(30)
     assert job.seconds == [60, 180]
     assert ("task job was stopped" if cancel else "longer than its max_hold") in caplog.text
+
+
+# ---- a store that is away, and ticks that nobody ran -----------------------------------------------
+
+
+async def test_a_tick_is_tried_again_while_its_grace_lasts(
+    place: Cluster, job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tasks = place.tapped()
+    job.on(tasks, every="1h", grace="5m")
+    local = []
+
+    @tasks.every("60s", name="local", everywhere=True)
+    async def of_each() -> None:
+        local.append(place.second)
+
+    async with tasks:
+        await place.advance(3590)
+        store.before = away
+        await place.advance(140, step=0.25)
+        assert job.ran == []
+        assert "BackendUnavailable: the store is away" in str(status(tasks).trouble)
+        assert not tasks.healthy()
+        assert local[-2:] == [3660, 3720]
+        heal(store)
+        await place.advance(30, step=0.25)
+        assert len(job.ran) == 1
+        assert 3730 < job.seconds[0] < 3750
+        assert tasks.healthy()
+        assert status(tasks).trouble is None
+    told = [r.message for r in caplog.records if "is tried again" in r.message]
+    assert 3 <= len(told) <= 6, "once every half minute"
+
+
+async def test_it_is_given_up_when_its_grace_is_over(place: Cluster, job: Job) -> None:
+    store, tasks = place.tapped()
+    job.on(tasks, every="1h", grace="1m")
+    async with tasks:
+        await place.advance(3590)
+        store.before = away
+        await place.advance(120, step=0.25)
+        heal(store)
+        await place.advance(20, step=0.25)
+        assert (job.ran, counts(tasks)) == ([], (0, 0, 0, 1))
+        await place.advance(3600)
+        assert job.seconds == [7200]
+        assert tasks.healthy()
+
+
+async def test_a_try_whose_answer_was_lost_does_not_cost_the_tick(place: Cluster, job: Job) -> None:
+    """It won, and doesn't know: its own lock is in its way until the background has given it up."""
+    store, tasks = place.tapped()
+    job.on(tasks)
+    async with tasks:
+        await place.advance(59)
+
+        def lose_answers(batch: Sequence[Command]) -> None:
+            if any(isinstance(command, Acquire) for command in batch):
+                away(batch)
+
+        def keep_from_giving_up(batch: Sequence[Command]) -> None:
+            if not all(isinstance(command, Acquire) for command in batch):
+                away(batch)
+
+        store.after, store.before = lose_answers, keep_from_giving_up
+        await place.advance(3, step=0.25)
+        store.after = lambda _: None
+        await place.advance(3, step=0.25)
+        assert "is being given up" in str(status(tasks).trouble)
+        heal(store)
+        await place.advance(48, step=0.25)
+    assert len(job.ran) == 1
+    assert counts(tasks)[:3] == (1, 0, 0)
+
+
+async def test_a_stop_does_not_wait_for_a_store_that_is_away(place: Cluster) -> None:
+    store, tasks = place.tapped(shutdown_timeout="1h")
+    await Job(place).on(tasks).start()
+    await place.advance(59)
+    store.before = away
+    await place.advance(3, step=0.25)
+    assert status(tasks).trouble
+    await asyncio.wait_for(tasks.stop(), 30)
+    heal(store)
+
+
+async def test_an_older_tick_makes_room_for_the_next(place: Cluster, job: Job) -> None:
+    store, tasks = place.tapped()
+    job.on(tasks, grace="10m")
+    async with tasks:
+        await place.advance(59)
+        store.before = away
+        await place.advance(100, step=0.25)
+        heal(store)
+        await place.advance(15, step=0.25)
+        assert len(job.ran) == 1
+        assert status(tasks).last_tick is not None
+        assert str(status(tasks).last_tick) == "2027-01-15 08:02:00+00:00"
+        assert counts(tasks) == (1, 0, 0, 1)
+
+
+async def test_without_a_store_that_will_do_it_does_not_start(
+    place: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIBS_URL", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    for tasks, error in (
+        (Tasks(), NotConfigured),
+        (place.tasks(require={"cluster"}), MissingCapability),
+        (place.tasks(require="wings"), ValueError),
+    ):
+        with pytest.raises(error):
+            await Job(place).on(tasks).start()
+        assert not tasks.running
+
+
+@pytest.mark.parametrize(
+    ("missed", "grace", "ran"),
+    [
+        ("skip", "150s", [360]),
+        ("latest", "10s", [360]),  # the newest is too old already
+        ("latest", "150s", [300, 360]),
+        ("all", "150s", [180, 240, 300, 360]),
+    ],
+)
+async def test_ticks_that_a_process_missed_before_its_start_or_in_a_pause(
+    place: Cluster, missed: Any, grace: str, ran: list[float]
+) -> None:
+    paused, new = Job(place), Job(place)
+    other = Cluster()
+    other.clock = place.clock
+    async with paused.on(place.tasks(), missed=missed, grace=grace) as tasks:
+        await place.advance(60)
+        paused.ticks.clear()
+        place.clock.advance(255)  # and nothing runs meanwhile
+        async with new.on(other.tasks(), missed=missed, grace=grace):
+            await place.advance(45)
+        assert paused.ticks == new.ticks == [("", tick) for tick in ran]
+        assert counts(tasks)[3] == 5 - len(ran)
+    await other.clients[0].close()

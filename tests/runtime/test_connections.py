@@ -1,12 +1,11 @@
-"""A time limit belongs to a call: one caller's short ttl costs nobody else an answer."""
+"""Callers that share connections: each has its own time limit, and threads get one in turn."""
 
 import asyncio
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,12 +14,15 @@ import dibs
 from dibs import AcquireTimeout, BackendUnavailable, Client
 from dibs.errors import DibsError
 from dibs.model import Acquire, Inspect, Release, Renew
+from dibs.runtime import pool as pools
 from dibs.runtime.aio import AsyncRuntime
+from dibs.runtime.pool import Pool, Slot
 from dibs.session import StoreSession
 from dibs.sync import connect
 from dibs.testing.proxy import FaultProxy
 from tests.runtime.conftest import url_of
 from tests.runtime.stores import TappedStore
+from tests.servers.waiting import wait_until
 
 AWAY = 0.05
 """Seconds that an answer is on its way: more than a sixth of the short ttl."""
@@ -114,55 +116,22 @@ async def test_reads_travel_apart_and_renewals_pass_a_crowd_of_them() -> None:
     assert all(len(each) == 1 for each in kinds)
 
 
-NO_ANSWER = "in time|did not answer within|locked for|timeout expired"
+NO_ANSWER = "in time|did not answer within|timeout expired"
 
 LATE = 4.0
 """Seconds: less than a sixth of the ttl, which a call would have otherwise; a second is meant."""
 
 
-class LockedFile:
-    """Another program, which can lock a SQLite file."""
-
-    def __init__(self, path: Path) -> None:
-        self.program = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.program.execute("PRAGMA journal_mode=WAL")
-
-    def hang(self) -> None:
-        self.program.execute("BEGIN IMMEDIATE")
-
-    def heal(self) -> None:
-        self.program.execute("ROLLBACK")
-
-
-@pytest.fixture
-def way(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[Any, str, str]]:
-    """What stands between us and a store, the URL that leads through it, and the one around it."""
-    with ExitStack() as stack:
-        url = url_of(kind, request, tmp_path)
-        if kind == "sqlite":
-            file = LockedFile(tmp_path / "leases.db")
-            stack.callback(file.program.close)
-            yield file, url, url
-            return
-        proxy = stack.enter_context(proxy_of(url))
-        yield proxy, proxy.url_for(url), url
-
-
-WAYS = ["sqlite", "redis", pytest.param("postgres", marks=pytest.mark.long)]
-
-
 @pytest.mark.once
-@pytest.mark.parametrize("kind", WAYS)
+@ONE_STORE
 def test_a_caller_waits_as_long_as_he_said_also_in_line(
-    way: tuple[Any, str, str], monkeypatch: pytest.MonkeyPatch
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for who is in the way, which a waiter asks, and its leave, which it takes."""
     monkeypatch.setattr("dibs.locks.waiting.ASIDE", 0.3)
     monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
-    proxy, url, around = way
-    with connect(url) as client, connect(around) as other:
+    url = url_of(kind, request, tmp_path)
+    with proxy_of(url) as proxy, connect(proxy.url_for(url)) as client, connect(url) as other:
         for _ in ("before it is connected", "in the middle"):
             proxy.hang()
             began = time.monotonic()
@@ -179,3 +148,84 @@ def test_a_caller_waits_as_long_as_he_said_also_in_line(
         proxy.heal()
         held.release()
         client.lock("patient").acquire(wait=20).release()
+
+
+def test_a_caller_waits_as_long_as_he_said_for_a_locked_file(url: str) -> None:
+    path = url.removeprefix("sqlite:///")
+    with connect(url) as client, closing(sqlite3.connect(path, isolation_level=None)) as program:
+        client.status("connected")
+        program.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(BackendUnavailable, match="locked for"):
+            client.lock("patient", ttl=60).acquire(wait=0.2)
+        assert time.monotonic() - began < LATE
+        program.execute("ROLLBACK")
+
+
+# ---- the connections that threads share ------------------------------------------------------------
+
+SOON = 10.0
+"""Seconds within which all ends when all is well."""
+
+
+@pytest.fixture
+def one() -> Pool:
+    return Pool(1)
+
+
+def in_line(pool: Pool, count: int) -> None:
+    wait_until(lambda: len(pool._queue) >= count, "they stand in line")
+
+
+def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) -> None:
+    first = one.take(SOON)
+    served: list[int] = []
+
+    def take(number: int) -> None:
+        slot = one.take(SOON)
+        assert slot is first
+        served.append(number)
+        one.give(slot)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        in_line(one, number + 1)
+    one.give(first)
+    for thread in threads:
+        thread.join(10)
+    assert served == list(range(8))
+
+
+def test_a_connection_that_its_thread_has_lost_is_replaced(
+    one: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
+    lost: list[Slot] = []
+    dead = threading.Thread(target=lambda: lost.append(one.take(SOON)))
+    dead.start()
+    dead.join(10)
+    second = one.take(SOON)
+    assert second is not lost[0]
+    third = one.take(SOON)  # this thread's own, which it can't be using
+    assert third is not second
+    one.give(second)
+    assert list(one._idle) == [], "what was replaced is closed, and not used again"
+    third.thread = None  # as an interrupt leaves it between two steps
+    fourth = one.take(SOON)
+    assert fourth is not third
+    one.give(fourth)
+
+
+def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Pool) -> None:
+    broken = one.take(SOON)
+    taken: list[Slot] = []
+    thread = threading.Thread(target=lambda: taken.append(one.take(SOON)))
+    thread.start()
+    in_line(one, 1)
+    begun = time.monotonic()
+    one.discard(broken)
+    thread.join(10)
+    assert time.monotonic() - begun < pools.LOOK_EVERY
+    assert taken != [broken]
+    one.give(taken[0])

@@ -1,17 +1,25 @@
-"""Standard streams that are closed, full, or that nobody reads."""
+"""Standard streams that are closed or full, messages during a wait: interrupts and outages."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
 
-from dibs.sync import Client
-from tests.cli.processes import DIBS, PYTHON, Cli, Main
+from dibs.cli.output import Messages
+from dibs.cli.waiting import WaitProgress
+from dibs.locks.waiting import Waiting
+from dibs.sync import Client, connect
+from dibs.testing import FaultProxy
+from tests.cli.processes import DIBS, LONG, PYTHON, Cli, Main, end, line
+from tests.runtime.interrupting import at_bytecodes
 
 UNWRITTEN = 74
-
-type Patch = pytest.MonkeyPatch
 
 
 def redirected(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -72,8 +80,55 @@ def test_a_command_never_starts_with_a_stream_closed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_its_extra_it_says_what_to_install(
-    verb: Main, monkeypatch: Patch, package: str
+    verb: Main, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     done = verb("version")
     assert (done.code, "dibs[cli]" in done.err) == (64, True)
+
+
+# ---- messages while it waits ------------------------------------------------------------------------
+
+NEWS = Waiting(b"lock:a", (), position=0, waiting=1, waited=0.0, estimate=None)
+
+
+@pytest.mark.serial  # Ctrl-C is for the main thread, which a parallel worker needs for itself
+def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() -> None:
+    reporters: list[WaitProgress] = []
+
+    def begin() -> Callable[[], None]:
+        reporters.append(WaitProgress(Messages()).__enter__())
+        return partial(reporters[-1].tell, NEWS)
+
+    for at, _ in at_bytecodes(1, begin, least=5):
+        leave = reporters.pop().__exit__
+        leaving = threading.Thread(target=leave, args=(None, None, None), daemon=True)
+        leaving.start()
+        leaving.join(LONG)
+        assert not leaving.is_alive(), f"stuck after an interrupt at bytecode {at}"
+
+
+def test_an_outage_and_its_end_are_reported(cli: Cli, redis_url: str) -> None:
+    address = urlsplit(redis_url)
+    with (
+        FaultProxy(address.hostname or "", address.port or 0) as way,
+        connect(redis_url) as client,
+        client.lock("a") as lease,
+    ):
+        environment = cli.environment | {
+            "DIBS_URL": way.url_for(redis_url),
+            "DIBS_CALL_TIMEOUT": "500ms",
+        }
+        watch = cli.start("watch", "a", "--json", "--every", "0.2", env=environment)
+        waiter = cli.start("run", "a", "--json", "--", "echo", "mine", env=environment)
+        assert json.loads(line(watch))["held"]
+        assert json.loads(line(waiter, "stderr"))["event"] == "waiting"
+        way.refuse()
+        way.cut()
+        for process in (watch, waiter):
+            assert "still trying" in json.loads(line(process, "stderr"))["message"]
+        way.heal()
+        assert json.loads(line(watch, "stderr"))["event"] == "back"
+        assert json.loads(line(waiter, "stderr"))["event"] == "waiting"
+        lease.release()
+        assert end(waiter)[:2] == (0, "mine\n")
