@@ -21,7 +21,7 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.sqlite.connection import Connection
-from tests.stores.differential import Time
+from dibs.testing import ManualClock
 from tests.stores.test_ledgers import InLua, InRows, InSql, made
 
 KEY = b"semaphore:pool"
@@ -33,7 +33,7 @@ class Meter:
     def __init__(self, subject: InLua | InRows | InSql) -> None:
         subject.empty()
         self._subject = subject
-        self._time = Time()
+        self._time = ManualClock()
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

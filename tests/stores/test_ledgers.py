@@ -18,13 +18,15 @@ from dibs.stores.redis import ledger
 from dibs.stores.registry import store_for
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
+from dibs.testing import ManualClock
+from tests.core.plans import PLANS as DRAWN
+from tests.core.plans import VECTORS
 from tests.sampling import EVERY, examples, sampled
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
-from tests.stores.differential import CROWDS, PLANS, VECTORS, Outcome, Subject, Time, follow
+from tests.stores.differential import CROWDS, PLANS, Outcome, Subject, follow
 from tests.stores.places import Place
 from tests.stores.postgres.database import CAREFULLY, Database, database
-from tests.stores.redis.ledger_commands import PLANS as DRAWN
 from tests.stores.redis.ledger_scripted import Scripted
 
 pytestmark = pytest.mark.once  # what a server does is the same for each version of Python
@@ -42,10 +44,10 @@ class InLua:
     def empty(self) -> None:
         self.scripted.redis.flushall()
 
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
+    def apply(self, batch: Sequence[Command], time: ManualClock) -> Outcome:
         return self.scripted.apply(batch, now=time.now(), stamp=time.stamp())
 
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
         raise NotImplementedError
 
     def check(self) -> None:
@@ -63,7 +65,7 @@ class InSql:
         self._manner = manner
         self.empty = database.empty
 
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
+    def apply(self, batch: Sequence[Command], time: ManualClock) -> Outcome:
         if self._manner == "carefully":
             return self.database.apply(batch, time, CAREFULLY)
         if self._manner == "together":
@@ -71,7 +73,7 @@ class InSql:
         outcomes = [self.database.apply([command], time) for command in batch]
         return [r for rs, _ in outcomes for r in rs], [n for _, ns in outcomes for n in ns]
 
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
         self.database.sweep(time)
 
     def check(self) -> None:
@@ -122,7 +124,7 @@ class InRows:
         while self.connections:
             self.connections.pop().close()
 
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
+    def apply(self, batch: Sequence[Command], time: ManualClock) -> Outcome:
         if not self.connections:
             file = StoreFile(f"sqlite:///{self._folder}/{self._files}.db", time, None)
             self.connections = [Connection(file), Connection(file)]
@@ -132,7 +134,7 @@ class InRows:
             self.connections.reverse()
         return self.connections[0].apply(batch)
 
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
         self.connections[0].sweep(keys)
 
     def check(self) -> None:

@@ -11,7 +11,8 @@ from dibs.stores import port
 from dibs.stores.postgres import ledger as sql
 from dibs.stores.postgres import schema
 from dibs.stores.postgres.connection import Wire
-from tests.stores.differential import OTHER, OWN, Outcome, Time
+from dibs.testing import ManualClock
+from tests.stores.differential import OTHER, OWN, Outcome
 
 TOGETHER = sql.APPLY.text
 CAREFULLY = """SELECT dibs.apply_carefully(dibs.decode($1::jsonb), dibs.lock_all(ARRAY(SELECT DISTINCT c.key
@@ -39,7 +40,7 @@ class Database:
         return psycopg.RawCursor(self.connection).execute(statement.encode(), values).fetchall()
 
     def apply(
-        self, batch: Sequence[Command], time: Time | None = None, statement: str = TOGETHER
+        self, batch: Sequence[Command], time: ManualClock | None = None, statement: str = TOGETHER
     ) -> Outcome:
         now, stamp = (time.now(), time.stamp()) if time else (None, None)
         values = sql.parameters(batch, inbox=OWN, now=now, stamp=stamp)
@@ -53,7 +54,7 @@ class Database:
         rows = self._ask(TOGETHER, sql.parameters(batch, inbox=None))
         return sql.read_answer(rows, batch, OWN)[0]
 
-    def sweep(self, time: Time) -> None:
+    def sweep(self, time: ManualClock) -> None:
         """A sweep, as if idle keys had been idle for long."""
         self.execute("UPDATE dibs.keys SET touched = 0")
         self.execute("SELECT dibs.sweep(100, %s, %s)", [time.now(), time.stamp()])

@@ -11,8 +11,8 @@ from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.url import Endpoint
+from dibs.testing import ManualClock
 from tests.servers.redis import RedisServer
-from tests.stores.differential import Time
 
 NOW = 1000.0
 STAMP = 1_700_000_000_000_000
@@ -53,7 +53,7 @@ class Scripted:
         holdoff: float = 0.0,
     ) -> tuple[list[Reply], list[Notification]]:
         """The replies to a batch from inbox "here", and the notifications for "here" and "there"."""
-        clock = None if now is None else Time(now, stamp)
+        clock = None if now is None else ManualClock(now, stamp)
         call = CallContext(clock, holdoff, "here").call(batch)
         words = (*self.words, len(call.keys), *call.keys, *call.args)
         try:
