@@ -52,7 +52,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
 DEAR = {
     "test_a_full_batch": {"Kubernetes", "Temporal"},
     "test_each_is_released_alone": {"Kubernetes", "Temporal"},
-    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats"},
+    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats", "Temporal"},
 }
 """Cases that need very many keys, and the stores to which each key is dear."""
 

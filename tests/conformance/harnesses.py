@@ -102,11 +102,11 @@ class Rediss(Redis):
 
 
 class Valkey(Redis):
-    server = "redis_server"
+    """The same server by another scheme."""
 
 
-class Valkeys(Redis):
-    server = "encrypted_redis"
+class Valkeys(Rediss):
+    """Likewise."""
 
 
 class Etcd(Shared):
@@ -138,7 +138,7 @@ class Nats(Shared):
 
 class S3(Shared):
     every = 16
-    contention = 4
+    contention = 2
     server = "s3_server"
 
     @pytest.fixture(autouse=True)

@@ -116,9 +116,10 @@ def compare(
 
 
 def counted(notifications: Sequence[Notification], ids: dict[str, str]) -> Counter[Notification]:
-    """Those that somebody gets, as a multiset. Of equal ones in a transaction PostgreSQL sends only one to others.
+    """Those that somebody gets, as a multiset.
 
-    A proof need only be good: each store has another hash.
+    Of equal ones in a transaction PostgreSQL sends only one to others. A proof need only be good: each store
+    has another hash.
     """
     rounded = (
         replace(

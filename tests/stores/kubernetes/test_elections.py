@@ -142,6 +142,7 @@ class Contest:
     def __exit__(self, *about: object) -> None:
         for each in self._standing():
             each.end(kill=True)
+            self._candidates.remove(each)
 
     def begin(self, kind: str) -> None:
         """Begin another candidate."""
@@ -186,7 +187,7 @@ class Contest:
             assert self._changed.wait_for(lambda: all(c.stands for c in self._standing()), within)
 
     def terms(self) -> list[Term]:
-        """All terms that have ended, in their order. No two overlap: there are never two leaders."""
+        """All terms that the test has ended, in their order. No two overlap: there are never two leaders."""
         found = sorted(term for each in self._candidates for term in each.terms)
         assert not [(one, two) for one, two in pairwise(found) if two.start < one.end]
         return found

@@ -31,7 +31,6 @@ from tests.servers.postgres import PostgresServer
 from tests.stores.differential import OTHER, PLANS, follow
 from tests.stores.postgres.database import Database, database, take
 from tests.stores.sides import waiting
-from tests.stores.test_ledgers import InSql
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -234,7 +233,7 @@ def test_other_versions_answer_as_python_and_notify(version: str, tmp_path: Path
     with PostgresServer(tmp_path, version=version, options=NO_POWER_CUT) as server:
         with waiting(server.new_database()):
             """It is notified."""
-        with database(server.new_database()) as found:
-            for manner in ("together", "one by one"):
+        for manner in ("together", "one by one"):
+            with database(server.new_database(), manner) as found:
                 for plan in (*VECTORS[:8], *PLANS):
-                    follow(plan, InSql(found, manner))
+                    follow(plan, found)
