@@ -24,7 +24,8 @@ class Scripted:
     def __init__(
         self, server: RedisServer, library: bytes = ledger.LIBRARY, *, as_script: bool = False
     ) -> None:
-        self.redis: Any = server.client()
+        redis: Any = server.client()
+        self.redis = redis
         self.empty()
         self.words = ledger.SCRIPT
         if as_script:
