@@ -73,7 +73,7 @@ class Scene(NamedTuple):
     ids: Sequence[str]
     shapes: Sequence[tuple[int, int]]
     kinds: str
-    """The first letters of commands, as often as they are drawn; "A" and "R" with defaults only."""
+    """Letters of commands, see `drawn`: each is drawn as often as it is there."""
 
 
 IDS = ["id0", "id1", "id2", "id3", "id4", "ид\n\0 5", ""]
