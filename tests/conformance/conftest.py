@@ -1,33 +1,18 @@
 """Servers that only this suite uses, and which cases are left out where time is short."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from tests.servers.etcd import EtcdServer
-from tests.servers.moto import MotoServer
+from tests.servers.fixtures import shared
 from tests.servers.redis import RedisServer
 
 pytest.register_assert_rewrite("tests.conformance.primitives")
 
 
-@pytest.fixture(scope="session")
-def encrypted_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("rediss"), tls=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def encrypted_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    with EtcdServer(tmp_path_factory.mktemp("etcds"), tls=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
-    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
-        yield server
+encrypted_redis = shared(RedisServer, tls=True)
+encrypted_etcd = shared(EtcdServer, tls=True)
 
 
 # ---- which parts of the suite each store runs, unless `DIBS_WHOLE_CONFORMANCE` is set ---------------
@@ -58,16 +43,16 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "blocking": {  # the vectors are for asyncio
         **dict.fromkeys((*LEDGERS, "Postgresql"), USERS),
         **dict.fromkeys(("Memory", "Sqlite"), ALL - {"Vectors"}),
-        **dict.fromkeys((*MESSENGERS, "UndatedCells", "S3"), CONTENDING),
+        **dict.fromkeys((*MESSENGERS, "UndatedCells"), CONTENDING),
         **dict.fromkeys(("Rediss", "Https"), LOCKS),
-        **dict.fromkeys(("Valkey", "Valkeys", "Etcds"), NONE),
+        **dict.fromkeys(("S3", "Valkey", "Valkeys", "Etcds"), NONE),
     },
 }
 
 DEAR = {
     "test_a_full_batch": {"Kubernetes", "Temporal"},
     "test_each_is_released_alone": {"Kubernetes", "Temporal"},
-    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats"},
+    "test_they_rise_though_idle_keys_are_forgotten": {"Kubernetes", "Nats", "Temporal"},
 }
 """Cases that need very many keys, and the stores to which each key is dear."""
 

@@ -23,10 +23,11 @@ from tests.server.inside import Stores
 from tests.servers.certificates import self_signed
 from tests.servers.etcd import EtcdServer
 from tests.servers.kube import KubeServer
-from tests.servers.moto import MotoServer
+from tests.servers.s3 import S3Server
 from tests.servers.temporal import TemporalServer
 from tests.stores.http.serving import Served
 from tests.stores.kubernetes.configs import kubeconfig
+from tests.stores.places import s3_url
 from tests.stores.temporal.serving import brokers_for
 
 WHOLE = bool(os.environ.get("DIBS_WHOLE_CONFORMANCE"))
@@ -101,11 +102,11 @@ class Rediss(Redis):
 
 
 class Valkey(Redis):
-    server = "redis_server"
+    """The same server by another scheme."""
 
 
-class Valkeys(Redis):
-    server = "encrypted_redis"
+class Valkeys(Rediss):
+    """Likewise."""
 
 
 class Etcd(Shared):
@@ -137,16 +138,12 @@ class Nats(Shared):
 
 class S3(Shared):
     every = 16
-    contention = 4
-    server = "moto_server"
+    contention = 2
+    server = "s3_server"
 
     @pytest.fixture(autouse=True)
-    def _credentials(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
-
-    def url_of(self, server: MotoServer, folder: Path) -> str:
-        return f"s3://{server.bucket}?endpoint={server.url}"
+    def _place(self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = s3_url(s3_server, monkeypatch)
 
 
 @workflow.defn(name=ids.BROKER)

@@ -53,18 +53,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     found.close()
 
 
-def test_check_and_write_stand_or_fall_together(database: Database) -> None:
-    connection, fence = database.connect(), SqlFence()
-    fence.check((KEY, 10), connection)
-    connection.rollback()  # so that token was not seen
-    fence.check((KEY, 9), connection)
-    connection.commit()
-    with pytest.raises(StaleToken), connection:
-        connection.execute("INSERT INTO orders VALUES ('paid')")
-        fence.check((KEY, 8), connection)
-    assert database.connect().execute("SELECT * FROM orders").fetchall() == []
-
-
 @pytest.mark.parametrize("second", [8, 9])
 def test_others_wait_until_the_transaction_ends(database: Database, second: int) -> None:
     """Also with the same token: a newer one could else write first, and be overwritten."""

@@ -2,10 +2,10 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -18,78 +18,52 @@ from tests.pages import blocks, run
 KEY = b"lock:order:42"
 
 
-class Sql:
+class Thing(NamedTuple):
+    """What is guarded: who holds the lock writes a text."""
+
+    write: Callable[[Stamped, str], object]
+    read: Callable[[], str]
+
+
+def row(connection: Any, mark: str) -> Thing:
     """A row of a table."""
+    connection.execute("CREATE TABLE thing (text TEXT)")
+    connection.execute("INSERT INTO thing VALUES ('')")
+    SqlFence().create(connection)
+    connection.commit()
 
-    def __init__(self, connection: Any, mark: str) -> None:
-        self._connection = connection
-        self._update = f"UPDATE thing SET text = {mark}"
-        connection.execute("CREATE TABLE thing (text TEXT)")
-        connection.execute("INSERT INTO thing VALUES ('')")
-        SqlFence().create(connection)
-        connection.commit()
-        self.close = connection.close
-
-    def write(self, by: Stamped, text: str) -> None:
+    def write(by: Stamped, text: str) -> None:
         try:
-            SqlFence().check(by, self._connection)
-            self._connection.execute(self._update, (text,))
-            self._connection.commit()
+            SqlFence().check(by, connection)
+            connection.execute(f"UPDATE thing SET text = {mark}", (text,))
+            connection.commit()
         except BaseException:
-            self._connection.rollback()
+            connection.rollback()
             raise
 
-    def read(self) -> str:
-        return str(self._connection.execute("SELECT text FROM thing").fetchone()[0])
-
-
-class Redis:
-    """A key."""
-
-    def __init__(self, url: str) -> None:
-        self._client: Any = redis.Redis.from_url(url, decode_responses=True)
-        self.close = self._client.close
-
-    def write(self, by: Stamped, text: str) -> None:
-        RedisFence(self._client).call(by, "SET", "thing", text)
-
-    def read(self) -> str:
-        return str(self._client.get("thing"))
-
-
-class File:
-    """A file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def write(self, by: Stamped, text: str) -> None:
-        FileFence(self._path).replace(by, text)
-
-    def read(self) -> str:
-        return self._path.read_text()
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-type Thing = Sql | Redis | File
+    return Thing(write, lambda: str(connection.execute("SELECT text FROM thing").fetchone()[0]))
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis", "file"])
 def thing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Thing]:
-    made: Thing
     match request.param:
         case "sqlite":
-            made = Sql(sqlite3.connect(tmp_path / "things.db"), "?")
+            with closing(sqlite3.connect(tmp_path / "things.db")) as connection:
+                yield row(connection, "?")
         case "postgres":
-            made = Sql(psycopg.connect(request.getfixturevalue("postgres_url")), "%s")
+            with closing(psycopg.connect(request.getfixturevalue("postgres_url"))) as server:
+                yield row(server, "%s")
         case "redis":
-            made = Redis(request.getfixturevalue("redis_url"))
+            url = request.getfixturevalue("redis_url")
+            with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
+                fence = RedisFence(client)
+                yield Thing(
+                    lambda by, text: fence.call(by, "SET", "thing", text),
+                    lambda: str(client.get("thing")),
+                )
         case _:
-            made = File(tmp_path / "thing")
-    with closing(made):
-        yield made
+            path = tmp_path / "thing"
+            yield Thing(FileFence(path).replace, path.read_text)
 
 
 def test_tokens_may_rise_and_repeat_but_not_fall(thing: Thing) -> None:

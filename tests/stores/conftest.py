@@ -1,6 +1,7 @@
 """URLs of the stores on shared servers, each with keys that no other test uses."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,14 +20,7 @@ from tests.stores.http.serving import Served
 from tests.stores.kubernetes.configs import Cluster
 from tests.stores.places import Place, place_of
 from tests.stores.redis.ledger_scripted import Scripted
-from tests.stores.sides import Side
 from tests.stores.temporal.serving import brokers_for
-
-
-@pytest.fixture
-def side(request: pytest.FixtureRequest) -> Side:
-    """Connections of asyncio or of threads: see `both_sides`."""
-    return Side(request.param)
 
 
 @pytest.fixture
@@ -100,7 +94,5 @@ def encrypted(certificate: Path) -> Iterator[Served]:
 @pytest.fixture
 def scripted(redis_server: RedisServer) -> Iterator[Scripted]:
     """The ledger in Lua on an empty server."""
-    subject = Scripted(redis_server)
-    subject.redis.flushall()
-    yield subject
-    subject.close()
+    with closing(Scripted(redis_server)) as subject:
+        yield subject

@@ -1,7 +1,6 @@
 """The ledger in Python beside the one that a database runs: both must answer and notify alike.
 
-A plan is a list of batches, of seconds that pass (floats), and of microseconds by which the wall clock alone
-is stepped (integers); `"sweep"` deletes idle keys.
+Plans are as in `tests.core.plans`, and `"sweep"` in one deletes idle keys.
 """
 
 from collections import Counter
@@ -25,35 +24,15 @@ from dibs.model import (
     Reply,
     Resize,
 )
+from dibs.testing import ManualClock
 from dibs.testing.clock import EPOCH
-from dibs.testing.conformance import vectors
 from dibs.testing.conformance.vectors import close, plain, without_passing_heads
-from tests.stores.told_plans import LINE, beat, crowd, leave, plan_of, wish
+from tests.core.plans import LINE, beat, crowd, leave, wish
 
 type Outcome = tuple[Sequence[Reply], Sequence[Notification]]
 
-NOON = 1_700_000_000_000_000
-
 OWN, OTHER = "here", "there"
 """The inbox of the client that asks, and that of another one."""
-
-
-class Time:
-    """The store's time and the wall clock, moved by a plan."""
-
-    def __init__(self, time: float = 1000.0, wall: int = NOON) -> None:
-        self.time = time
-        self.wall = wall
-
-    def now(self) -> float:
-        return self.time
-
-    def stamp(self) -> int:
-        return self.wall
-
-    def advance(self, seconds: float) -> None:
-        self.time += seconds
-        self.wall += int(seconds * 1e6)
 
 
 class Subject(Protocol):
@@ -65,9 +44,9 @@ class Subject(Protocol):
 
     def empty(self) -> None: ...
 
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome: ...
+    def apply(self, batch: Sequence[Command], time: ManualClock) -> Outcome: ...
 
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
         """Delete idle keys, as if they had been idle for long."""
 
     def check(self) -> None:
@@ -77,7 +56,7 @@ class Subject(Protocol):
 class Reference:
     """The ledger over books in memory."""
 
-    def __init__(self, time: Time) -> None:
+    def __init__(self, time: ManualClock) -> None:
         self.time = time
         self.floor = 0
         self.books: dict[bytes, MemoryBook] = {}
@@ -102,14 +81,14 @@ class Reference:
 
 def follow(plan: Sequence[Any], subject: Subject) -> None:
     """Raises `AssertionError` where an answer differs."""
-    time, ids = Time(), dict[str, str]()
+    time, ids = ManualClock(), dict[str, str]()
     reference = Reference(time)
     subject.empty()
     for step in plan:
         if isinstance(step, float):
             time.advance(step)
         elif isinstance(step, int):
-            time.wall += step
+            time.step_stamp(step / 1e6)
         elif step == "sweep":
             compare([Inspect(key) for key in reference.books], subject, reference, ids)
             subject.sweep(time, list(reference.books))
@@ -131,16 +110,16 @@ def compare(
             assert reply.reason == wanted.reason, command
         else:
             assert close(plain(reply), plain(wanted)), f"{command}: {reply}, not {wanted}"
-    sent = [each for each in sent if each.inbox]
     if subject.omits_passing_heads:
         sent = [*without_passing_heads(sent)]
     assert counted(notifications, ids) == counted(sent, ids), batch
 
 
 def counted(notifications: Sequence[Notification], ids: dict[str, str]) -> Counter[Notification]:
-    """As a multiset. Of equal ones in a transaction PostgreSQL sends only one to others.
+    """Those that somebody gets, as a multiset.
 
-    A proof need only be good: each store has another hash.
+    Of equal ones in a transaction PostgreSQL sends only one to others. A proof need only be good: each store
+    has another hash.
     """
     rounded = (
         replace(
@@ -150,11 +129,10 @@ def counted(notifications: Sequence[Notification], ids: dict[str, str]) -> Count
             proof=str(is_proven(each, ids[each.lease])) if each.proof else "",
         )
         for each in notifications
+        if each.inbox
     )
     return Counter({each: n if each.inbox == OWN else 1 for each, n in Counter(rounded).items()})
 
-
-VECTORS: list[list[Any]] = [*map(plan_of, vectors.PLANS)]
 
 SWEPT: list[Any] = [
     [wish("a"), wish("b", inbox="here")],

@@ -175,43 +175,40 @@ class Side:
         raise AssertionError("the subscription did not break")
 
 
-def both_sides[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a case of the fixture `side` for asyncio and for threads.
-
-    In threads its coroutine never suspends: the connections of `side` block.
-    """
-    return _on(case, "async", "blocking")
-
-
-def in_threads[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a case of the fixture `side` for threads only."""
-    return _on(case, "blocking")
+def _sides[**P](
+    *modes: Mode,
+) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
+    mark = pytest.mark.parametrize("side", [*map(Side, modes)], ids=modes)
+    return lambda case: mark(stepped(case))
 
 
-def in_tasks[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a case of the fixture `side` for asyncio only."""
-    return _on(case, "async")
+both_sides, in_threads, in_tasks = _sides("async", "blocking"), _sides("blocking"), _sides("async")
+"""Run a case with a `side` for asyncio and one for threads, or with one of them only.
+
+In threads its coroutine never suspends: the connections of `side` block.
+"""
 
 
 def on[**P](*stores: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
-    """Run a case of the fixtures `place` and `side` on each of these stores, for asyncio and threads."""
-    pairs = [(store, mode) for store in stores for mode in MODES.get(store, ("async", "blocking"))]
-    mark = pytest.mark.parametrize(("place", "side"), pairs, indirect=True)
-    return lambda case: mark(_stepped(case))
+    """Run a case of the fixture `place` and a `side` on each of these stores, for asyncio and threads."""
+    pairs = [
+        pytest.param(store, Side(mode), id=f"{store}-{mode}")
+        for store in stores
+        for mode in MODES.get(store, ("async", "blocking"))
+    ]
+    mark = pytest.mark.parametrize(("place", "side"), pairs, indirect=["place"])
+    return lambda case: mark(stepped(case))
 
 
-MODES = dict.fromkeys(("etcd", "kubernetes", "nats", "s3", "temporal"), ("blocking",))
+MODES: dict[str, tuple[Mode, ...]] = dict.fromkeys(
+    ("etcd", "kubernetes", "nats", "s3", "temporal"), ("blocking",)
+)
 """Threads use these stores through a connection of asyncio, so that their side tries both."""
 
 
-def _on[**P](case: Callable[P, Coroutine[Any, Any, None]], *modes: Mode) -> Callable[P, None]:
-    on_sides: Callable[P, None] = pytest.mark.parametrize("side", modes, indirect=True)(
-        _stepped(case)
-    )
-    return on_sides
+def stepped[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a case by its `side`."""
 
-
-def _stepped[**P](case: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(case)
     def run(*args: P.args, **fixtures: P.kwargs) -> None:
         side: Any = fixtures["side"]

@@ -21,8 +21,10 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.sqlite.connection import Connection
-from tests.stores.differential import Time
-from tests.stores.test_ledgers import InLua, InRows, InSql, made
+from dibs.testing import ManualClock
+from tests.stores.postgres.database import Database
+from tests.stores.redis.ledger_scripted import Scripted
+from tests.stores.test_ledgers import InRows, made
 
 KEY = b"semaphore:pool"
 
@@ -30,10 +32,10 @@ KEY = b"semaphore:pool"
 class Meter:
     """An empty store whose time the test moves."""
 
-    def __init__(self, subject: InLua | InRows | InSql) -> None:
+    def __init__(self, subject: Scripted | InRows | Database) -> None:
         subject.empty()
         self._subject = subject
-        self._time = Time()
+        self._time = ManualClock()
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -48,7 +50,7 @@ class Meter:
         match self._subject:
             case InRows():
                 return self._steps(self._subject, batch)
-            case InLua():
+            case Scripted():
                 return self._words(self._subject, batch)
             case _:
                 return self._rows(self._subject, batch)
@@ -70,9 +72,9 @@ class Meter:
         other.close()
         return replies, steps
 
-    def _words(self, subject: InLua, batch: Sequence[Command]) -> tuple[Sequence[Reply], int]:
+    def _words(self, subject: Scripted, batch: Sequence[Command]) -> tuple[Sequence[Reply], int]:
         """Words of all commands that the script gives to Redis."""
-        redis = subject.scripted.redis
+        redis = subject.redis
         words: list[str] = []
         with redis.monitor() as monitor:
             replies = self.say(batch)
@@ -85,9 +87,9 @@ class Meter:
         assert not {"HGETALL", "HKEYS", "HVALS", "KEYS"} & {word.upper() for word in words}
         return replies, len(words)
 
-    def _rows(self, subject: InSql, batch: Sequence[Command]) -> tuple[Sequence[Reply], int]:
+    def _rows(self, subject: Database, batch: Sequence[Command]) -> tuple[Sequence[Reply], int]:
         """Rows that PostgreSQL's functions read, by an index or not."""
-        execute = subject.database.execute
+        execute = subject.execute
         execute("BEGIN")
         [(before,)] = execute(READ)
         replies = self.say(batch)

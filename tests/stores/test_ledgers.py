@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -18,88 +18,18 @@ from dibs.stores.redis import ledger
 from dibs.stores.registry import store_for
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.file import StoreFile
+from dibs.testing import ManualClock
+from tests.core.plans import PLANS as DRAWN
+from tests.core.plans import VECTORS
 from tests.sampling import EVERY, examples, sampled
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
-from tests.stores.differential import CROWDS, PLANS, VECTORS, Outcome, Subject, Time, follow
+from tests.stores.differential import CROWDS, PLANS, Outcome, Subject, follow
 from tests.stores.places import Place
-from tests.stores.postgres.database import CAREFULLY, Database, database
-from tests.stores.redis.ledger_commands import PLANS as DRAWN
+from tests.stores.postgres.database import Database, database
 from tests.stores.redis.ledger_scripted import Scripted
 
 pytestmark = pytest.mark.once  # what a server does is the same for each version of Python
-
-
-class InLua:
-    """Redis, as a Function or as a script."""
-
-    omits_passing_heads = True
-    sweeps = False
-
-    def __init__(self, scripted: Scripted) -> None:
-        self.scripted = scripted
-
-    def empty(self) -> None:
-        self.scripted.redis.flushall()
-
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
-        return self.scripted.apply(batch, now=time.now(), stamp=time.stamp())
-
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
-        raise NotImplementedError
-
-    def check(self) -> None:
-        pass
-
-
-class InSql:
-    """PostgreSQL: a batch together, one command after the other, or as after a failure."""
-
-    omits_passing_heads = False
-    sweeps = True
-
-    def __init__(self, database: Database, manner: str) -> None:
-        self.database = database
-        self._manner = manner
-        self.empty = database.empty
-
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
-        if self._manner == "carefully":
-            return self.database.apply(batch, time, CAREFULLY)
-        if self._manner == "together":
-            return self.database.apply(batch, time)
-        outcomes = [self.database.apply([command], time) for command in batch]
-        return [r for rs, _ in outcomes for r in rs], [n for _, ns in outcomes for n in ns]
-
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
-        self.database.sweep(time)
-
-    def check(self) -> None:
-        """The row of a key knows of other rows how many they are, and that none ends earlier."""
-        wrong = self.database.execute(
-            """SELECT k.key FROM dibs.keys AS k, LATERAL (SELECT
-                    count(*) FILTER (WHERE e.what = 'hold') AS holds,
-                    count(*) FILTER (WHERE e.what = 'waiter') AS waiters,
-                    count(*) FILTER (WHERE e.what = 'tombstone') AS tombstones,
-                    coalesce(sum(e.units) FILTER (WHERE e.what = 'hold'), 0) AS units,
-                    min(e.expires) AS due
-                FROM dibs.entries AS e WHERE e.key = k.key) AS found
-            WHERE (k.holds, k.waiting, k.tombstones)
-                    <> (found.holds, found.waiters, found.tombstones)
-                OR k.used <> found.units + coalesce((k.hold).units, 0)
-                OR k.due > least((k.hold).expires, found.due)
-                OR found.due IS NULL AND k.due <> coalesce((k.hold).expires, 'Infinity')"""
-        )
-        assert not wrong
-        marked = self.database.execute(
-            """SELECT k.key, (SELECT coalesce(array_agg(s ORDER BY s), '{}')
-                    FROM generate_series(0, 1023) AS s WHERE get_bit(k.taken, s) = 1),
-                (SELECT coalesce(array_agg(s ORDER BY s), '{}')
-                    FROM dibs.first_to_end(k, 10000) AS h, unnest(h.slots) AS s)
-            FROM dibs.keys AS k WHERE k.taken IS NOT NULL"""
-        )
-        for key, bits, slots in marked:
-            assert bits == slots, key
 
 
 class InRows:
@@ -122,7 +52,7 @@ class InRows:
         while self.connections:
             self.connections.pop().close()
 
-    def apply(self, batch: Sequence[Command], time: Time) -> Outcome:
+    def apply(self, batch: Sequence[Command], time: ManualClock) -> Outcome:
         if not self.connections:
             file = StoreFile(f"sqlite:///{self._folder}/{self._files}.db", time, None)
             self.connections = [Connection(file), Connection(file)]
@@ -132,7 +62,7 @@ class InRows:
             self.connections.reverse()
         return self.connections[0].apply(batch)
 
-    def sweep(self, time: Time, keys: Sequence[bytes]) -> None:
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
         self.connections[0].sweep(keys)
 
     def check(self) -> None:
@@ -179,29 +109,27 @@ def subject(
 @contextmanager
 def made(
     name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[InLua | InSql | InRows]:
+) -> Iterator[Scripted | Database | InRows]:
     store, _, manner = name.partition(" ")
     if store == "redis":
-        scripted = Scripted(request.getfixturevalue("redis_server"), as_script=manner == "script")
-        yield InLua(scripted)
-        scripted.redis.flushall()
-        scripted.close()
+        server = request.getfixturevalue("redis_server")
+        with closing(Scripted(server, as_script=manner == "script")) as scripted:
+            yield scripted
     elif store == "postgres":
         with in_sql(request.getfixturevalue("postgres_server"), manner) as found:
             yield found
     else:
-        rows = InRows(tmp_path_factory.mktemp("rows"), manner)
-        yield rows
-        rows.close()
+        with closing(InRows(tmp_path_factory.mktemp("rows"), manner)) as rows:
+            yield rows
 
 
 @contextmanager
 def in_sql(
     server: PostgresServer, manner: str, edit: Sequence[str] | None = None
-) -> Iterator[InSql]:
+) -> Iterator[Database]:
     url = server.new_database()
-    with database(url, edit) as found:
-        yield InSql(found, manner)
+    with database(url, manner, edit) as found:
+        yield found
     server.drop_database(url)
 
 
@@ -272,13 +200,9 @@ LUA, SQL, SQL_FAST, SQL_LONE = (MISTAKES[each] for each in ("lua", "sql", "sql-f
 def test_a_mistake_in_lua_is_found(redis_server: RedisServer, mistake: str) -> None:
     right, wrong = (text.encode() for text in LUA[mistake])
     assert ledger.LIBRARY.count(right) == 1, f"the Lua has changed: {right.decode()}"
-    scripted = Scripted(redis_server, ledger.LIBRARY.replace(right, wrong))
-    try:
+    with closing(Scripted(redis_server, ledger.LIBRARY.replace(right, wrong))) as subject:
         with pytest.raises((AssertionError, ValueError)):
-            follow_all(InLua(scripted))
-    finally:
-        scripted.redis.flushall()
-        scripted.close()
+            follow_all(subject)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores import sides
 from tests.stores.redis.counting import calls
-from tests.stores.sides import Mode
+from tests.stores.sides import Mode, stepped
 
 TTL = 30.0
 ASKED = ("evalsha", "eval", "fcall", "select", "auth")
@@ -82,51 +82,48 @@ async def let_go(side: Side, leases: Sequence[Any]) -> None:
         await side.get(lease.release())
 
 
-def test_an_acquire_is_one_round_trip_and_a_release_is_one(side: Side) -> None:
-    async def case() -> None:
-        mine, theirs = (side.client().lock("a", ttl=TTL) for _ in range(2))
+@stepped
+async def test_an_acquire_is_one_round_trip_and_a_release_is_one(side: Side) -> None:
+    mine, theirs = (side.client().lock("a", ttl=TTL) for _ in range(2))
+    lease = await side.get(mine.acquire())
+    assert await side.get(theirs.try_acquire()) is None
+    await side.get(lease.release())  # connected from here on
+    side.trips()
+    for _ in range(3):
         lease = await side.get(mine.acquire())
-        assert await side.get(theirs.try_acquire()) is None
-        await side.get(lease.release())  # connected from here on
-        side.trips()
-        for _ in range(3):
-            lease = await side.get(mine.acquire())
-            assert side.trips() == 1
-            assert await side.get(theirs.try_acquire()) is None
-            assert side.trips() == 1
-            await side.get(lease.release())
-            assert side.trips() == 1
-
-    side.run(case())
-
-
-def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(side: Side) -> None:
-    names = ["a", "b", "c"]
-
-    async def case() -> None:
-        holder, waiter = side.client(), side.client()
-        await connect(side, waiter)
-        leases = await held(side, holder, names)
-        started = []
-        for name in names:
-            side.trips()
-            started.append(side.start(waiter.lock(name, ttl=TTL).acquire))
-            seen = 1
-            while not (await side.get(holder.status(name))).waiting:
-                seen += 1
-            assert side.trips() == 1 + seen, "it asked more than once for its place"
-        granted = []
-        for lease, waiting in zip(leases, started, strict=True):
-            await side.get(lease.release())
-            granted.append(await side.end(waiting))
-            assert side.trips() == 1, "the release alone: what was granted was pushed"
-        window = max(lease.remaining for lease in granted)
-        side.clock.advance(2.0)  # more than a third of the window
         assert side.trips() == 1
-        assert min(lease.remaining for lease in granted) > window, "claimed, for the whole ttl"
-        await let_go(side, granted)
+        assert await side.get(theirs.try_acquire()) is None
+        assert side.trips() == 1
+        await side.get(lease.release())
+        assert side.trips() == 1
 
-    side.run(case())
+
+@stepped
+async def test_a_hand_over_is_a_place_a_release_and_a_push_and_claims_travel_together(
+    side: Side,
+) -> None:
+    names = ["a", "b", "c"]
+    holder, waiter = side.client(), side.client()
+    await connect(side, waiter)
+    leases = await held(side, holder, names)
+    started = []
+    for name in names:
+        side.trips()
+        started.append(side.start(waiter.lock(name, ttl=TTL).acquire))
+        seen = 1
+        while not (await side.get(holder.status(name))).waiting:
+            seen += 1
+        assert side.trips() == 1 + seen, "it asked more than once for its place"
+    granted = []
+    for lease, waiting in zip(leases, started, strict=True):
+        await side.get(lease.release())
+        granted.append(await side.end(waiting))
+        assert side.trips() == 1, "the release alone: what was granted was pushed"
+    window = max(lease.remaining for lease in granted)
+    side.clock.advance(2.0)  # more than a third of the window
+    assert side.trips() == 1
+    assert min(lease.remaining for lease in granted) > window, "claimed, for the whole ttl"
+    await let_go(side, granted)
 
 
 async def connect(side: Side, client: Any) -> None:
@@ -141,15 +138,13 @@ async def connect(side: Side, client: Any) -> None:
     await side.get(granted.release())
 
 
-def test_renewals_travel_by_the_batch(side: Side) -> None:
-    async def case() -> None:
-        client = side.client()
-        leases = await held(side, client, [f"k{number}" for number in range(MAX_BATCH + 1)])
-        side.clock.advance(TTL / 3)  # the keeper has connected from here on
-        side.trips()
-        side.clock.advance(TTL / 3)
-        assert side.trips() == 2
-        assert min(lease.remaining for lease in leases) > TTL / 2
-        await let_go(side, leases)
-
-    side.run(case())
+@stepped
+async def test_renewals_travel_by_the_batch(side: Side) -> None:
+    client = side.client()
+    leases = await held(side, client, [f"k{number}" for number in range(MAX_BATCH + 1)])
+    side.clock.advance(TTL / 3)  # the keeper has connected from here on
+    side.trips()
+    side.clock.advance(TTL / 3)
+    assert side.trips() == 2
+    assert min(lease.remaining for lease in leases) > TTL / 2
+    await let_go(side, leases)

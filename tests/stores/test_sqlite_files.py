@@ -16,8 +16,8 @@ from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.model import Command, Failed, Granted, Inspect, Refused, Release, Released, Renew, Renewed
 from dibs.stores.sqlite import SqliteStore, file, maintenance
+from dibs.testing import ManualClock
 from tests.server.world import World
-from tests.stores.differential import Time
 from tests.stores.sqlite_help import Opened, acquire, rows
 
 KEY = b"lock:x"
@@ -218,7 +218,7 @@ def test_a_bad_key_costs_nobody_else_a_lease(
 
 @pytest.mark.parametrize("name", ["leases.db", "leases.db-shm"])
 def test_a_file_deleted_in_use(path: Path, name: str, open_file: Open) -> None:
-    clock = Time()
+    clock = ManualClock()
     user = open_file(clock=clock)
     user.say(acquire(KEY, "a"))
     path.with_name(name).unlink()
@@ -257,11 +257,11 @@ def test_a_full_disk(tmp_path: Path, path: Path, open_file: Open) -> None:
 
 
 def test_what_another_boot_left_is_observed(open_file: Open) -> None:
-    old = open_file(clock=Time(time=500_000.0), boot="one")
+    old = open_file(clock=ManualClock(now=500_000.0), boot="one")
     old.apply([acquire(KEY, "a", ttl=10.0), acquire(KEY, "q", queue=True, waiter_ttl=20.0)])
     old.apply([acquire(b"lock:y", "c", ttl=60.0), Release(b"lock:z", "late", tombstone=60.0)])
     old.close()
-    clock = Time(time=3.0)
+    clock = ManualClock(now=3.0)
     new = open_file(clock=clock, boot="two")
     clock.advance(10.0)
     assert isinstance(new.say(acquire(KEY, "b")), Refused), "not dead yet"
@@ -273,7 +273,7 @@ def test_what_another_boot_left_is_observed(open_file: Open) -> None:
 
 
 def test_two_living_boots_are_an_error(open_file: Open) -> None:
-    clock = Time()
+    clock = ManualClock()
     one = open_file(clock=clock, boot="one")
     one.say(acquire(KEY, "a"))
     two = open_file(clock=clock, boot="two")
@@ -322,7 +322,7 @@ def cycles(user: Opened, count: int) -> None:
 
 
 def test_what_has_ended_is_settled_for_those_who_wait(open_file: Open) -> None:
-    clock = Time()
+    clock = ManualClock()
     user = open_file(clock=clock)
     user.say(acquire(KEY, "dead", ttl=2.0))
     waiter = acquire(KEY, "w", queue=True, inbox="somewhere")

@@ -41,8 +41,8 @@ from dibs.temporal.broker import outbox as broker_outbox
 from dibs.temporal.broker.book import QUEUE_LIMIT, ROOM, BrokerBook, in_brief
 from dibs.temporal.broker.outbox import A_SIGNAL, AT_A_TIME, Outbox
 from dibs.temporal.broker.owners import inbox_of
-from tests.stores.redis.ledger_commands import PLANS
-from tests.stores.redis.ledger_scripted import STAMP
+from dibs.testing.clock import EPOCH as STAMP
+from tests.core.plans import PLANS
 
 KEY = b"lock:a"
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"

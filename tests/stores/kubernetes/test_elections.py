@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -71,8 +70,7 @@ class Candidate:
     def __init__(self, kind: str, command: Sequence[str], changed: threading.Condition) -> None:
         self.kind = kind
         self.terms: list[Term] = []
-        self.killed = False
-        self.stands = False
+        self.killed = self.ended = self.stands = False
         self.leads = 0.0
         """Since when."""
         self._trusted = 0.0
@@ -111,22 +109,19 @@ class Candidate:
 
         Then its term lasts for as long as it would have trusted it.
         """
-        self.killed = kill
-        if kill:
-            self._process.kill()
-        elif self.kind == "go":
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        else:
-            self._process.send_signal(signal.SIGTERM)
-        at = time.monotonic()
-        self._process.wait(20)
-        self._reader.join()
+        self.ended, self.killed = True, kill
+        assert self._process.stdin is not None
+        with self._process:
+            if kill:
+                self._process.kill()
+            elif self.kind == "go":
+                self._process.stdin.close()
+            else:
+                self._process.send_signal(signal.SIGTERM)
+            at = time.monotonic()
+            self._process.wait(20)
+            self._reader.join()
         self._end_term(max(at, self._trusted))
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
 
 
 class Contest:
@@ -137,7 +132,6 @@ class Contest:
         self._name = name
         self._ttl = ttl
         self._changed = threading.Condition()
-        self._ended: list[Candidate] = []
         self._candidates: list[Candidate] = []
         for kind in kinds:
             self.begin(kind)
@@ -146,13 +140,13 @@ class Contest:
         return self
 
     def __exit__(self, *about: object) -> None:
-        for each in self._candidates:
+        for each in self._standing():
             each.end(kill=True)
+            self._candidates.remove(each)
 
     def begin(self, kind: str) -> None:
         """Begin another candidate."""
-        number = len(self._candidates) + len(self._ended)
-        command = self._command(kind, f"{kind}-{number}")
+        command = self._command(kind, f"{kind}-{len(self._candidates)}")
         self._candidates.append(Candidate(kind, command, self._changed))
 
     def _command(self, kind: str, identity: str) -> list[str]:
@@ -175,6 +169,9 @@ class Contest:
         words = [f"-{option}={value}" for option, value in options.items()]
         return [str(cluster.server.program.path), "elect", *words, "-release-on-cancel"]
 
+    def _standing(self) -> list[Candidate]:
+        return [each for each in self._candidates if not each.ended]
+
     def leader(self, within: float) -> Candidate:
         """Wait until somebody leads."""
         with self._changed:
@@ -182,21 +179,16 @@ class Contest:
             return self._leaders()[0]
 
     def _leaders(self) -> list[Candidate]:
-        return [each for each in self._candidates if each.leads]
+        return [each for each in self._standing() if each.leads]
 
     def all_stand(self, within: float = 20) -> None:
         """Wait until each candidate knows the Lease."""
         with self._changed:
-            assert self._changed.wait_for(lambda: all(c.stands for c in self._candidates), within)
-
-    def end(self, candidate: Candidate, *, kill: bool) -> None:
-        self._candidates.remove(candidate)
-        candidate.end(kill=kill)
-        self._ended.append(candidate)
+            assert self._changed.wait_for(lambda: all(c.stands for c in self._standing()), within)
 
     def terms(self) -> list[Term]:
-        """All terms that have ended, in their order. No two overlap: there are never two leaders."""
-        found = sorted(term for each in self._ended for term in each.terms)
+        """All terms that the test has ended, in their order. No two overlap: there are never two leaders."""
+        found = sorted(term for each in self._candidates for term in each.terms)
         assert not [(one, two) for one, two in pairwise(found) if two.start < one.end]
         return found
 
@@ -222,7 +214,7 @@ def test_a_leader_of_each_hands_over_to_the_other(
             last = leader.kind
             contest.all_stand()
             time.sleep(0.2 + ttl / 3)  # a renewal or two
-            contest.end(leader, kill=kill)
+            leader.end(kill=kill)
         contest.leader(within=2 * ttl + 5)
     terms = contest.terms()
     assert len(terms) == len(kills) + 1
@@ -252,7 +244,7 @@ def test_many_terms_of_all(cluster: Cluster, kinds: list[str], ttl: float, count
             leader = contest.leader(within=2 * ttl + 10)
             time.sleep(draw.uniform(0.05, 0.5))
             if leader.leads:
-                contest.end(leader, kill=draw.random() < 0.3)
+                leader.end(kill=draw.random() < 0.3)
                 contest.begin(leader.kind)
     terms = contest.terms()
     assert len(terms) >= 60

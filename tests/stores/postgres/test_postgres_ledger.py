@@ -23,13 +23,14 @@ from dibs.model import (
     Revoke,
 )
 from dibs.stores.postgres import ledger
+from dibs.testing import ManualClock
+from tests.core.plans import VECTORS
 from tests.servers.binaries import postgres_programs, postgres_versions
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.postgres import PostgresServer
-from tests.stores.differential import OTHER, PLANS, VECTORS, Time, follow
+from tests.stores.differential import OTHER, PLANS, follow
 from tests.stores.postgres.database import Database, database, take
 from tests.stores.sides import waiting
-from tests.stores.test_ledgers import InSql
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -71,7 +72,7 @@ def test_a_corrupt_row_fails_its_key_alone(subject: Database, damage: str) -> No
 
 
 def test_a_notification_carries_the_beginning_of_a_long_reason(subject: Database) -> None:
-    clock = Time()
+    clock = ManualClock()
     subject.apply([take(b"a", inbox=OTHER)], clock)
     _, [notification] = subject.apply([Revoke(b"a", None, "\0" * 9000)], clock)
     assert (notification.event, notification.inbox) == ("revoked", OTHER)
@@ -164,7 +165,7 @@ def test_batches_in_opposite_orders_never_deadlock(subject: Database, postgres_u
 
 
 def test_idle_keys_are_thrown_out_a_part_at_a_time(subject: Database) -> None:
-    clock = Time()
+    clock = ManualClock()
     keys = [b"k%d" % n for n in range(10)]
     subject.apply([take(key) for key in keys], clock)
     subject.apply([Release(key, "id") for key in keys[2:]], clock)
@@ -175,7 +176,7 @@ def test_idle_keys_are_thrown_out_a_part_at_a_time(subject: Database) -> None:
     assert sum(rounds[:3]) == 8
     assert sum(rounds[3:]) == 2, "what had expired was settled, and goes a minute later"
     assert subject.execute("SELECT key FROM dibs.keys") == []
-    clock.wall -= 3_600_000_000
+    clock.step_stamp(-3600.0)
     [reply], _ = subject.apply([take(b"k5")], clock)
     assert isinstance(reply, Granted)
     assert reply.token > clock.stamp() + 3_600_000_000, "tokens still rise"
@@ -232,7 +233,7 @@ def test_other_versions_answer_as_python_and_notify(version: str, tmp_path: Path
     with PostgresServer(tmp_path, version=version, options=NO_POWER_CUT) as server:
         with waiting(server.new_database()):
             """It is notified."""
-        with database(server.new_database()) as found:
-            for manner in ("together", "one by one"):
+        for manner in ("together", "one by one"):
+            with database(server.new_database(), manner) as found:
                 for plan in (*VECTORS[:8], *PLANS):
-                    follow(plan, InSql(found, manner))
+                    follow(plan, found)

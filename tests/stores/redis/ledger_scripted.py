@@ -11,23 +11,22 @@ from dibs.stores.redis import ledger
 from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.url import Endpoint
+from dibs.testing import ManualClock
 from tests.servers.redis import RedisServer
-from tests.stores.differential import Time
-
-NOW = 1000.0
-STAMP = 1_700_000_000_000_000
-AT: dict[str, Any] = {"now": NOW, "stamp": STAMP}
-"""The time, for tests in which it stands still."""
 
 
 class Scripted:
-    """The ledger on a server, as a function or a script. "there" listens to its own notifications."""
+    """The ledger on an empty server, as a function or a script. "there" listens to its own notifications."""
+
+    omits_passing_heads = True
+    sweeps = False
 
     def __init__(
         self, server: RedisServer, library: bytes = ledger.LIBRARY, *, as_script: bool = False
     ) -> None:
         redis: Any = server.client()
         self.redis = redis
+        self.empty()
         self.words = ledger.SCRIPT
         if as_script:
             self.redis.script_load(ledger.TEXT)
@@ -40,21 +39,29 @@ class Scripted:
         self._pubsub.subscribe("there")
         self._pubsub.get_message(timeout=5)
 
+    def empty(self) -> None:
+        self.redis.flushall()
+
+    def check(self) -> None:
+        """Nothing contradicts itself."""
+
+    def sweep(self, time: ManualClock, keys: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
+        self.empty()
         self._pubsub.close()
         self.redis.close()
 
     def apply(
         self,
         batch: Sequence[Command],
+        time: ManualClock | None = None,
         *,
-        now: float | None = None,
-        stamp: int = STAMP,
         holdoff: float = 0.0,
     ) -> tuple[list[Reply], list[Notification]]:
         """The replies to a batch from inbox "here", and the notifications for "here" and "there"."""
-        clock = None if now is None else Time(now, stamp)
-        call = CallContext(clock, holdoff, "here").call(batch)
+        call = CallContext(time, holdoff, "here").call(batch)
         words = (*self.words, len(call.keys), *call.keys, *call.args)
         try:
             raw = self.redis.execute_command(*words)

@@ -29,11 +29,15 @@ from dibs.model import (
     Unknown,
 )
 from dibs.stores.redis import ledger
-from tests.stores.redis.ledger_scripted import AT, NOW, STAMP, Scripted
+from dibs.testing import ManualClock
+from tests.stores.redis.ledger_scripted import Scripted
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
 KEY = b"semaphore:x"
+NOW = 1000.0
+AT = ManualClock(NOW)
+"""The time, where it stands still."""
 ROW = ledger.store_key(KEY)
 DAY = 86_400_000
 
@@ -49,7 +53,7 @@ def fill(scripted: Scripted) -> None:
         acquire("b", capacity=2),
         acquire("c", capacity=2, queue=True),
         Release(KEY, "d", tombstone=60.0),
-        **AT,
+        time=AT,
     )
 
 
@@ -60,17 +64,17 @@ def test_a_crowd_comes_and_goes_at_once(scripted: Scripted) -> None:
         acquire(f"w{n}", units=MANY, capacity=MANY, queue=True, waiter_ttl=10.0)
         for n in range(2500)
     ]
-    scripted.ask(*readers, **AT)
-    scripted.ask(*writers, **AT)
-    later = {**AT, "now": NOW + 20.0}
+    scripted.ask(*readers, time=AT)
+    scripted.ask(*writers, time=AT)
+    later = ManualClock(NOW + 20.0)
     for _ in range(2500 // STEPS):
-        scripted.ask(Inspect(KEY), **later)
-    status = scripted.ask(Inspect(KEY), **later)
+        scripted.ask(Inspect(KEY), time=later)
+    status = scripted.ask(Inspect(KEY), time=later)
     assert (len(status.holders), status.holding, status.waiting) == (100, 2500, 0)
-    assert scripted.ask(Revoke(KEY, None, "because", now=True), **later) == Revoked(2500, 0)
-    assert scripted.ask(readers[-1], **later) == Gone(), "each is remembered"
+    assert scripted.ask(Revoke(KEY, None, "because", now=True), time=later) == Revoked(2500, 0)
+    assert scripted.ask(readers[-1], time=later) == Gone(), "each is remembered"
     for _ in range(2500 // STEPS + 1):
-        scripted.ask(Inspect(KEY), **{**AT, "now": NOW + 100.0})
+        scripted.ask(Inspect(KEY), time=ManualClock(NOW + 100.0))
     assert scripted.redis.keys("*") == [ROW]
 
 
@@ -122,7 +126,7 @@ def test_a_corrupt_key_costs_nobody_else_anything(scripted: Scripted, harm: str)
         Inspect(KEY) if looks else acquire("e", capacity=3),
         acquire("2", key=b"lock:2"),
         Revoke(KEY, None, "so") if looks else Release(KEY, "a"),
-        **AT,
+        time=AT,
     )
     assert [type(reply) for reply in replies] == [Granted, Failed, Granted, Failed]
     assert {replies[1].reason, replies[3].reason} == {"corrupt"}
@@ -135,10 +139,10 @@ def test_what_was_decided_before_a_failure_stands(scripted: Scripted) -> None:
     fill(scripted)
     SPOILED_HOLDS["a hold that is garbage"](scripted.redis)
     replies = scripted.ask(
-        Release(KEY, "c"), Release(KEY, "a"), Inspect(KEY), Release(KEY, "a"), **AT
+        Release(KEY, "c"), Release(KEY, "a"), Inspect(KEY), Release(KEY, "a"), time=AT
     )
     assert [type(reply) for reply in replies] == [Released, Released, Failed, Unknown]
-    assert scripted.ask(Release(KEY, "a"), **AT) == Unknown()
+    assert scripted.ask(Release(KEY, "a"), time=AT) == Unknown()
     assert not scripted.redis.exists(QUEUE), "the waiter was struck out"
 
 
@@ -201,20 +205,23 @@ def test_all_of_a_key_ends_with_its_row(scripted: Scripted) -> None:
         assert max(found.values()) - min(found.values()) < 5000
     scripted.ask(Release(KEY, "b"), Release(KEY, "c"), acquire("e", capacity=2, queue=True))
     assert min(lifetimes(scripted).values()) > 10 * DAY, "also what was emptied, and begun anew"
-    scripted.ask(Inspect(KEY), now=NOW + 1e10, stamp=STAMP)
+    scripted.ask(Inspect(KEY), time=ManualClock(NOW + 1e10))
     assert scripted.redis.keys("*") == [ROW]
 
 
 def test_places_and_growth_wait_for_the_end_of_the_hold_off(scripted: Scripted) -> None:
     """Others, without a hold-off of their own, may have come in."""
-    waiter = acquire("b", units=3, capacity=3, queue=True, waiter_ttl=600.0)
-    scripted.ask(acquire("a", capacity=3), waiter, **AT)
-    held = {"stamp": STAMP, "holdoff": 60.0}
-    grown = scripted.ask(Resize(KEY, "a", 2, 1), now=NOW, **held)
+    waiter, clock = acquire("b", units=3, capacity=3, queue=True, waiter_ttl=600.0), ManualClock()
+    scripted.ask(acquire("a", capacity=3), waiter, time=clock)
+    grown = scripted.ask(Resize(KEY, "a", 2, 1), time=clock, holdoff=60.0)
     assert grown == Refused("closed", (), 60.0)
-    scripted.ask(Release(KEY, "a"), now=NOW + 1.0, **held)
-    assert isinstance(scripted.ask(Renew(KEY, "b", 30.0), now=NOW + 2.0, **held), Queued)
-    assert isinstance(scripted.ask(Renew(KEY, "b", 30.0), now=NOW + 60.0, **held), Granted)
+    for seconds, command, answer in (
+        (1.0, Release(KEY, "a"), Released),
+        (1.0, Renew(KEY, "b", 30.0), Queued),
+        (58.0, Renew(KEY, "b", 30.0), Granted),
+    ):
+        clock.advance(seconds)
+        assert isinstance(scripted.ask(command, time=clock, holdoff=60.0), answer)
 
 
 # ---- names and notifications ----------------------------------------------------------------------
