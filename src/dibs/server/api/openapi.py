@@ -59,29 +59,6 @@ Server-sent events: a line `event:` with the name, a line `data:` with the data,
 Lines that begin with a colon are comments: signs of life.\
 """
 
-_SAME_LEASE = {
-    "path.name": "$request.path.name",
-    f"header.{LEASE_ID_HEADER}": "$response.body#/id",
-}
-
-_LINKS: dict[str, Node] = {
-    "locks_acquire": {
-        "renew": {
-            "operationId": "locks_renew",
-            "parameters": _SAME_LEASE,
-        },
-        "release": {
-            "operationId": "locks_release",
-            "parameters": _SAME_LEASE,
-        },
-        "look": {
-            "operationId": "locks_look",
-            "parameters": {"path.name": "$request.path.name"},
-        },
-    },
-}
-"""Operations that can follow another one, with values of its answer."""
-
 
 def describe(routes: Iterable[Operation]) -> Node:
     """The description of all routes that are documented."""
@@ -143,8 +120,6 @@ def _operation(route: Operation, name: str, schemas: dict[Any, Node]) -> Node:
         },
         "x-needs": _needs(route.needs),
     }
-    if name in _LINKS:
-        operation["responses"]["200"]["links"] = _LINKS[name]
     if route.body is not None:
         operation["requestBody"] = {
             "required": not route.id_in_body,
