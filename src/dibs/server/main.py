@@ -9,7 +9,7 @@ import gc
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ from dibs.server.placement.router import StoreRouter
 from dibs.server.placement.rules import PlacementSettings, is_unknown_country
 from dibs.server.quotas import Quotas
 from dibs.server.records import records_for
-from dibs.server.records.sqlite import missing_folders, open_to_others
+from dibs.server.records.sqlite import open_to_others
 from dibs.server.shutdown import Endings, Shutdown
 from dibs.server.ui.pages import Pages
 from dibs.session import session_for
@@ -97,10 +97,9 @@ class Server:
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
         self._stack.callback(sock.close)
-        new_folders = missing_folders(config.named_urls)
         await self._open()
         app = await self._build()
-        await self._warn(new_folders)  # after the log is set up
+        await self._warn()  # after the log is set up
         if not self.keys.living():  # last, because it is shown once
             made = await self.keys.first("first administrator")
             self.first_key = made[1] if made else None
@@ -236,11 +235,9 @@ class Server:
         self.activity.observers.append(metrics.event)
         return metrics
 
-    async def _warn(self, new_folders: Sequence[str]) -> None:
+    async def _warn(self) -> None:
         """Warn about settings that are allowed, but can be mistakes."""
         in_memory = self.config.records_url.startswith("memory:")
-        for folder in new_folders:
-            log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
         if not self.config.secret and self.config.secret_path is None and not in_memory:
             log.warning(
                 "DIBS_SERVER_SECRET is not set. Browser sessions end when this server restarts. "

@@ -8,7 +8,7 @@ from dibs.stores.redact import redacted
 from dibs.stores.registry import SPELLINGS, needing_extras
 
 PLACES = {
-    "memory": "memory:MemoryRecords",
+    "memory": "memory:memory_records",
     "sqlite": "sqlite:sqlite_records",
     "redis": "redis:RedisRecords",
     "rediss": "redis:RedisRecords",

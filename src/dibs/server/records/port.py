@@ -4,7 +4,6 @@ Leases are not in the records, they are in a store. There are few records, and t
 servers of a service share them.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,7 +36,7 @@ class Conflict(Exception):
 class Records(Protocol):
     """All methods are called in one event loop, and raise `BackendUnavailable` if the place fails.
 
-    A kind is a word such as `key` or `restriction`. A name is any text of 1 to 2048 characters.
+    A kind is a word such as `key` or `restriction`. A name is text without NUL.
     """
 
     async def open(self) -> None:
@@ -82,41 +81,17 @@ class Records(Protocol):
 FORMAT = 1
 """The format of stored records. Raise it when older releases could not read them."""
 
-MAX_NAME = 2048
-"""Characters of a name."""
-
 MAX_VALUE = 1 << 20
 """Bytes of a document, or of a line of the log."""
 
 MAX_PAGE = 1000
-"""Lines of the log in one page."""
-
-_KIND = re.compile(r"[a-z][a-z-]{0,63}", re.ASCII)
-
-
-def check_key(kind: str, name: str) -> None:
-    """Raise `ValueError` unless a document can have this kind and name."""
-    check_kind(kind)
-    if not 1 <= len(name) <= MAX_NAME or "\0" in name or not _is_unicode(name):
-        raise ValueError(f"a record's name is 1 to {MAX_NAME} characters of Unicode, without NUL")
-
-
-def check_kind(kind: str) -> None:
-    """Raise `ValueError` for an invalid kind."""
-    if _KIND.fullmatch(kind) is None:
-        raise ValueError(f"{kind!r} is no kind of record")
+"""Lines of the log in one page, at most."""
 
 
 def check_value(value: bytes) -> None:
     """Raise `ValueError` for a value that is too large."""
     if len(value) > MAX_VALUE:
         raise ValueError(f"a record is {MAX_VALUE} bytes at most, and this one is {len(value)}")
-
-
-def check_page(before: int | None, limit: int) -> None:
-    """Raise `ValueError` for an invalid page of the log."""
-    if not 1 <= limit <= MAX_PAGE or (before is not None and not 0 <= before < 1 << 53):
-        raise ValueError(f"a page of the log is 1 to {MAX_PAGE} lines before a number")
 
 
 def check_format(found: object, place: str) -> None:
@@ -136,11 +111,3 @@ def unreadable(place: str, what: str) -> Corrupt:
         f"the service's records in {place} can't be read ({what}), so no API key is accepted: "
         "check what wrote there, and restore a backup"
     )
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,9 +11,6 @@ from dibs.server.records.port import (
     LogEntry,
     Record,
     check_format,
-    check_key,
-    check_kind,
-    check_page,
     check_value,
     unreadable,
 )
@@ -120,12 +117,10 @@ class RedisRecords:
         return 0 if revision is None else self._number(revision)
 
     async def get(self, kind: str, name: str) -> Record | None:
-        check_key(kind, name)
         found = await self._ask(b"HGET", kind_key(kind), name)
         return None if found is None else self._record(kind, name.encode(), found)
 
     async def all(self, kind: str) -> Sequence[Record]:
-        check_kind(kind)
         flat = await self._ask(b"HGETALL", kind_key(kind))
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return sorted((self._record(kind, *pair) for pair in pairs), key=lambda record: record.name)
@@ -139,7 +134,6 @@ class RedisRecords:
         await self._change(kind, name, expected)
 
     async def _change(self, kind: str, name: str, *values: object) -> None:
-        check_key(kind, name)
         if not await self._run(CHANGE, kind_key(kind), values=(name, *values)):
             raise Conflict(f"{kind} {name!r}")
 
@@ -150,13 +144,11 @@ class RedisRecords:
         return await self._run(APPEND, LOG, values=(value,))
 
     async def log(self, before: int | None, limit: int) -> Sequence[LogEntry]:
-        check_page(before, limit)
         start = b"+inf" if before is None else b"(%d" % before
         page = (start, b"-inf", b"BYSCORE", b"REV", b"LIMIT", 0, limit)
         return [LogEntry(*self._split(line)) for line in await self._ask(b"ZRANGE", LOG, *page)]
 
     async def oldest(self, limit: int) -> Sequence[LogEntry]:
-        check_page(None, limit)
         lines = await self._ask(b"ZRANGE", LOG, 0, limit - 1)
         return [LogEntry(*self._split(line)) for line in lines]
 

@@ -8,9 +8,6 @@ from dibs.server.records.port import (
     LogEntry,
     Record,
     check_format,
-    check_key,
-    check_kind,
-    check_page,
     check_value,
     unreadable,
 )
@@ -72,16 +69,13 @@ class SqlRecords:
         return read_revision(await self._driver.run(REVISION), self._driver.place)
 
     async def get(self, kind: str, name: str) -> Record | None:
-        check_key(kind, name)
         rows = await self._driver.run(GET, kind, name)
         return self._record(rows[0]) if rows else None
 
     async def all(self, kind: str) -> Sequence[Record]:
-        check_kind(kind)
         return [self._record(row) for row in await self._driver.run(ALL, kind)]
 
     async def put(self, kind: str, name: str, value: bytes, expected: int) -> Record:
-        check_key(kind, name)
         check_value(value)
         if expected:
             done = await self._driver.change(REPLACE, value, kind, name, expected)
@@ -92,7 +86,6 @@ class SqlRecords:
         return Record(kind, name, value, expected + 1)
 
     async def delete(self, kind: str, name: str, expected: int) -> None:
-        check_key(kind, name)
         if not await self._driver.change(DELETE, kind, name, expected):
             raise Conflict(f"{kind} {name!r}")
 
@@ -103,12 +96,10 @@ class SqlRecords:
         return await self._driver.append(value)
 
     async def log(self, before: int | None, limit: int) -> Sequence[LogEntry]:
-        check_page(before, limit)
         end = (1 << 62) if before is None else before
         return [self._entry(row) for row in await self._driver.run(LOG, end, limit)]
 
     async def oldest(self, limit: int) -> Sequence[LogEntry]:
-        check_page(None, limit)
         return [self._entry(row) for row in await self._driver.run(OLDEST, limit)]
 
     async def forget(self, lines: Sequence[LogEntry]) -> None:

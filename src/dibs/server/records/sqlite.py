@@ -118,7 +118,7 @@ class SqliteDriver:
         opened = Path(self.place).stat()
         db = sqlite3.connect(self.place, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            self._prepare(db)
+            find_or_make_tables(db, self.place)
             self._identity = self._file.identity()
             if self._identity is None or self._identity[:2] != (opened.st_dev, opened.st_ino):
                 raise replaced(self.place)
@@ -128,23 +128,24 @@ class SqliteDriver:
         self._db = db
         return db
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        """Find or make the tables."""
-        db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")  # an API key that was shown must not vanish
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dibs_service'").fetchall():
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                for statement in TABLES:
-                    db.execute(statement)
-        read_revision(db.execute(REVISION.format(**NAMES)).fetchall(), self.place)
-
     def _disconnect(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             with suppress(sqlite3.Error):
                 db.close()
+
+
+def find_or_make_tables(db: sqlite3.Connection, place: str) -> None:
+    """Prepare a new connection. Raises `Corrupt`, `IncompatibleVersion`."""
+    db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")  # an API key that was shown must not vanish
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dibs_service'").fetchall():
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            for statement in TABLES:
+                db.execute(statement)
+    read_revision(db.execute(REVISION.format(**NAMES)).fetchall(), place)
 
 
 # ---- files, before anything is opened -------------------------------------------------------------
@@ -160,10 +161,3 @@ def open_to_others(urls: Iterable[str], secret: Path | None = None) -> Sequence[
     paths = dict.fromkeys(str(sqlite_path(url)) for url in urls if url.startswith("sqlite:"))
     reasons = map(file.open_to_others, [*paths, *([str(secret)] if secret else ())])
     return list(filter(None, reasons))
-
-
-def missing_folders(urls: Iterable[str]) -> Sequence[str]:
-    """Folders of these SQLite files that do not exist yet. Raises `NotConfigured`."""
-    paths = [sqlite_path(url) for url in urls if url.startswith("sqlite:")]
-    folders = dict.fromkeys(path.parent for path in paths)
-    return [str(folder) for folder in folders if not folder.exists()]
