@@ -9,8 +9,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dibs.model import Acquire, Release
-from tests.server.world import ID, LONG, Client, Patch, World, b64, key, lock
+from tests.server.world import LONG, Client, Patch, World, b64, lock
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 
@@ -129,11 +128,6 @@ def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: Worl
     assert about(left)["error.type"] == "hung_up"
     assert "http.response.status_code" not in about(left)
     assert {each.status.status_code for each in (second, left)} == {StatusCode.UNSET}
-    wish = Acquire(key("x"), ID, "me", 60.0, queue=True)
-    client.apply(wish)
-    client.apply(wish, Release(wish.key, ID))
-    by_batch, again = traces.some("POST /v1/batch", 2)
-    assert [links(each) for each in (by_batch, again)] == [[ids(first)], []]
     with ThreadPoolExecutor() as pool:
         waits = pool.submit(client.acquired, "x", wait=30)
         wait_until(lambda: client.waiting("x"), "it waits")

@@ -352,7 +352,7 @@ def _tracing(leases: LeaseService) -> "Tracing | None":
         )
         return None
     runtime = leases.runtime
-    leases.tracing = tracing = Tracing(provider, runtime.call_all, runtime.now)
+    leases.tracing = tracing = Tracing(provider, runtime.call, runtime.now)
     leases.observers.append(tracing.saw)
     return tracing
 

@@ -6,7 +6,7 @@ so links are the same whichever server granted it.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,16 +17,13 @@ from opentelemetry.metrics import NoOpMeterProvider
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from dibs.contrib.otel import MAX_LINKS, Links, trace_of
+from dibs.contrib.otel import Links, trace_of
 from dibs.core.names import KINDS
 from dibs.errors import DibsError
-from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
-from dibs.runtime.port import CallResult, TimedReply
+from dibs.model import Command, Inspect, Refused, Reply, Status
+from dibs.runtime.port import TimedReply
 from dibs.server.api.routing import Operation
 from dibs.server.auth.policy import Principal
-
-_REMEMBERED = 10_000
-"""Waiters that are remembered, because each is linked once."""
 
 _LOOK = 1.0
 """Seconds that the store has to answer who the holders are."""
@@ -51,8 +48,6 @@ class _Request:
         self.operation = operation
         self.span: trace.Span = trace.INVALID_SPAN
         self.links = Links(self.span)
-        self.queued: dict[bytes, None] = {}
-        """Keys for which something has begun to wait."""
         self.error: Exception | None = None
         self._app, self._scope, self._send = app, scope, send
         self._has_begun = False
@@ -103,19 +98,18 @@ class _Request:
 
 
 class Tracing:
-    """The spans of one server. `call_all` applies commands to the stores; `now` is the server's clock."""
+    """The spans of one server. `call` applies a command to its store; `now` is the server's clock."""
 
     def __init__(
         self,
         provider: trace.TracerProvider,
-        call_all: Callable[[Sequence[Command], float], Awaitable[Sequence[CallResult]]],
+        call: Callable[[Command, float], Awaitable[TimedReply]],
         now: Callable[[], float],
     ) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")  # the stable attributes
         self._tracer = provider.get_tracer("dibs.server")
-        self._call_all = call_all
+        self._call = call
         self._now = now
-        self._waiting: dict[tuple[bytes, str], None] = {}
         self._middleware = OpenTelemetryMiddleware(
             _run,
             default_span_details=_details,
@@ -163,41 +157,18 @@ class Tracing:
         request.saw(command, reply)
         if type(reply) is Refused:
             request.links.add(reply.holders)
-        elif type(reply) is Queued and type(command) is Acquire and self._is_new(command):
-            request.queued[command.key] = None
-
-    def _is_new(self, command: Acquire) -> bool:
-        """Whether it begins to wait with this command. It repeats the command as long as it waits."""
-        waiter = command.key, command.id
-        if waiter in self._waiting:
-            return False
-        self._waiting[waiter] = None
-        if len(self._waiting) > _REMEMBERED:
-            del self._waiting[next(iter(self._waiting))]
-        return True
-
-    async def look_ahead(self) -> None:
-        """Link to the holders of all for which this request has begun to wait."""
-        request = _current.get()
-        if request is not None and request.queued:
-            keys = list(request.queued)[:MAX_LINKS]
-            request.queued.clear()
-            await self._link(request, keys)
 
     async def look(self, key: bytes) -> None:
         """Link to the holders of a key, for which this request waits."""
         request = _current.get()
-        if request is not None and request.span.is_recording():
-            await self._link(request, [key])
-
-    async def _link(self, request: _Request, keys: Sequence[bytes]) -> None:
+        if request is None or not request.span.is_recording():
+            return
         try:
-            results = await self._call_all([Inspect(key) for key in keys], _LOOK)
+            reply = (await self._call(Inspect(key), _LOOK)).reply
         except DibsError:
             return  # the answer matters more than the links
-        for each in results:
-            if type(each) is TimedReply and isinstance(each.reply, Status):
-                request.links.add(each.reply.holders)
+        if isinstance(reply, Status):
+            request.links.add(reply.holders)
 
     @contextmanager
     def waiting(self) -> Generator[None]:

@@ -178,8 +178,6 @@ class BatchRoutes:
         results: Sequence[CallResult] = ()
         if sent:
             results = await self._ask(who, sent)
-            if self._leases.tracing is not None:
-                await self._leases.tracing.look_ahead()
             _check_any(results)
         replies = map(self._reply, sent, results)
         return [next(replies) if isinstance(each, COMMANDS) else each for each in checked]
