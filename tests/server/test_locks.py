@@ -143,7 +143,7 @@ def test_a_refusal_names_the_holder(world: World, client: Client, name: str) -> 
 def test_one_lock_and_lists_in_known_shapes(world: World, client: Client, name: str) -> None:
     held = client.acquired(f"{name}/a", note="why")
     answer = client.get(lock(f"{name}/a"))
-    got, tag = answer.json(), {"If-None-Match": f'"x", {answer.headers["etag"]}'}
+    got = answer.json()
     assert got["name"] == written(f"{name}/a")
     assert got["id"] == fingerprint(held["id"])
     assert got["info"] == {"ttl": 30, "client-id": "web-3", "ip": "127.0.0.1"}
@@ -151,10 +151,7 @@ def test_one_lock_and_lists_in_known_shapes(world: World, client: Client, name: 
     page = world.client("read").get(f"{lock(name)}/").json()
     assert [(each["name"], each["id"]) for each in page["locks"]] == [(got["name"], got["id"])]
     assert page["next"] is None
-    assert client.get(lock(f"{name}/a"), headers=tag).status_code == 304
     client.release(f"{name}/a", held)
-    client.acquired(f"{name}/a")
-    assert client.get(lock(f"{name}/a"), headers=tag).status_code == 200
     wrong = client.put(lock(name))
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH, POST")
     assert client.head("/v1/locks").status_code == 200

@@ -27,7 +27,7 @@ from dibs.model import (
 )
 from dibs.server.api.bounds import CommandBounds
 from dibs.server.api.problems import ApiProblem, too_often
-from dibs.server.api.responses import done_response, empty_response, is_seaplane_sdk, json_response
+from dibs.server.api.responses import done_response, is_seaplane_sdk, json_response
 from dibs.server.api.routing import SEEING, Caller, on_path, route
 from dibs.server.api.schemas import (
     AcquireQuery,
@@ -247,9 +247,7 @@ class LockRoutes:
 
     # -- inspect ------------------------------------------------------------------------------------
 
-    @route(
-        "GET", PATH, SEEING, query=LookQuery, answers={200: LockShown, 304: None}, problems=(404,)
-    )
+    @route("GET", PATH, SEEING, query=LookQuery, answers={200: LockShown}, problems=(404,))
     async def look(self, caller: Caller, name: bytes, query: LookQuery) -> Response:
         """Who holds it."""
         if not caller.allowed:
@@ -261,10 +259,7 @@ class LockRoutes:
             raise failure(reply)
         if not reply.holders:
             raise _not_held(query.kind)
-        tag = _etag(reply)
-        if _has_it(caller, tag):
-            return empty_response(304, (b"etag", tag))
-        return json_response(lock_shown(reply), 200, (b"etag", tag))
+        return json_response(lock_shown(reply))
 
 
 def _key(kind: str, name: bytes) -> bytes:
@@ -351,18 +346,3 @@ def _warning(query: ReleaseQuery, reply: Revoked) -> str:
         "the holder is notified and cannot renew any more; "
         f"the lock stays held until the lease ends, in at most {reply.ends_in:.0f} s"
     )
-
-
-def _etag(status: Status) -> bytes:
-    """An entity tag that changes with everything but the time that is left."""
-    parts = [
-        f"{status.kind}.{status.last_token}.{status.capacity}.{status.waiting}.{status.holding}"
-    ]
-    parts += [f"{h.lease}.{h.token}.{h.units}.{h.state}" for h in status.holders]
-    return b'W/"%b"' % fingerprint(";".join(parts)).encode()
-
-
-def _has_it(caller: Caller, tag: bytes) -> bool:
-    """Whether the caller knows the current state already."""
-    raw = caller.headers.get(b"if-none-match")
-    return raw is not None and any(each.strip() in (tag, b"*") for each in raw.split(b","))

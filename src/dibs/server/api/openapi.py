@@ -51,7 +51,7 @@ then repeat the request. Release the id even if you give up.
 holders. Only requests that are not valid HTTP get `text/plain`, with 400.
 """
 
-_SUCCESS = {200: "Done", 201: "Created", 204: "Done", 304: "Not modified"}
+_SUCCESS = {200: "Done", 201: "Created", 204: "Done"}
 
 _EVENTS = """\
 Server-sent events: a line `event:` with the name, a line `data:` with the data, and an empty line. \
