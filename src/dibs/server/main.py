@@ -36,7 +36,7 @@ from dibs.server.audit import Audit
 from dibs.server.auth.credentials import SHORTEST
 from dibs.server.auth.keys import KeyService
 from dibs.server.auth.sessions import Sessions
-from dibs.server.background import background, repeat
+from dibs.server.background import background
 from dibs.server.config import ServerConfig
 from dibs.server.front import Front, allow_files, context_for, listening_socket, url_of
 from dibs.server.leases import LeaseService
@@ -158,8 +158,6 @@ class Server:
         self.sessions: Sessions
         self.sessions = sessions = Sessions(keys, records, config.origins)
         await keys.cache.on_change(sessions.read_ended)
-        trouble = "other servers cannot be told who has signed out"
-        stack.enter_context(background(repeat(sessions.write_ended, 1.0, trouble)))
         self.shutdown: Shutdown
         self.shutdown = shutdown = Shutdown()
         self.endings: Endings

@@ -77,8 +77,6 @@ class Sessions:
         self._links = Signatures(keys.secrets, "sign-in")
         self._ended: dict[tuple[str, str], int] = {}
         """When each ended session would have expired, by key id and nonce."""
-        self._unwritten: dict[tuple[str, str], int] = {}
-        """Ended sessions that are not in the records yet."""
         self._watchers = Watchers[BrowserSession]()
 
     # -- requests -----------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ class Sessions:
     # -- signing in ---------------------------------------------------------------------------------
 
     async def by_key(self, key: str) -> SignedIn:
-        """A session for the owner of an API key. Tokens are not accepted. Raises `ApiProblem`, 401."""
+        """A session for the owner of an API key. Raises `ApiProblem`, 401."""
         key = key.strip()
         try:
             if not (key.isascii() and key.startswith(PREFIX)):
@@ -197,19 +195,13 @@ class Sessions:
     async def end(self, session: BrowserSession) -> None:
         """End a session: at this server at once, at all servers within two seconds.
 
-        Raises `BackendUnavailable` if the others do not know yet: `write_ended` tries again.
+        Raises `BackendUnavailable` if it goes on, as that cannot be recorded.
         """
-        which = session.key_id, session.nonce
-        self._unwritten[which] = session.expires_at
-        self._learn({which: session.expires_at})
-        await self.write_ended()
-
-    async def write_ended(self) -> None:
-        """Record the sessions that have ended at this server. Raises `BackendUnavailable`."""
-        for (key_id, nonce), expires_at in list(self._unwritten.items()):
-            with suppress(Conflict):  # with another server: the next call tries again
-                await self._write(key_id, nonce, expires_at)
-                self._unwritten.pop((key_id, nonce), None)
+        while True:
+            with suppress(Conflict):
+                await self._write(session.key_id, session.nonce, session.expires_at)
+                break
+        self._learn({(session.key_id, session.nonce): session.expires_at})
 
     async def _write(self, key_id: str, nonce: str, expires_at: int) -> bool:
         """Add a nonce to the record of its key; return whether it is new. Raises `Conflict`."""

@@ -74,7 +74,7 @@ async function leave() {
     await session.signOut();
     askForKey("You are signed out.");
   } catch (error) {
-    if (error.status !== 401) announce(`Not signed out everywhere: ${error.message}`);
+    if (error.status !== 401) announce(`Not signed out: ${error.message}`);
   }
 }
 
