@@ -80,8 +80,7 @@ class World:
 
     def wish(self, mode: str = "fair", **more: Any) -> Wish:
         """For a resource of its own unless one is given."""
-        queue = self.guides if mode == "guide" else self.queue
-        return Wish(**{"resource": unique("resource"), "queue": queue, "mode": mode, **more})
+        return Wish(**{"resource": unique("resource"), "queue": self.queue, "mode": mode, **more})
 
     async def start(self, flow: type, *args: Any, result: type | None = None) -> Handle:
         return await self.client.start_workflow(

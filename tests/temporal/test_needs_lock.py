@@ -18,19 +18,15 @@ from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import (
-    SharedStateManager,
-    UnsandboxedWorkflowRunner,
-    Worker,
-)
+from temporalio.worker import SharedStateManager, UnsandboxedWorkflowRunner, Worker
 
 import dibs
-from dibs.temporal import DibsPlugin, LockInterceptor, TemporalWorker, current_lock, needs_lock
+from dibs.temporal import DibsPlugin, LockInterceptor, current_lock, needs_lock
 from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.sandbox_flows import Reports, report
-from tests.temporal.workers import PATIENCE, connected, poll, unique, until
+from tests.temporal.workers import PATIENCE, poll, unique, until
 
 pytestmark = pytest.mark.once
 
@@ -232,28 +228,18 @@ class CallableObject:
 # -- what an activity knows of its lock ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "temporal"])
-async def test_in_tasks_threads_and_methods_over_any_store(
-    kind: str, temporal_server: TemporalServer, tmp_path: Path
+async def test_in_tasks_threads_and_methods(
+    temporal_server: TemporalServer, tmp_path: Path
 ) -> None:
-    queue = unique("brokers")
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
-    if kind == "temporal":
-        url = f"{temporal_server.url}?task_queue={queue}"
-    ours = LockInterceptor(application="shop", backend=url)
+    ours = LockInterceptor(application="shop", backend=f"sqlite:///{tmp_path / 'leases.db'}")
     activities = (in_task, in_thread, Objects().in_method, CallableObject())
-    name = unique()
-    async with (
-        TemporalWorker(await connected(temporal_server), task_queue=queue),
-        working(temporal_server.address, *activities, interceptors=[ours]) as world,
-    ):
-        handle = await world.start(
-            *(Step(f"in_{each}", [name]) for each in ("task", "thread", "method", "object"))
-        )
+    async with working(temporal_server.address, *activities, interceptors=[ours]) as world:
+        kinds = ("task", "thread", "method", "object")
+        handle = await world.start(*(Step(f"in_{each}", ["x"]) for each in kinds))
         found = await handle.result()
     assert len({each["token"] for each in found}) == 4
     for number, each in enumerate(found, start=1):
-        assert each["key"] in (f"shop:in-{name}:0", f"shop:in-{name}:1")
+        assert each["key"] in ("shop:in-x:0", "shop:in-x:1")
         assert each["owner"] == f"shop:{handle.result_run_id}:{number}"
         assert not each["lost"]
 
