@@ -5,8 +5,8 @@ import atexit
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from logging import getLogger
@@ -25,7 +25,7 @@ from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.codec import decode_reply, encode
 from dibs.core.names import shown
-from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.errors import BackendUnavailable, DibsError, IncompatibleVersion, NotConfigured
 from dibs.model import Acquire, Command, Failed, Release, Reply
 from dibs.process import on_fork
 from dibs.stores.loop_thread import keep_for_ever
@@ -62,18 +62,14 @@ class BrokerClient:
     def __init__(self, settings: TemporalSettings, given: Client | None = None) -> None:
         """`given`: the user's own client, to be used instead of a new one."""
         self.settings: TemporalSettings = settings
-        self._given = given
+        self._client = given
+        self._target = None if given is None else TemporalTarget.of(given)
         self._is_inherited = False
         self._turns: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, bytes], asyncio.Lock]
         self._turns = WeakValueDictionary()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
         """Keys that were acquired last."""
-        self._reset()
         on_fork(self)
-
-    def _reset(self) -> None:
-        self._client = self._given
-        self._target = None if self._given is None else TemporalTarget.of(self._given)
 
     @property
     def target(self) -> TemporalTarget:
@@ -97,19 +93,6 @@ class BrokerClient:
         if self._client is not None:
             keep_for_ever(self._client)
             self._is_inherited = True
-
-    @contextmanager
-    def explained(self) -> Generator[None]:
-        """Raise Temporal's errors as errors of Dibs.
-
-        After a refusal the API key is looked up again, as it may have been exchanged meanwhile.
-        """
-        try:
-            with errors.explained(self.target):
-                yield
-        except Forbidden:
-            self._reset()
-            raise
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -144,7 +127,7 @@ class BrokerClient:
         turn = self._turns.setdefault((asyncio.get_running_loop(), key), asyncio.Lock())
         try:
             async with asyncio.timeout(seconds), turn:
-                with self.explained():
+                with errors.explained(self.target):
                     return await self._update(key, commands)
         except TimeoutError:
             return await self._why_silent(key, seconds)
@@ -199,7 +182,7 @@ class BrokerClient:
 
     async def wait(self, key: bytes, inbox: str) -> wire.Waited:
         """Wait at a key's broker for an inbox's notifications."""
-        with self.explained():
+        with errors.explained(self.target):
             broker = (await self.client()).get_workflow_handle(ids.broker_id(key))
             found: wire.Waited = await broker.execute_update(
                 ids.WAIT, inbox, result_type=wire.Waited
@@ -231,7 +214,7 @@ class BrokerClient:
     async def keys(self) -> set[bytes]:
         """Keys whose brokers run, as the server's index has them, and those that were acquired here last."""
         client, found = await self.client(), set(self._recent)
-        with self.explained():
+        with errors.explained(self.target):
             query = f"WorkflowType = '{ids.BROKER}' AND ExecutionStatus = 'Running'"
             async for run in client.list_workflows(query):
                 found.add(await _key_of(run))

@@ -33,6 +33,7 @@ from dibs.stores.aio import submit_in_task
 from dibs.stores.loop_thread import BlockingLoopConnection, LoopThread, keep_for_ever
 from dibs.stores.port import BlockingConnection, Deliver, Done, GiveUp, Store, time_limit
 from dibs.stores.temporal.client import LOOK, BrokerClient, pollers
+from dibs.stores.temporal.errors import explained
 from dibs.stores.temporal.ids import serve_hint, task_queue, unserved_message
 from dibs.stores.temporal.url import TemporalSettings, TemporalTarget, read_url
 
@@ -205,7 +206,7 @@ class AsyncTemporalConnection:
     async def examine(self) -> Sequence[Finding]:
         """Version and storage, and whether a worker runs brokers."""
         client = await self._brokers.client()
-        with self._brokers.explained():
+        with explained(self._brokers.target):
             about = await client.workflow_service.get_cluster_info(
                 GetClusterInfoRequest(), timeout=LOOK
             )
