@@ -41,6 +41,9 @@ CONNECT_TIMEOUT = 5.0
 LOOK = timedelta(seconds=1)
 """How long a question about a task queue or the server can take."""
 
+PARALLEL = 16
+"""Brokers that a batch calls at a time. Many of them may have to start."""
+
 RECENT = 100
 """Keys that a store lists before the server's index has them."""
 
@@ -99,17 +102,21 @@ class BrokerClient:
     async def apply(self, commands: Sequence[Command], seconds: float) -> list[Reply]:
         """Return a reply for each command. Raises what has befallen all: see `error_of_batch`.
 
-        Each broker has `seconds` to answer.
+        Each broker has `seconds` to answer, from when it is called.
         """
+        room = asyncio.Semaphore(PARALLEL)
+
+        async def ask(key: bytes, part: Sequence[int]) -> Sequence[Reply] | DibsError:
+            async with room:
+                return await self._ask(key, [commands[number] for number in part], seconds)
+
         parts: dict[bytes, list[int]] = {}
         for number, command in enumerate(commands):
             if not wire.is_too_long(command):
                 parts.setdefault(command.key, []).append(number)
             if isinstance(command, Acquire) and command.key not in self._recent:
                 self._recent.append(command.key)
-        results = await asyncio.gather(
-            *(self._ask(key, [commands[n] for n in part], seconds) for key, part in parts.items())
-        )
+        results = await asyncio.gather(*(ask(key, part) for key, part in parts.items()))
         replies: list[Reply] = [Failed("invalid", wire.TOO_LONG)] * len(commands)
         for part, found in zip(parts.values(), results, strict=True):
             if isinstance(found, DibsError):

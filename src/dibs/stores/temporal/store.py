@@ -131,10 +131,19 @@ class AsyncTemporalConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        return submit_in_task(self.apply_within(commands, TIMEOUT), done)
+        return submit_in_task(self._apply(commands, TIMEOUT), done)
 
     async def apply_within(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        """Apply a batch. Raises `BackendUnavailable` after `timeout` seconds, or before if a ttl is short."""
+        """Apply a batch. Raises `BackendUnavailable` after `timeout` seconds, or before if ttls are short."""
+        try:
+            async with asyncio.timeout(max(timeout, LEAST)):
+                return await self._apply(commands, timeout)
+        except TimeoutError:
+            raise BackendUnavailable(
+                f"{self._brokers.target} did not answer within {timeout:.3g} s"
+            ) from None
+
+    async def _apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         limit = max((time_limit(command, timeout) for command in commands), default=0.0)
         # a little less, so that a caller who gives up then gets the reason
         replies = await self._brokers.apply(commands, 0.9 * max(limit, LEAST))
