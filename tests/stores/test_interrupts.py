@@ -55,7 +55,7 @@ async def short_work(text: str = "") -> str:
 
 
 def test_whoever_waits_for_the_loop_of_a_thread_leaves_it_to_the_others(stride: int) -> None:
-    thread = LoopThread("dibs-test", "test://", lambda: None, lambda: None)
+    thread = LoopThread("dibs-test", "test://")
     thread.enter("me")
 
     def others_go_on() -> None:
@@ -66,7 +66,7 @@ def test_whoever_waits_for_the_loop_of_a_thread_leaves_it_to_the_others(stride: 
 
 
 def test_who_comes_to_the_loop_of_a_thread_and_goes_keeps_nobody_out(stride: int) -> None:
-    thread = LoopThread("dibs-test", "test://", lambda: None, lambda: None)
+    thread = LoopThread("dibs-test", "test://")
 
     def come_and_go() -> None:
         thread.enter("me")

@@ -70,12 +70,12 @@ class Brokered:
     async def release(self, entry_id: str) -> None:
         await self.ask(Release(self.key, entry_id))
 
-    async def wait(self, inbox: str, after: int = 0) -> Waited:
+    async def wait(self, inbox: str) -> Waited:
         """As plain clients wait; sent again if the run just ended."""
         while True:
             try:
                 found: Waited = await self.handle.execute_update(
-                    ids.WAIT, args=[inbox, after], result_type=Waited
+                    ids.WAIT, inbox, result_type=Waited
                 )
             except RPCError as error:
                 if error.status not in (*ABOUT_TO_END, RPCStatusCode.NOT_FOUND):

@@ -32,9 +32,7 @@ from dibs.stores.temporal.wire import (
     AGES,
     TEXTS,
     BrokerAnswer,
-    BrokerCall,
     News,
-    read_call,
     unpack_command,
 )
 from dibs.temporal.broker import outbox as broker_outbox
@@ -156,7 +154,7 @@ def test_a_query_changes_nothing_and_names_no_id() -> None:
     assert book.dump() == before
 
 
-def test_calls_of_wrong_types_are_refused_and_those_of_a_later_release_read() -> None:
+def test_commands_of_wrong_types_are_refused() -> None:
     for wrong in (
         {"ttl": "30"}, {"ttl": 10**400}, {"id": 5}, {"note": None}, {"queue": 1},
         {"id": "\ud800"}, {"units": "1"}, {"note": "x" * TEXTS},
@@ -164,12 +162,6 @@ def test_calls_of_wrong_types_are_refused_and_those_of_a_later_release_read() ->
         command = replace(Acquire(KEY, "a", "h", 30.0), **wrong)
         with pytest.raises(ValueError, match=rf"no |neither|Unicode|{TEXTS} bytes"):
             unpack_command(through_json(encode(command)), KEY)
-    calls: list[Any] = [{}, [], None, {"commands": None}, {"commands": [], "number": "1"}]
-    for call in (*calls, {"commands": [], "fast": 1}, {"commands": [], "run_id": None}):
-        with pytest.raises(ValueError, match="call"):
-            read_call(call)
-    packed = {"commands": [], "number": 3, "colour": "blue", "format": 9}
-    assert read_call(packed) == BrokerCall([], 3, format=9)
 
 
 @pytest.mark.parametrize("note", ["n" * 60, "\u20ac" * 300])

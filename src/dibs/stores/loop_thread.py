@@ -28,19 +28,13 @@ CLOSE_TIMEOUT = 3.0
 """Seconds that closing a connection may take."""
 
 
-class LoopThread[Shared]:
+class LoopThread:
     """A thread with an event loop. It begins with the first connection and ends with the last."""
 
-    def __init__(
-        self, name: str, store: str, make: Callable[[], Shared], at_end: Callable[[], object]
-    ) -> None:
-        """`store` is its URL, for errors. `make` makes what all connections in the loop share; `at_end` is
-        called when the loop is closed.
-        """
+    def __init__(self, name: str, store: str) -> None:
+        """`store` is its URL, for errors."""
         self._name = name
         self._store = store
-        self._make = make
-        self._at_end = at_end
         self._lock = FreshLock()
         self._reset()
         on_fork(self)
@@ -50,13 +44,6 @@ class LoopThread[Shared]:
         self._ended: Gate | None = None
         """Opens when the thread has ended. None: no thread could be started, and callers run the loop."""
         self._users: set[object] = set()
-        self._shared: Shared | None = None
-
-    def shared(self) -> Shared:
-        """What all connections in this loop share. Call it in the loop."""
-        if self._shared is None:
-            self._shared = self._make()
-        return self._shared
 
     def enter(self, user: object) -> None:
         """Start the thread, if this is the first connection."""
@@ -83,7 +70,7 @@ class LoopThread[Shared]:
             if self._users or self._loop is None:
                 return
             loop, ended = self._loop, self._ended
-            self._loop = self._ended = self._shared = None
+            self._loop = self._ended = None
         if ended is None:
             self._finish(loop)
         else:
@@ -130,12 +117,11 @@ class LoopThread[Shared]:
                 loop.run_until_complete(asyncio.wait(left, timeout=GRACE))
         finally:
             loop.close()
-            self._at_end()
 
     def after_fork(self) -> None:
         """In the child: the thread is gone, and its loop cannot be closed without harm to the parent's."""
         if self._loop is not None:
-            keep_for_ever(self._loop, self._shared, self._users)
+            keep_for_ever(self._loop, self._users)
         self._reset()
 
 
@@ -219,16 +205,9 @@ class LoopConnection(Protocol):
 class BlockingLoopConnection:
     """See `BlockingConnection`: its work is done in the loop of a `LoopThread`."""
 
-    def __init__(
-        self,
-        thread: LoopThread[Any],
-        make: Callable[[], LoopConnection],
-        least_timeout: float = 0.0,
-    ) -> None:
-        """`least_timeout`: seconds that every call has, for a store that is slow to start."""
+    def __init__(self, thread: LoopThread, make: Callable[[], LoopConnection]) -> None:
         self._thread = thread
         self._make = make
-        self._least_timeout = least_timeout
         self._inner: LoopConnection | None = None
         self._arrived: SimpleQueue[Sequence[Notification] | DibsError] = SimpleQueue()
         on_fork(self)
@@ -239,7 +218,7 @@ class BlockingLoopConnection:
         return "" if inner is None else inner.inbox
 
     def open(self, timeout: float) -> None:
-        self._thread.do(self._enter().open(), max(timeout, self._least_timeout))
+        self._thread.do(self._enter().open(), timeout)
 
     def close(self) -> None:
         inner, self._inner = self._inner, None
@@ -263,7 +242,6 @@ class BlockingLoopConnection:
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         if not commands:
             return ()
-        timeout = max(timeout, self._least_timeout)
         return self._thread.do(self._enter().apply_within(commands, timeout))
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
@@ -273,7 +251,6 @@ class BlockingLoopConnection:
         return self._thread.do(self._enter().examine(), LONG_CALL)
 
     def subscribe(self, timeout: float) -> None:
-        timeout = max(timeout, self._least_timeout)
         self._thread.do(self._enter().subscribe(self._arrived.put), timeout)
 
     def notifications(self, timeout: float | None) -> Sequence[Notification]:

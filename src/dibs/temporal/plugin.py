@@ -12,11 +12,12 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
 from dibs.config import Duration
 from dibs.errors import DibsError
+from dibs.stores.temporal.client import wait_for_threads_at_exit
 from dibs.stores.temporal.ids import task_queue as queue_of
 from dibs.temporal.activity.decorator import LockBackend, refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows, with_permits
-from dibs.temporal.worker.worker import TemporalWorker, end_quietly, passing_ours
+from dibs.temporal.worker.worker import TemporalWorker, passing_ours
 
 
 class _SharedWorker:
@@ -144,7 +145,7 @@ class DibsPlugin(SimplePlugin):
 
     @override
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
-        end_quietly()
+        wait_for_threads_at_exit()
         serves = self.serve and worker.task_queue != self.task_queue
         if not serves or worker in _served_beside:
             return await next(worker)

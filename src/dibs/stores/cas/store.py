@@ -42,7 +42,7 @@ class CasStore(Store):
         self._shares: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._known: dict[bytes, Cell] = {}
         """See `CasLedger`. A store whose watch brings whole cells may put them here."""
-        self._thread = LoopThread("dibs-store", url, _nothing, _nothing)
+        self._thread = LoopThread("dibs-store", url)
         on_fork(self)
 
     @abstractmethod

@@ -25,7 +25,7 @@ NEWS = "dibs"
 STATUS = "status"
 """A query of the broker."""
 MEMO = "dibs_key"
-"""A broker's memo with its key in base64, for lists: the ID of a long one has only a hash."""
+"""A broker's memo with its key in base64, for lists."""
 
 LONGEST = 255
 """So many characters an ID may have on servers that keep their workflows in an SQL database."""
@@ -36,7 +36,6 @@ _HASHED = "~"
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9_./:@+=,-]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 
 
 def permit_workflow_id(resource: str, slot: str) -> str:
@@ -63,14 +62,6 @@ def broker_id(key: bytes) -> str:
     if len(found) > _PLAIN:
         found = f"{_HASHED}{sha256(key).hexdigest()}"
     return _BROKERS + found
-
-
-def key_of(workflow_id: str) -> bytes | None:
-    """The key whose broker has this ID; None where that has only its hash, or is no broker's."""
-    text = workflow_id.removeprefix(_BROKERS)
-    if text == workflow_id or text.startswith(_HASHED):
-        return None
-    return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode())
 
 
 # -- the task queue -----------------------------------------------------------------------------------

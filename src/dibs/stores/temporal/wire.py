@@ -7,7 +7,7 @@ so it does no I/O.
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any
 
 from dibs.core.codec import decode_command
 from dibs.model import Command
@@ -27,11 +27,6 @@ def too_new(what: str, given: int, whose: str, known: int) -> str | None:
         return None
     return f"{what} is of format {given}, and {whose} knows {known}: update that first"
 
-
-BLOCKED = 5
-"""Plain clients that wait for notifications at a time. A server has ten updates of a run in flight, and drops
-its work on them when it is asked for more.
-"""
 
 FORMAT = 1
 """Format of what is sent to and by brokers, and of what they carry over to their next run."""
@@ -71,13 +66,9 @@ class BrokerAnswer:
 class Waited:
     """Result of a client's wait for one inbox."""
 
-    upto: int
-    """The number of the newest notification: the next wait is for what comes after it."""
     notifications: list[Packed] = field(default_factory=list[Packed])
-    ahead: int | None = 0
-    """How many must leave before the client can wait here; None if nothing of it is in the queue any more."""
-    turn: float = 0.0
-    """Seconds that a holder took lately, or has taken so far."""
+    again_in: float | None = 0.0
+    """Seconds until the next wait; None if nothing of the inbox is left to wait for."""
 
 
 @dataclass
@@ -100,21 +91,6 @@ class BrokerInput:
     state: dict[str, Any] | None = None
     """The state that the run before it left."""
     format: int = FORMAT
-
-
-def read_call(packed: Any) -> BrokerCall:
-    """Read a call that came by a signal, as far as this release knows its fields. Raises `ValueError`."""
-    given = cast("dict[str, Any]", packed) if isinstance(packed, dict) else {}
-    if not isinstance(given.get("commands"), list):
-        raise ValueError("a call has a list of commands")
-    known = {each.name: given[each.name] for each in fields(BrokerCall) if each.name in given}
-    for name, value in known.items():
-        if type(value) is not type(getattr(_EMPTY, name)):
-            raise ValueError(f"{name} of a call is {type(value).__name__}")
-    return BrokerCall(**known)
-
-
-_EMPTY = BrokerCall([])
 
 
 def text_of(key: bytes) -> str:

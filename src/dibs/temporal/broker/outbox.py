@@ -1,4 +1,4 @@
-"""A broker's messages: signals to workflows, and notifications for plain clients that wait."""
+"""A broker's signals to workflows."""
 
 import asyncio
 import json
@@ -107,45 +107,3 @@ def _addressee(inbox: str) -> workflow.ExternalWorkflowHandle[Any]:
     owner = owner_of(inbox)
     assert owner is not None
     return workflow.get_external_workflow_handle(owner[0], run_id=owner[1])
-
-
-class KeptNotifications:
-    """The last notifications of each plain client's inbox. They are hints, so some may be dropped."""
-
-    KEPT = 64
-    """Of one inbox."""
-    INBOXES = 100
-    CARRIED = 8
-    """Of one inbox, to the next run."""
-
-    def __init__(self, state: dict[str, Any] | None = None) -> None:
-        self._kept: dict[str, deque[tuple[int, Packed]]] = {}
-        for inbox, kept in (state or {}).items():
-            self._kept[inbox] = deque(((each[0], each[1]) for each in kept), self.KEPT)
-
-    def dump(self) -> dict[str, Any]:
-        """For the next run."""
-        return {inbox: [*kept][-self.CARRIED :] for inbox, kept in self._kept.items()}
-
-    def put(self, inbox: str, number: int, packed: Packed) -> None:
-        """Add a notification; its number is larger than all before, also of earlier brokers of the key."""
-        if not inbox:
-            return
-        kept = self._kept.pop(inbox, None) or deque(maxlen=self.KEPT)
-        kept.append((number, packed))
-        self._kept[inbox] = kept
-        if len(self._kept) > self.INBOXES:
-            del self._kept[next(iter(self._kept))]
-
-    def forget(self, inbox: str) -> None:
-        """Drop those of an inbox whose client waits no longer."""
-        self._kept.pop(inbox, None)
-
-    def latest(self, inbox: str) -> int:
-        """The number of an inbox's newest notification; 0 without one."""
-        kept = self._kept.get(inbox)
-        return kept[-1][0] if kept else 0
-
-    def since(self, inbox: str, after: int) -> list[Packed]:
-        """Notifications newer than that number, oldest first."""
-        return [packed for number, packed in self._kept.get(inbox, ()) if number > after]

@@ -34,7 +34,6 @@ from dibs.model import (
 )
 from dibs.stores.temporal import ids
 from dibs.stores.temporal.wire import (
-    BLOCKED,
     FORMAT,
     BrokerAnswer,
     BrokerCall,
@@ -42,14 +41,13 @@ from dibs.stores.temporal.wire import (
     Packed,
     Waited,
     bytes_of,
-    read_call,
     too_new,
     unpack_command,
 )
 from dibs.temporal.alarm import Alarm
 from dibs.temporal.broker.book import BrokerBook, in_brief
 from dibs.temporal.broker.details import details
-from dibs.temporal.broker.outbox import KeptNotifications, Outbox
+from dibs.temporal.broker.outbox import Outbox
 from dibs.temporal.broker.owners import Owner, OwnerWatch, inbox_of, owner_of
 
 AN_ANSWER = 400_000
@@ -57,6 +55,20 @@ AN_ANSWER = 400_000
 
 CARRIED = 300_000
 """Bytes of unsent signals that a run can leave to the next, beside its book."""
+
+BLOCKED = 5
+"""Plain clients that wait for notifications at a time. A server has ten updates of a run in flight, and drops
+its work on them when it is asked for more.
+"""
+
+KEPT = 64
+"""Notifications of one inbox, and inboxes, that are kept for clients that do not wait just now."""
+
+LEAST_TURN = 0.04
+"""The shortest hold, in seconds, that clients far back in the queue reckon with."""
+
+LONGEST_PAUSE = 5.0
+"""Seconds after which they ask again at the latest."""
 
 
 @workflow.defn(name=ids.BROKER)
@@ -88,16 +100,11 @@ class DibsBroker:
         """Inboxes of workflows that have closed, and the grants that never reached them."""
         self._waits: dict[str, int] = {}
         """The number of the last `wait` of each inbox: only that one blocks."""
-        self._number: int = state.get("number", 0)
-        self._turn: float = state.get("turn", 0.0)
-        """Seconds between the last grants."""
-        self._granted_at: float = state.get("granted_at", workflow.time())
-        self._token = 0
-        """The newest of the book as of `_granted_at`."""
         self._book = BrokerBook(bytes_of(given.key), state.get("book"))
         self._front = self._book.front(BLOCKED)
         self._outbox = Outbox(given.key, self._landed, state.get("outbox"))
-        self._notifications = KeptNotifications(state.get("notifications"))
+        self._notifications: dict[str, list[Packed]] = {}
+        """By inbox of a plain client, what it has not received. They are hints, and the next run has none."""
         self._watch = OwnerWatch(self._closed, state.get("watch", 0.0))
         self._alarm = Alarm()
         """Rung when there is something to do."""
@@ -168,8 +175,8 @@ class DibsBroker:
         self._alarm.ring()
 
     @workflow.update(name=ids.WAIT)
-    async def wait(self, inbox: str, after: int) -> Waited:
-        """Block until an inbox has a notification newer than number `after`.
+    async def wait(self, inbox: str) -> Waited:
+        """Block until an inbox has a notification.
 
         Returns early before the run ends, and if `BLOCKED` other inboxes are in front: those of the first
         waiters, and then of holders. So calls always get through. It tells then when to come back.
@@ -180,21 +187,28 @@ class DibsBroker:
         def is_over() -> bool:
             return (
                 self._leaving
-                or self._notifications.latest(inbox) > after
+                or inbox in self._notifications
                 or inbox not in self._front
                 or self._waits.get(inbox) != mine
             )
 
         if not is_over():
             await workflow.wait_condition(is_over)
-        if self._waits.get(inbox) == mine:
-            del self._waits[inbox]
-        found = self._notifications.since(inbox, after)
-        upto = max(after, self._notifications.latest(inbox))
+        if self._waits.get(inbox) != mine:
+            return Waited()
+        del self._waits[inbox]
         ahead = self._book.ahead(inbox, BLOCKED)
-        if ahead is None:
-            self._notifications.forget(inbox)
-        return Waited(upto, found, ahead, max(self._turn, workflow.time() - self._granted_at))
+        return Waited(
+            self._notifications.pop(inbox, []), None if ahead is None else self._pause_of(ahead)
+        )
+
+    def _pause_of(self, ahead: int) -> float:
+        """Seconds until a client far back asks again: half of what those ahead should take.
+
+        The last grant, whose time is its token, tells how long they take at least.
+        """
+        turn = max(workflow.time() - self._book.book.last / 1e6, LEAST_TURN)
+        return min(ahead * turn / 2, LONGEST_PAUSE)
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
@@ -215,7 +229,7 @@ class DibsBroker:
             return
         try:
             assert isinstance(call, RawValue)
-            read = read_call(workflow.payload_converter().from_payload(call.payload))
+            read = workflow.payload_converter().from_payload(call.payload, BrokerCall)
         except Exception as error:  # noqa: BLE001 - whatever a converter raises, a broker goes on
             workflow.logger.warning("A signal that is no call of ours: %s", error)
             return
@@ -290,20 +304,12 @@ class DibsBroker:
         self._let_time_act()
         runs = self._book.fast_owners() if self._book.book.waiting else []
         self._watch.work(runs, self._book.head_owner(), workflow.time())
-        self._note_turn()
         self._front = self._book.front(BLOCKED)
         # before it leaves, calls are applied and answers sent, until all fits into a message for the next run
         self._leaving = not self._gathered and self._is_outgrown() and self._outbox.size() < CARRIED
         if not self._leaving:
             self._outbox.send()
         workflow.set_current_details(details(self._book.key, self._book.book))
-
-    def _note_turn(self) -> None:
-        """How long one has waited lately for the next, so that those far back know when to ask."""
-        token, now = self._book.book.last, workflow.time()
-        if token != self._token:
-            self._turn = (self._turn + now - self._granted_at) / 2
-            self._token, self._granted_at = token, now
 
     def _let_time_act(self) -> None:
         self._notify(self._book.settle(*self._time()))
@@ -321,10 +327,16 @@ class DibsBroker:
                 by_lease |= {fingerprint(each): [each] for each in entry_ids}
         for each in notifications:
             if not owner_of(each.inbox):
-                self._number = max(self._number + 1, self._time()[1])
-                self._notifications.put(each.inbox, self._number, encode(each))
+                self._keep(each.inbox, encode(each))
             elif each.event != "head":  # the broker itself looks after a workflow that is first
                 self._outbox.put(each.inbox, encode(each), by_lease.get(each.lease, ()))
+
+    def _keep(self, inbox: str, packed: Packed) -> None:
+        """Keep a notification until a plain client's `wait` takes it."""
+        if inbox:
+            self._notifications[inbox] = [*self._notifications.pop(inbox, []), packed][-KEPT:]
+        if len(self._notifications) > KEPT:
+            del self._notifications[next(iter(self._notifications))]
 
     def _landed(self, inbox: str, granted: Sequence[str], there: bool) -> None:
         if not there:
@@ -386,10 +398,6 @@ class DibsBroker:
         state = {
             "book": self._book.dump(),
             "outbox": self._outbox.dump(),
-            "notifications": self._notifications.dump(),
-            "number": self._number,
-            "turn": self._turn,
-            "granted_at": self._granted_at,
             "watch": self._watch.dump(),
             "now": self._now,
             "cancelled": self._cancelled,

@@ -1,15 +1,12 @@
 """The worker of the permit queue, on which permits and brokers run."""
 
 import asyncio
-import atexit
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
 from typing import Any, Self
 from uuid import uuid4
 
@@ -19,9 +16,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.config import Duration, seconds
-from dibs.errors import BackendUnavailable, DibsError
-from dibs.stores.temporal.client import pollers, rest
-from dibs.stores.temporal.errors import explain, explain_text
+from dibs.errors import DibsError
+from dibs.stores.temporal.client import pollers, wait_for_threads_at_exit
+from dibs.stores.temporal.errors import explain
 from dibs.stores.temporal.ids import task_queue as queue_of
 from dibs.stores.temporal.url import TemporalTarget
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows
@@ -111,7 +108,7 @@ class TemporalWorker:
         an unknown namespace, `Forbidden`, `BackendUnavailable`.
         """
         self._not_ready = "it is starting"
-        end_quietly()
+        wait_for_threads_at_exit()
         running = asyncio.create_task(self._worker.run())
         looking = asyncio.create_task(self._look(on_ready, on_change or self._log_change))
         stopping = asyncio.create_task(self._stopping.wait())
@@ -130,11 +127,7 @@ class TemporalWorker:
                 await self._worker.shutdown()
             await running
         except (RuntimeError, RPCError) as error:
-            at = TemporalTarget.of(self.client)
-            known = explain(error, at) if isinstance(error, RPCError) else explain_text(error, at)
-            raise known or BackendUnavailable(
-                f"the worker at {at} could not go on: {error}"
-            ) from error
+            raise explain(error, TemporalTarget.of(self.client)) from error
 
     async def _look(
         self,
@@ -217,22 +210,3 @@ def passing_ours(runner: WorkflowRunner | None) -> WorkflowRunner:
     if OURS in runner.restrictions.passthrough_modules:
         return runner
     return replace(runner, restrictions=runner.restrictions.with_passthrough_modules(OURS))
-
-
-LETS_GO = 0.15
-"""Seconds that the interpreter's end waits at least, for the last calls of Temporal's threads."""
-
-
-@cache
-def end_quietly() -> None:
-    """Have the end of this process wait a moment for Temporal's threads.
-
-    A thread of Temporal's that takes Python's lock while the interpreter ends kills the process:
-    https://github.com/temporalio/sdk-python/issues/300. Once the worker has stopped, that is soon over.
-    """
-
-    def wait() -> None:
-        time.sleep(LETS_GO)
-        rest()
-
-    atexit.register(wait)
