@@ -36,7 +36,7 @@ MAX_IDS = 10_000
 """Lease ids that are remembered, of each sort."""
 
 
-type Observer = Callable[[Principal, Command, Reply], None]
+type Observer = Callable[[Command, Reply], None]
 """Is called with each command that was applied for an API key, and its reply."""
 
 
@@ -191,7 +191,7 @@ class LeaseService:
             count(self._quotas, who.key_id, command, reply)
         for observer in self.observers:
             try:
-                observer(who, command, reply)
+                observer(command, reply)
             except Exception:  # the answer matters more
                 log.exception("an observer failed")
 
