@@ -129,15 +129,15 @@ class LeaseService:
         if type(command) is Release and command.tombstone:
             command = self._quotas.limit_tombstone(who.key_id, command)
         try:
-            answer = _settled(await self.runtime.call(command))
-            if not isinstance(answer, TimedReply):
-                raise answer
+            answer = await self.runtime.call(command)
+            if answer.resent:
+                late.add_of(command)
+                if isinstance(error := _settled(answer), BackendUnavailable):
+                    raise error
         except BackendUnavailable:
             late.add_of(command)
             self.unanswered(command)
             raise
-        if answer.resent:
-            late.add_of(command)
         self.observe(who, command, answer.reply)
         return answer
 
