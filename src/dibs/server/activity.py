@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from dibs.core.names import KINDS
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Notification, Page, Reply
+from dibs.model import Notification, Page
 from dibs.runtime.notifications import ForwardingReceiver, Receiver
 from dibs.server.key_changes import KeyStates
 from dibs.server.lock_events import EventLog, LockEvent
@@ -44,8 +44,8 @@ PAGE = 200
 class Activity:
     """The events of one server.
 
-    `applied` and `ObservingReceiver` report what passes through this server. While it is `polling`, it also
-    scans the store: every second if a client follows all events.
+    `keys.applied` and `ObservingReceiver` report what passes through this server. While it is `polling`,
+    it also scans the store: every second if a client follows all events.
     """
 
     def __init__(self, now: Callable[[], float], scan: Scan) -> None:
@@ -65,10 +65,6 @@ class Activity:
         """The number of the last event before the latest renewal that was not logged; -1: none yet."""
         self._waking = False
         self._hurry = asyncio.Event()
-
-    def applied(self, _: object, command: Command, reply: Reply) -> None:
-        """Report a command that was applied, and its reply."""
-        self.keys.applied(command, reply)
 
     def _happened(self, event: LockEvent) -> None:
         """Log an event. There are many renewals, so they are only logged if a client wants them."""

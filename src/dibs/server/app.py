@@ -129,7 +129,12 @@ class Application:
     async def _answer(self, found: Found, scope: Connection, receive: Receive, send: Send) -> None:
         status, begun = 0, self._now()
         try:
-            response = await self._response(found, scope, receive)
+            try:
+                response = await self._handle(found, scope, receive)
+            except ClientDisconnect:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
+                response = _guarded(_problem_of(error, found), scope)
             status = getattr(response, "status_code", 200)
             await response(scope, receive, send)
         except ClientDisconnect:
@@ -138,34 +143,14 @@ class Application:
             for meter in self._meters:
                 meter(_operation_of(found), status, self._now() - begun)
 
-    async def _response(self, found: Found, scope: Connection, receive: Receive) -> ASGIApp:
-        """The response; errors become problems. Raises `ClientDisconnect` if the caller hangs up."""
-        try:
-            if b"%" in scope["raw_path"]:
-                _check_escapes(scope["raw_path"])
-            if isinstance(found, ApiProblem):
-                raise found
-            return await self._handle(found, Caller(scope, receive))
-        except ApiProblem as problem:
-            return _guarded(problem, scope)
-        except DibsError as error:
-            return _guarded(_problem_of(error), scope)
-        except ClientDisconnect:
-            raise
-        except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
-            log.error(
-                "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
-                "a request" if isinstance(found, ApiProblem) else found.operation.path,
-                type(error).__name__,
-                str(error)[:MESSAGE],
-                "".join(traceback.format_tb(error.__traceback__)),
-            )
-            return _guarded(ApiProblem("bug", "unexpected error; see the server log"), scope)
-
-    async def _handle(self, found: BoundOperation, caller: Caller) -> ASGIApp:
+    async def _handle(self, found: Found, scope: Connection, receive: Receive) -> ASGIApp:
         """Call the handler, if the caller may."""
-        operation = found.operation
-        needs, path = operation.needs, path_arguments(caller.scope["path_params"])
+        if b"%" in scope["raw_path"]:
+            _check_escapes(scope["raw_path"])
+        if isinstance(found, ApiProblem):
+            raise found
+        operation, caller = found.operation, Caller(scope, receive)
+        needs, path = operation.needs, path_arguments(scope["path_params"])
         name = path.get("name") or path.get("directory", b"")
         try:
             query = None
@@ -240,8 +225,19 @@ def description() -> bytes:
     return encode(describe(TABLE))
 
 
-def _problem_of(error: DibsError) -> ApiProblem:
-    """A problem for an error of the library."""
+def _problem_of(error: Exception, found: Found) -> ApiProblem:
+    """A problem for an error of a request, be it the library's or unexpected."""
+    if isinstance(error, ApiProblem):
+        return error
+    if not isinstance(error, DibsError):
+        log.error(
+            "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
+            "a request" if isinstance(found, ApiProblem) else found.operation.path,
+            type(error).__name__,
+            str(error)[:MESSAGE],
+            "".join(traceback.format_tb(error.__traceback__)),
+        )
+        return ApiProblem("bug", "unexpected error; see the server log")
     if isinstance(error, AcquireTimeout):
         return ApiProblem(
             "held",

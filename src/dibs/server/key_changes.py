@@ -6,7 +6,6 @@ of all keys). A change that one of them has reported is not reported again for t
 
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import NamedTuple
 
 from dibs.core.names import fingerprint
 from dibs.locks.requests import MIN_WAITER_TTL
@@ -46,15 +45,6 @@ LATE = 1.0
 """Seconds after its end for which a hold may have been renewed unseen."""
 
 
-class IdleKey(NamedTuple):
-    """The memory of a key that is not in use any more."""
-
-    ended: float
-    """When its last hold ended."""
-    as_of: float
-    """See `KeyState.as_of`."""
-
-
 class KeyStates:
     """The states of all keys in use. Each event that follows from a change goes to `emit`.
 
@@ -65,12 +55,13 @@ class KeyStates:
         self, emit: Callable[[LockEvent], None], now: Callable[[], float], wall: Callable[[], float]
     ) -> None:
         self._emit = emit
-        self._now = now
+        self._clock = now
         self._wall = wall
-        self._begun = now()
+        self._now = self._begun = now()
+        """When the latest change was reported."""
         self._scans = 0
         self._states: dict[bytes, KeyState] = {}
-        self._idle: dict[bytes, IdleKey] = {}
+        self._idle: dict[bytes, KeyState] = {}
         """The keys that went out of use last."""
 
     def all(self) -> list[KeyState]:
@@ -82,38 +73,33 @@ class KeyStates:
         state = self._states.get(key)
         if state is None:
             state = self._begin(key)
-        state.as_of = self._now()
+        state.as_of = self._now
         return state
 
     def _begin(self, key: bytes) -> KeyState:
         """Add a key that comes into use."""
         if len(self._states) >= MAX_KEYS:
             del self._states[next(iter(self._states))]
-        state = self._states[key] = KeyState(key)
-        idle = self._idle.pop(key, None)
-        if idle is not None:
-            state.others_ended, state.as_of = idle
+        state = self._states[key] = self._idle.pop(key) if key in self._idle else KeyState(key)
         return state
 
     def _drop_if_idle(self, state: KeyState) -> None:
         if state.is_idle and self._states.pop(state.key, None) is not None:
-            ended = max([state.others_ended, 0.0, *state.ended.values()])
-            self._idle[state.key] = IdleKey(ended, state.as_of)
+            self._idle[state.key] = state
             if len(self._idle) > MAX_IDLE:
                 del self._idle[next(iter(self._idle))]
 
     def _grant(
         self, state: KeyState, lease: str, to: Acquire | SeenWaiter, by: Granted | Notification
     ) -> None:
-        now = self._now()
+        now = self._now
         ends = now + (by.claim_timeout if isinstance(by, Notification) else by.ttl)
         waiter = state.waiters.pop(lease, None)
         slots = known_slots(by.slots)
         hold = SeenHold(to.owner, to.note, by.token, to.units, slots, now, ends, is_own=True)
         if self._add(state, lease, hold):
-            self._report(
-                state, "granted", lease, hold, waited=now - waiter.since if waiter else 0.0
-            )
+            waited = now - waiter.since if waiter else 0.0
+            self._report(state, "granted", lease, hold, at=hold.since, waited=waited)
 
     def _add(self, state: KeyState, lease: str, hold: SeenHold) -> bool:
         """Add a hold, after ending the holds that must have ended before it.
@@ -141,20 +127,20 @@ class KeyStates:
         found: bool = False,
     ) -> None:
         """Change the units of a hold, after ending the holds that must have ended before that."""
-        hold, now = state.remove_hold(lease), self._now()
+        hold = state.remove_hold(lease)
         over = state.displaced_by(units, known_slots(by.slots))
         is_new = all(state.holds[each].token < by.token for each in over)
         if is_new:
             for each in over:
                 self._end(state, each, found=True)
-            state.slots_ended(hold.slots, now)
+            state.slots_ended(hold.slots, self._now)
             hold.units, hold.slots, hold.token = units, known_slots(by.slots), by.token
         state.add_hold(lease, hold)
         if is_new:
             self._report(state, "resized", lease, hold, found=found)
 
     def _renew(self, state: KeyState, lease: str, hold: SeenHold, ttl: float) -> None:
-        hold.ends, hold.is_own = self._now() + ttl, True
+        hold.ends, hold.is_own = self._now + ttl, True
         self._report(state, "renewed", lease, hold)
 
     def _end(
@@ -169,7 +155,7 @@ class KeyStates:
     ) -> None:
         """End a hold at its expiry, or now, no later than `before`. Without `what`, the time decides."""
         hold = state.remove_hold(lease)
-        at = min(self._now(), before)
+        at = min(self._now, before)
         if what is None:
             what = "expired" if hold.ends <= at + PUNCTUAL else "released"
         if what == "expired":
@@ -190,19 +176,36 @@ class KeyStates:
         found: bool = False,
         at: float | None = None,
     ) -> None:
-        """Emit an event that happened at that time, or now; a grant, when the hold began."""
-        now = self._now()
+        """Emit an event that happened at that time, or now."""
+        now = self._now
         if at is None:
-            at = of.since if what == "granted" else now
-        event = LockEvent(what, state.key, self._wall() - (now - at), lease, of.owner, of.note)
-        event.units, event.waited, event.reason, event.found = of.units, waited, reason, found
+            at = now
+        token, held_for, is_own = 0, None, False
+        slots: tuple[int, ...] = ()
         if type(of) is SeenHold:
-            event.token, event.slots, event.is_own = of.token, of.slots, of.is_own
+            token, slots, is_own = of.token, of.slots, of.is_own
             if what != "granted":
-                event.held_for = at - of.since
+                held_for = at - of.since
         elif what == "left":
-            event.waited = at - of.since
-        self._emit(event)
+            waited = at - of.since
+        self._emit(
+            LockEvent(
+                what,
+                state.key,
+                self._wall() - (now - at),
+                lease,
+                of.owner,
+                of.note,
+                token,
+                of.units,
+                slots,
+                waited,
+                held_for,
+                reason,
+                found,
+                is_own,
+            )
+        )
 
     # -- changes by commands ------------------------------------------------------------------------
 
@@ -210,6 +213,7 @@ class KeyStates:
         """Report a command that was applied, and its reply."""
         handle = _HANDLERS.get((type(command), type(reply)))
         if handle is not None:
+            self._now = self._clock()
             handle(self, command, reply)
 
     def notified(self, notification: Notification) -> None:
@@ -217,12 +221,13 @@ class KeyStates:
         state = self._states.get(notification.key)
         waiter = None if state is None else state.waiters.get(notification.lease)
         if notification.event == "granted" and state is not None and waiter is not None:
+            self._now = self._clock()
             self._grant(state, notification.lease, waiter, notification)
 
     def entered(self, command: Acquire, wait: float = 0.0) -> None:
         """Report a waiter. For `wait` seconds it sends heartbeats that are not reported."""
+        now = self._now = self._clock()
         state, lease = self._at(command.key), fingerprint(command.id)
-        now = self._now()
         waiter = state.waiters.get(lease)
         if waiter is None:
             waiter = SeenWaiter(command.owner, command.note, command.units, now, 0.0)
@@ -233,6 +238,7 @@ class KeyStates:
 
     def left(self, key: bytes, lease_id: str) -> None:
         """Report that a request gave up its lease id. It may have entered no queue, or hold already."""
+        self._now = self._clock()
         self._over(key, fingerprint(lease_id), "released")
 
     def _acquired(self, command: Acquire, reply: Granted) -> None:
@@ -251,7 +257,7 @@ class KeyStates:
         state = self._states.get(command.key)
         waiter = None if state is None else state.waiters.get(fingerprint(command.id))
         if waiter is not None:
-            waiter.until = self._now() + max(command.ttl, MIN_WAITER_TTL)
+            waiter.until = self._now + max(command.ttl, MIN_WAITER_TTL)
 
     def _renewed(self, command: Renew, reply: Renewed | Granted) -> None:
         state = self._states.get(command.key)
@@ -260,10 +266,10 @@ class KeyStates:
         lease = fingerprint(command.id)
         hold, waiter = state.holds.get(lease), state.waiters.get(lease)
         if hold is not None:
-            state.as_of = self._now()
+            state.as_of = self._now
             self._renew(state, lease, hold, reply.ttl)
         elif waiter is not None and type(reply) is Granted:
-            state.as_of = self._now()
+            state.as_of = self._now
             self._grant(state, lease, waiter, reply)
 
     def _resized(self, command: Resize, reply: Granted) -> None:
@@ -271,7 +277,7 @@ class KeyStates:
         lease = fingerprint(command.id)
         hold = None if state is None else state.holds.get(lease)
         if state is not None and hold is not None and hold.units != command.units:
-            state.as_of = self._now()
+            state.as_of = self._now
             self._resize(state, lease, command.units, reply)
 
     def _lost(self, command: Renew, reply: Lost) -> None:
@@ -293,7 +299,7 @@ class KeyStates:
         state = self._states.get(key)
         if state is None:
             return
-        state.as_of = self._now()
+        state.as_of = self._now
         if lease in state.holds:
             self._end(state, lease, what, reason=reason)
         elif lease in state.waiters:
@@ -331,7 +337,7 @@ class KeyStates:
         state.scan = scan or state.scan
         if state.as_of >= asked:
             return  # older than the known state
-        now = self._now()
+        now = self._now = self._clock()
         state.as_of = asked
         state.capacity = status.capacity
         found = {each.lease: SeenHold.of(each, now) for each in status.holders if each.lease}
@@ -381,8 +387,9 @@ class KeyStates:
             if self._add(state, lease, found) and (
                 waiter is not None or self._is_news(found.since)
             ):
-                waited = None if waiter is None else found.since - waiter.since
-                self._report(state, "granted", lease, found, waited=waited, found=True)
+                since = found.since
+                waited = None if waiter is None else since - waiter.since
+                self._report(state, "granted", lease, found, at=since, waited=waited, found=True)
             return
         if is_resized:
             self._resize(state, lease, found.units, found, found=True)
@@ -409,7 +416,7 @@ class KeyStates:
 
     def drop_expired(self) -> None:
         """End what has expired by this clock, for a store that lists no keys (an ACL without SCAN)."""
-        now = self._now()
+        now = self._now = self._clock()
         for state in self.all():
             for lease in [each for each, hold in state.holds.items() if hold.ends + LATE < now]:
                 self._end(state, lease, "expired", found=True)

@@ -115,7 +115,10 @@ class KeyState:
 
     def free_since(self, slots: tuple[int, ...]) -> float:
         """Return when the last hold of these slots ended, or a little later."""
-        return max([self.ended.get(each, self.others_ended) for each in slots], default=0.0)
+        since = -inf
+        for slot in slots:
+            since = max(since, self.ended.get(slot, self.others_ended))
+        return since
 
     def displaced_by(self, units: int, slots: tuple[int, ...]) -> list[str]:
         """Return the leases that must have ended before these units could be granted.

@@ -36,7 +36,7 @@ MAX_IDS = 10_000
 """Lease ids that are remembered, of each sort."""
 
 
-type Observer = Callable[[Principal, Command, Reply], None]
+type Observer = Callable[[Command, Reply], None]
 """Is called with each command that was applied for an API key, and its reply."""
 
 
@@ -129,15 +129,15 @@ class LeaseService:
         if type(command) is Release and command.tombstone:
             command = self._quotas.limit_tombstone(who.key_id, command)
         try:
-            answer = _settled(await self.runtime.call(command))
-            if not isinstance(answer, TimedReply):
-                raise answer
+            answer = await self.runtime.call(command)
+            if answer.resent:
+                late.add_of(command)
+                if isinstance(error := _settled(answer), BackendUnavailable):
+                    raise error
         except BackendUnavailable:
             late.add_of(command)
             self.unanswered(command)
             raise
-        if answer.resent:
-            late.add_of(command)
         self.observe(who, command, answer.reply)
         return answer
 
@@ -191,7 +191,7 @@ class LeaseService:
             count(self._quotas, who.key_id, command, reply)
         for observer in self.observers:
             try:
-                observer(who, command, reply)
+                observer(command, reply)
             except Exception:  # the answer matters more
                 log.exception("an observer failed")
 

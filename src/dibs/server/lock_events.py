@@ -3,9 +3,8 @@
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dibs.model import MANY
 
@@ -18,8 +17,7 @@ it does. `released`, `expired`, `freed` (revoked with `now`): it holds nothing a
 """
 
 
-@dataclass(slots=True)
-class LockEvent:
+class LockEvent(NamedTuple):
     """One event about one lease."""
 
     what: EventType
@@ -41,10 +39,8 @@ class LockEvent:
     found: bool = False
     """No command of this server caused it: it follows from a look at the store or from a later grant.
     Then the end of a hold is inferred: `expired` if its ttl was over by then, otherwise `released`."""
-    is_own: bool = field(default=False, compare=False)
+    is_own: bool = False
     """A command of this server granted or renewed the hold last."""
-    json: bytes = field(default=b"", init=False, compare=False, repr=False)
-    """Its `event_json`, encoded at its first use."""
 
     @property
     def kind(self) -> str:

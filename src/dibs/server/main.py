@@ -152,7 +152,7 @@ class Server:
         self.streams = streams = NotificationStreams(self.server_id, limits)
         self.activity: Activity
         self.activity = activity = Activity(runtime.now, runtime.scan)
-        leases.observers.append(activity.applied)
+        leases.observers.append(activity.keys.applied)
         receiver = StreamReceiver(runtime.receiver, streams)
         runtime.receiver = ObservingReceiver(receiver, activity.keys)
         self.sessions: Sessions

@@ -21,14 +21,14 @@ from prometheus_client import (
 from dibs.core.names import KINDS, WAIT, split_key
 from dibs.model import Command, Reply
 from dibs.server.api.routing import Operation
-from dibs.server.auth.policy import Principal
 from dibs.server.lock_events import LockEvent
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _WAITS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _COMMANDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
-_KINDS = {kind.encode(): kind for kind in (*KINDS, split_key(WAIT)[0])}
+_KINDS = {kind.encode(): kind for kind in KINDS}
+_KINDS_OF_COMMANDS = _KINDS | {split_key(WAIT)[0].encode(): split_key(WAIT)[0]}
 
 
 class Metrics:
@@ -134,7 +134,7 @@ class Metrics:
         if not operation.is_stream:  # a stream takes as long as its client wants it
             self._seconds(operation.method, operation.path).observe(seconds)
 
-    def command(self, _: Principal, command: Command, reply: Reply) -> None:
+    def command(self, command: Command, reply: Reply) -> None:
         """Count a command that was answered."""
         self._count(command, type(reply).__name__)
 
@@ -145,7 +145,7 @@ class Metrics:
     def _count(self, command: Command, reply: str) -> None:
         kind, name = command.key.partition(b":")[::2]
         place = self._place_of(command.key)
-        words = type(command).__name__, _KINDS.get(kind, "other"), reply
+        words = type(command).__name__, _KINDS_OF_COMMANDS.get(kind, "other"), reply
         self._command(*words, place, self._directory(name)).inc()
 
     def event(self, event: LockEvent) -> None:
@@ -180,4 +180,4 @@ class Metrics:
 
 
 def _kind_of(event: LockEvent) -> str:
-    return event.kind if event.kind in KINDS else "other"
+    return _KINDS.get(event.key.partition(b":")[0], "other")

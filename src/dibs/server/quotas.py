@@ -223,10 +223,10 @@ class Quotas:
         delay = max(keep, usage.positions.drop(which))
         if usage.leases.lives(which, now):
             usage.leases.drop(which)
+        elif not delay:
+            usage.leases.expire(which)
         if delay:
             usage.leases.put(which, now, delay)
-        else:
-            usage.leases.expire(which)
 
     def census(self) -> Census:
         """Sums over all keys at this server. If there are many leases, they are some seconds old."""

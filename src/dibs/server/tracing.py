@@ -23,7 +23,6 @@ from dibs.errors import DibsError
 from dibs.model import Command, Inspect, Refused, Reply, Status
 from dibs.runtime.port import TimedReply
 from dibs.server.api.routing import Operation
-from dibs.server.auth.policy import Principal
 
 _LOOK = 1.0
 """Seconds that the store has to answer who the holders are."""
@@ -149,7 +148,7 @@ class Tracing:
         request = _current.get()
         return "" if request is None else trace_of(request.span)
 
-    def saw(self, _: Principal, command: Command, reply: Reply) -> None:
+    def saw(self, command: Command, reply: Reply) -> None:
         """A command was answered."""
         request = _current.get()
         if request is None or not request.span.is_recording():

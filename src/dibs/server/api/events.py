@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Meta
@@ -149,11 +150,13 @@ class EventRoutes:
                 ticking.cancel()
 
 
+@lru_cache(EVENTS_AT_ONCE)  # many can follow the same events
+def _encoded(event: LockEvent) -> bytes:
+    return encode(event_json(event))
+
+
 def _sse_of(event: LockEvent, number: str = "") -> bytes:
-    """An event; its JSON is made once, for all who get it."""
-    if not event.json:
-        event.json = encode(event_json(event))
-    return sse("", event.json, number)
+    return sse("", _encoded(event), number)
 
 
 class _Events:

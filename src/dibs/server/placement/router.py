@@ -148,7 +148,7 @@ class StoreRouter:
 
     def place_of(self, key: bytes) -> str:
         """The placement where a key lives."""
-        return self.table.home_of(key).place
+        return self.reader.table.home_of(key).place
 
     async def listen(self) -> None:
         """Do nothing: each store's runtime listens already."""
