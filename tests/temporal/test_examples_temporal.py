@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_examples import EXAMPLES, pattern_of, promised
+from tests.examples.test_pages import EXAMPLES, pattern_of, promised
 from tests.pages import blocks
 from tests.servers.binaries import temporal_program
 from tests.servers.process import ServerProcess
