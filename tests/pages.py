@@ -1,5 +1,6 @@
 """The examples of pages, as they stand there, and what they say when they are run."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -29,6 +30,13 @@ def write_files(page: str, folder: Path) -> None:
 def pattern_of(told: str) -> str:
     """A pattern for the output that a page shows: `…` is for what differs from run to run."""
     return ".*".join(map(re.escape, told.split("…")))
+
+
+def promise_of(source: str) -> str:
+    """A pattern for what a program prints: the `Prints: ` lines of its docstring, one after the other."""
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    told = re.findall(r"^Prints: (.*)", docstring, re.MULTILINE)
+    return r"(?:.*\n)*?.*".join(map(pattern_of, told))
 
 
 def run(code: str, folder: Path, **settings: str) -> str:

@@ -1,6 +1,5 @@
 """The examples run as they stand, in `examples/` and on pages, and print what these say."""
 
-import ast
 import re
 import sys
 from importlib import import_module
@@ -12,7 +11,7 @@ import dibs
 from dibs.core.timing import margin, renew_after, trusted
 from tests.cli.processes import Cli, end, line
 from tests.how_to.programs import Programs
-from tests.pages import DOCS, blocks, pattern_of, run
+from tests.pages import DOCS, blocks, pattern_of, promise_of, run
 
 EXAMPLES = [
     ("../README.md", "Lock", r"only one process is here, with token \d+\n"),
@@ -148,16 +147,14 @@ PROGRAMS = DOCS.parent / "examples"
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.name)
 def test_a_program_prints_what_its_docstring_says(path: Path, tmp_path: Path) -> None:
-    """The lines that begin with `Prints: `, one after the other."""
-    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    told = re.findall(r"^Prints: (.*)", docstring, re.MULTILINE)
-    assert told, f"let the docstring of {path.name} end with a line `Prints: …`"
+    promise = promise_of(path.read_text("utf-8"))
+    assert promise, f"let the docstring of {path.name} end with a line `Prints: …`"
     with Cli(tmp_path) as programs:
         code, out, err = end(
             programs.start(path, program=[sys.executable, "-W", "error"], cwd=tmp_path)
         )
     assert code == 0, err
-    assert re.search(r"(?:.*\n)*?.*".join(map(pattern_of, told)), out), out
+    assert re.search(promise, out), out
     assert "Traceback" not in err  # a lost lease may well be logged
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_pages import EXAMPLES, pattern_of, promised
-from tests.pages import blocks
+from tests.pages import DOCS, blocks, promise_of
 from tests.servers.binaries import temporal_program
 from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
 
-FOLDER = EXAMPLES / "temporal"
-NAMES = sorted(path.name for path in FOLDER.glob("*.py") if promised(path.read_text("utf-8")))
+FOLDER = DOCS.parent / "examples/temporal"
+NAMES = sorted(path.name for path in FOLDER.glob("*.py") if promise_of(path.read_text("utf-8")))
 STARTS_ITS_OWN = "throttled_gate.py"
 QUEUE = "permits-of-pages-and-examples"
 """The same for all: a broker stays on the queue on which it was started, and they use the same pools."""
@@ -48,8 +47,7 @@ def run(
 def check(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    output = promised((FOLDER / name).read_text("utf-8"))
-    assert pattern_of(output).search(done.stdout), done.stdout
+    assert re.search(promise_of((FOLDER / name).read_text("utf-8")), done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
