@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from contextlib import suppress
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tests.pages import DOCS, write_files
 from tests.server.test_deploy import DEPLOY, run
 from tests.server.world import TRUST, World, lock
 from tests.servers.binaries import prometheus_program
-from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -34,20 +33,19 @@ class Prometheus(Server):
 
     def __init__(self, folder: Path, target: str) -> None:
         super().__init__(folder)
-        self.program = prometheus_program()
         write_files(PAGE, folder)
         shutil.copy(DEPLOY / RULES, folder)
         self.config = folder / "prometheus.yml"
         text = self.config.read_text("utf-8")
         self.config.write_text(text.replace("127.0.0.1:5327", target).replace("15s", "500ms"))
 
-    def _launch(self) -> ServerProcess:
-        options = (
+    def _command(self) -> list[str | Path]:
+        return [
+            prometheus_program().path,
             f"--config.file={self.config}",
             f"--storage.tsdb.path={self.folder / 'tsdb'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
-        )
-        return ServerProcess([self.program.path, *options], log=self.folder / "prometheus.log")
+        ]
 
     def _answers(self) -> bool:
         with suppress(httpx2.ConnectError, ValueError):  # or it still reads its files
@@ -62,7 +60,7 @@ class Prometheus(Server):
         return {rule["health"] for each in self.ask("rules")["groups"] for rule in each["rules"]}
 
     def ask(self, what: str, **parameters: str) -> Any:
-        url = f"http://127.0.0.1:{self.port}/api/v1/{what}"
+        url = f"{self.url}/api/v1/{what}"
         answer = httpx2.get(url, params=parameters, verify=TRUST).json()
         assert answer["status"] == "success", (answer, parameters)
         return answer["data"]
@@ -88,9 +86,8 @@ def use(world: World, redis: RedisServer) -> None:
 
 def test_every_query_finds_what_a_server_exports(tmp_path: Path) -> None:
     board = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
-    settings = {"$job": "dibs", "$__rate_interval": "10s"}
     queries = [
-        reduce(lambda text, each: text.replace(*each), settings.items(), target["expr"])
+        target["expr"].replace("$job", "dibs").replace("$__rate_interval", "10s")
         for panel in board["panels"]
         for target in panel["targets"]
     ]
