@@ -270,3 +270,41 @@ class World:
             self._loop.call_soon_threadsafe(self.server.stop)
             self._thread.join(LONG)
             assert not self._thread.is_alive()
+
+
+class Profile:
+    """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
+
+    def __init__(self, world: World) -> None:
+        self.client = world.stranger()
+        self.origin = {"origin": world.url}
+        self.page = dict(self.origin)
+
+    def sign_in(self, key: str = "", **body: str) -> httpx2.Response:
+        answer = self.client.post("/ui/session", json=body or {"key": key}, headers=self.origin)
+        if answer.status_code == 200:
+            self.page["dibs-csrf"] = answer.json()["csrf"]
+        return answer
+
+    def sign_out_elsewhere(self) -> httpx2.Response:
+        """Sign out on a connection of its own, as this client's may be busy."""
+        cookie = {"cookie": f"dibs_session={self.sealed}"}
+        with Client(base_url=self.client.base_url, verify=TRUST) as other:
+            return other.delete("/ui/session", headers=self.page | cookie)
+
+    @property
+    def sealed(self) -> str:
+        return self.client.cookies["dibs_session"]
+
+    def with_cookie(self, cookie: str) -> int:
+        """The status of a request with this cookie alone."""
+        self.client.cookies.clear()
+        return self.client.get("/v1/about", headers={"cookie": cookie}).status_code
+
+
+def entered(world: World, *scopes: str, key: str = "") -> Profile:
+    """One that has signed in with a key, or one of these scopes; an administrator's without."""
+    profile = Profile(world)
+    answer = profile.sign_in(key or (world.key(*scopes) if scopes else world.admin_key))
+    assert answer.status_code == 200, answer.text
+    return profile

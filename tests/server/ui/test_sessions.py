@@ -12,8 +12,7 @@ import pytest
 from dibs.errors import NotConfigured
 from dibs.server.config import read_config
 from tests.server.inside import cookie_for, session_in, ticket_of
-from tests.server.ui.dashboard import entered
-from tests.server.world import Patch, World, b64, lock, problem
+from tests.server.world import Patch, World, b64, entered, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 

@@ -13,8 +13,7 @@ import pytest
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
-from tests.server.ui.dashboard import Profile
-from tests.server.world import LONG, Patch, World, lock, problem
+from tests.server.world import LONG, Patch, Profile, World, lock, problem
 
 type Start = Callable[..., World]
 
