@@ -217,9 +217,6 @@ def test_what_routes_need() -> None:
             assert route.needs.kind == "session" or route.needs.scope in scopes, shown(route)
 
 
-# -- keys -------------------------------------------------------------------------------------------
-
-
 @every_route
 def test_each_key_may_do_what_the_route_needs_and_no_more(matrix: Matrix, route: Operation) -> None:
     for who in matrix.everybody if route.needs.kind != "session" else ():
@@ -352,9 +349,6 @@ def test_each_command_needs_its_scope_for_its_name(matrix: Matrix, kind: type) -
     send(admin, Release, *KEYS)  # what was acquired in passing
 
 
-# -- what is done with keys, and written down -------------------------------------------------------
-
-
 def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Matrix) -> None:
     inside = matrix.one(Scope.ADMIN, INSIDE)
     outside = matrix.one(Scope.ADMIN, b"matrix/other/")
@@ -405,9 +399,6 @@ def test_what_was_refused_or_forced_stands_in_the_audit() -> None:
         assert [each["detail"]["reason"] for each in forced] == ["why", "a test"]
         assert forced[1]["detail"]["lease"] == fingerprint(ids[0])
         assert not [each for each in ids if each in answer.text]
-
-
-# -- sessions of the dashboard ----------------------------------------------------------------------
 
 
 type Visitor = tuple[Someone, Profile]
@@ -468,18 +459,11 @@ def test_no_other_page_may(matrix: Matrix, visitors: list[Visitor], route: Opera
     forged: list[dict[str, str]] = [admin.page | foreign, foreign]
     if route.method != "GET":
         origin, token = admin.origin, {"dibs-csrf": admin.page["dibs-csrf"]}
-        forged += [
-            {},
-            origin,
-            token,
-            token | {"origin": "null"},
-            token | {"origin": "http://127.0.0.1:1"},
-            token | {"origin": matrix.world.url.replace("127.0.0.1", "localhost")},
-            admin.page | {"sec-fetch-site": "same-site"},
-            admin.page | {"sec-fetch-site": "none"},
-            origin | {"dibs-csrf": other.page["dibs-csrf"]},
-            origin | {"dibs-csrf": ""},
-        ]
+        alias = matrix.world.url.replace("127.0.0.1", "localhost")
+        forged += [{}, origin, token]
+        forged += [token | {"origin": each} for each in ("null", "http://127.0.0.1:1", alias)]
+        forged += [admin.page | {"sec-fetch-site": each} for each in ("same-site", "none")]
+        forged += [origin | {"dibs-csrf": each} for each in (other.page["dibs-csrf"], "")]
     for headers in forged:
         status, text = ask(admin.client, route, headers=headers)
         assert status == 403, f"{shown(route)} with {headers}: {status} {text}"

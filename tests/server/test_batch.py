@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -119,11 +120,18 @@ CROWD = 300
 MOST_BYTES = 1_200_000  # of an answer, and a little more
 
 
-def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders() -> None:
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
+def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+) -> None:
+    """Over each store that looks at keys by scripts of its own."""
+    settings: dict[str, Any] = {}
+    if store != "sqlite":
+        settings["leases"] = request.getfixturevalue(f"{store}_url")
     k = key("a/m", "semaphore")
     wish = Acquire(k, "", "me", 60.0, capacity=CROWD, note="\x01" * 100)  # long in JSON
     crowd = [replace(wish, id=f"{ID}{n}") for n in range(CROWD)]
-    with World.over() as world:
+    with World.over(tmp_path, **settings) as world:
         client = world.client()
         assert set(kinds(client.apply(*crowd))) == {Granted}
         looks = client.apply(*[Inspect(k)] * 512)

@@ -108,8 +108,6 @@ class Client(httpx2.Client):
         told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
         return [wire.to_model(each) for each in told.replies]
 
-    # -- directories that move --
-
     def move(self, directory: str, to: str, **deadline: float | None) -> None:
         order = {"to": to} | deadline
         assert self.put(f"/v1/move/{b64(directory)}/", json=order).status_code == 200
@@ -226,6 +224,12 @@ class World:
     def connected(self) -> socket.socket:
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), LONG)
+
+    def answer_to(self, sent: bytes) -> bytes:
+        """All that comes back until the server hangs up."""
+        with self.connected() as line, line.makefile("rb") as file:
+            line.sendall(sent)
+            return file.read()
 
     def revoke(self, key: str) -> None:
         self.do(lambda: self.server.keys.revoke(key.split("_")[1]))
