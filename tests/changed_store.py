@@ -1,6 +1,7 @@
 """A store of which something is changed on its way: commands, replies, notifications or pages."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dibs.errors import DibsError
 from dibs.model import Capabilities, Command, Notification, Page, Reply
@@ -31,25 +32,25 @@ class ChangedStore(Store):
     def page(self, page: Page) -> Page:
         return page
 
-    def async_connection(self) -> AsyncConnection:
+    def async_connection(self) -> Any:
         return ChangedAsyncConnection(self, self.inner.async_connection())
 
-    def blocking_connection(self) -> BlockingConnection:
+    def blocking_connection(self) -> Any:
         return ChangedBlockingConnection(self, self.inner.blocking_connection())
 
 
-class ChangedAsyncConnection:
-    def __init__(self, store: ChangedStore, inner: AsyncConnection) -> None:
+class Changed[C]:
+    """What is not changed is the connection's own."""
+
+    def __init__(self, store: ChangedStore, inner: C) -> None:
         self._store = store
-        self._inner = inner
-        self.parallel = inner.parallel
-        self.open, self.close = inner.open, inner.close
-        self.examine, self.after_fork = inner.examine, inner.after_fork
+        self._inner: C = inner
 
-    @property
-    def inbox(self) -> str:
-        return self._inner.inbox
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
+
+class ChangedAsyncConnection(Changed[AsyncConnection]):
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         def changed(result: Sequence[Reply] | DibsError) -> None:
             done(result if isinstance(result, DibsError) else self._store.replies(result, commands))
@@ -69,17 +70,7 @@ class ChangedAsyncConnection:
         return self._store.page(await self._inner.scan(prefix, cursor, limit))
 
 
-class ChangedBlockingConnection:
-    def __init__(self, store: ChangedStore, inner: BlockingConnection) -> None:
-        self._store = store
-        self._inner = inner
-        self.open, self.close, self.subscribe = inner.open, inner.close, inner.subscribe
-        self.wake, self.examine, self.after_fork = inner.wake, inner.examine, inner.after_fork
-
-    @property
-    def inbox(self) -> str:
-        return self._inner.inbox
-
+class ChangedBlockingConnection(Changed[BlockingConnection]):
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         replies = self._inner.apply(self._store.commands(commands), timeout)
         return self._store.replies(replies, commands)

@@ -70,13 +70,9 @@ def alone(store: AsyncRuntime) -> Stores:
     return StoreRouter({"here": store}, reader)
 
 
-def is_watched(world: World) -> bool:
-    """Whether anybody follows its events or watches a key."""
-    return bool(world.server.activity._followers)
-
-
 def followers_of(world: World) -> int:
-    return world.server.activity._followed[None]
+    """How many follow its events or watch a key."""
+    return len(world.server.activity._followers)
 
 
 def event_log(size: int) -> EventLog:

@@ -23,7 +23,7 @@ from dibs.server.auth.credentials import ServiceSecret, Signatures
 from dibs.server.auth.policy import Scope
 from dibs.stores.http.names import encoded
 from tests.server.inside import cookie_for, served_by
-from tests.server.world import Client, World, b64, lock
+from tests.server.world import Client, Profile, World, b64, entered, lock
 
 INSIDE, NAME, UNUSED = b"matrix/in/", b"matrix/in/x", b"matrix/in/never-used"
 """A directory, what is held in it, and what isn't."""
@@ -217,9 +217,6 @@ def test_what_routes_need() -> None:
             assert route.needs.kind == "session" or route.needs.scope in scopes, shown(route)
 
 
-# -- keys -------------------------------------------------------------------------------------------
-
-
 @every_route
 def test_each_key_may_do_what_the_route_needs_and_no_more(matrix: Matrix, route: Operation) -> None:
     for who in matrix.everybody if route.needs.kind != "session" else ():
@@ -352,9 +349,6 @@ def test_each_command_needs_its_scope_for_its_name(matrix: Matrix, kind: type) -
     send(admin, Release, *KEYS)  # what was acquired in passing
 
 
-# -- what is done with keys, and written down -------------------------------------------------------
-
-
 def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Matrix) -> None:
     inside = matrix.one(Scope.ADMIN, INSIDE)
     outside = matrix.one(Scope.ADMIN, b"matrix/other/")
@@ -407,31 +401,14 @@ def test_what_was_refused_or_forced_stands_in_the_audit() -> None:
         assert not [each for each in ids if each in answer.text]
 
 
-# -- sessions of the dashboard ----------------------------------------------------------------------
-
-
-@dataclass
-class Visitor:
-    """Somebody who has signed in with a key, by way of a browser."""
-
-    who: Someone
-    client: Client
-    page: dict[str, str]
-    """Headers of what the dashboard's own page sends."""
+type Visitor = tuple[Someone, Profile]
 
 
 @pytest.fixture(scope="module")
 def visitors(matrix: Matrix) -> list[Visitor]:
-    """One for each key for everything or for one directory, an administrator's last."""
-    found, url = list[Visitor](), matrix.world.url
-    for who in matrix.everybody:
-        if who.directories in ((), (INSIDE,)):
-            client = matrix.world.stranger()
-            answer = client.post("/ui/session", json={"key": who.key}, headers={"origin": url})
-            assert answer.status_code == 200, answer.text
-            page = {"origin": url, "dibs-csrf": answer.json()["csrf"]}
-            found.append(Visitor(who, client, page))
-    return found
+    """One signed in with each key for everything or for one directory, an administrator's last."""
+    some = [who for who in matrix.everybody if who.directories in ((), (INSIDE,))]
+    return [(who, entered(matrix.world, key=who.key)) for who in some]
 
 
 NEEDS_A_KEY = {"POST /v1/token", "POST /identity/token"}
@@ -448,21 +425,20 @@ signed_in_routes = pytest.mark.parametrize(
 @signed_in_routes
 def test_what_a_session_may(matrix: Matrix, visitors: list[Visitor], route: Operation) -> None:
     """No key is a session, nor is a session looked at beside a key."""
-    for visitor in visitors:
-        where = f"{shown(route)} by a session of {visitor.who}"
-        by_key, refusal = ask(visitor.who.client, route)
+    for who, browser in visitors:
+        where = f"{shown(route)} by a session of {who}"
+        by_key, refusal = ask(who.client, route)
         if route.needs.kind == "session":
-            key = visitor.who.client.headers["authorization"]
-            both = visitor.page | {"authorization": key}
-            assert by_key == ask(visitor.client, route, headers=both)[0] == 401, where
+            both = browser.page | {"authorization": f"Bearer {who.key}"}
+            assert by_key == ask(browser.client, route, headers=both)[0] == 401, where
             continue
-        status, text = ask(visitor.client, route, headers=visitor.page)
+        status, text = ask(browser.client, route, headers=browser.page)
         if shown(route) in NEEDS_A_KEY:
             assert (by_key, status) == (200, 403), where
             continue
         assert status == by_key, f"{where}: {text}"
         assert status != 403 or text == refusal, where
-        check_tells_nothing_secret(matrix, visitor.who, text, where)
+        check_tells_nothing_secret(matrix, who, text, where)
 
 
 @pytest.mark.once
@@ -472,9 +448,9 @@ def test_no_other_page_may(matrix: Matrix, visitors: list[Visitor], route: Opera
 
     One that is over is nothing to any page.
     """
-    admin, other = visitors[-2], visitors[0]
-    assert (admin.who.scope, admin.who.directories) == (Scope.ADMIN, ())
-    over = cookie_for(matrix.world, admin.who.key.split("_")[1], time.time() - 1)
+    (who, admin), (_, other) = visitors[-2], visitors[0]
+    assert (who.scope, who.directories) == (Scope.ADMIN, ())
+    over = cookie_for(matrix.world, who.key.split("_")[1], time.time() - 1)
     headers = admin.page | {"cookie": f"dibs_session={over}"}
     assert ask(matrix.stranger, route, headers=headers)[0] == 401
     if route.needs.kind == "session":
@@ -482,21 +458,14 @@ def test_no_other_page_may(matrix: Matrix, visitors: list[Visitor], route: Opera
     foreign = {"sec-fetch-site": "cross-site"}
     forged: list[dict[str, str]] = [admin.page | foreign, foreign]
     if route.method != "GET":
-        origin, token = ({name: admin.page[name]} for name in ("origin", "dibs-csrf"))
-        forged += [
-            {},
-            origin,
-            token,
-            token | {"origin": "null"},
-            token | {"origin": "http://127.0.0.1:1"},
-            token | {"origin": matrix.world.url.replace("127.0.0.1", "localhost")},
-            admin.page | {"sec-fetch-site": "same-site"},
-            admin.page | {"sec-fetch-site": "none"},
-            origin | {"dibs-csrf": other.page["dibs-csrf"]},
-            origin | {"dibs-csrf": ""},
-        ]
+        origin, token = admin.origin, {"dibs-csrf": admin.page["dibs-csrf"]}
+        alias = matrix.world.url.replace("127.0.0.1", "localhost")
+        forged += [{}, origin, token]
+        forged += [token | {"origin": each} for each in ("null", "http://127.0.0.1:1", alias)]
+        forged += [admin.page | {"sec-fetch-site": each} for each in ("same-site", "none")]
+        forged += [origin | {"dibs-csrf": each} for each in (other.page["dibs-csrf"], "")]
     for headers in forged:
         status, text = ask(admin.client, route, headers=headers)
         assert status == 403, f"{shown(route)} with {headers}: {status} {text}"
         assert msgspec.json.decode(text)["type"] == "/problems/csrf", text
-    assert ask(admin.who.client, SEEN)[0] == 200, "it is held as before"
+    assert ask(who.client, SEEN)[0] == 200, "it is held as before"

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from select import select
 from subprocess import PIPE, Popen
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from dibs.cli.events import line as shown
 from dibs.server.lock_events import LockEvent
 from dibs.testing import FaultProxy
 from tests.cli.processes import Cli, end, line
-from tests.server.inside import followers_of, is_watched
+from tests.server.inside import followers_of
 from tests.server.world import LONG, World, lock
 from tests.servers.waiting import wait_until
 
@@ -69,7 +69,7 @@ def test_a_broken_connection_is_reported_and_replaced(cli: Cli, world: World) ->
     with FaultProxy(host, int(port)) as way:
         url = way.url_for(world.url)
         tail = cli.start("events", "--json", env=service(world, url=url))
-        wait_until(lambda: is_watched(world), "a stream")
+        wait_until(lambda: followers_of(world), "a stream")
         held = world.client().acquired("x")
         assert parsed(tail)["what"] == "granted"
         way.hang()
@@ -103,13 +103,21 @@ def test_events_of_another_store(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_wrong_or_revoked_ends_it(cli: Cli, world: World) -> None:
+    """`run` reports why it cannot renew, and again with the loss."""
     wrong = cli("events", env=service(world, "dibs_000000000000_0123456789012345678901"))
     assert (wrong.returncode, "DIBS_API_KEY" in wrong.stderr) == (77, True)
-    key = world.key("read")
-    tail = cli.start("watch", "x", env=service(world, key))
-    wait_until(lambda: is_watched(world), "a stream")
+    key = world.key("acquire")
+    watch = cli.start("watch", "x", env=service(world, key))
+    command = ("--ttl", "2s", "--json", "--", "sh", "-c", "echo held; exec sleep 60")
+    run = cli.start("run", "x", *command, env=service(world, key))
+    assert line(run) == "held"
+    wait_until(lambda: followers_of(world), "a stream")
     world.revoke(key)
-    assert tail.wait(LONG) == 77
+    assert watch.wait(LONG) == 77
+    code, _, err = end(run)
+    told = [json.loads(each) for each in err.splitlines()]
+    assert (code, [each["event"] for each in told][:2]) == (76, ["unavailable", "lost"])
+    assert all("does not accept the API key" in each["message"] for each in told[:2])
 
 
 def test_watch_shows_each_change(cli: Cli, world: World) -> None:
@@ -127,31 +135,28 @@ def test_watch_shows_each_change(cli: Cli, world: World) -> None:
     assert interrupted(plain) == -signal.SIGINT
 
 
-def until(screen: IO[bytes], wanted: bytes) -> bytes:
-    text = b""
-    while wanted not in text:
-        text += screen.read(4096)
-    return text
-
-
 def test_watch_and_list_on_a_terminal(cli: Cli, world: World) -> None:
+    def until(wanted: bytes) -> bytes:
+        text = b""
+        while wanted not in text:
+            text += screen.read(4096)
+        return text
+
     world.client().acquired("x")
-    size = {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
+    size = service(world) | {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
     ours, theirs = pty.openpty()
-    watch = cli.start("watch", "x", env=service(world) | size | {"COLUMNS": "60"}, stdout=theirs)
+    watch = cli.start("watch", "x", env=size, stdout=theirs)
     with os.fdopen(ours, "rb", buffering=0) as screen:
-        text = until(screen, b" s, expires in ")
+        text = until(b" s, expires in ")
         assert b"\r\x1b[Klock x: held by web-3" in text
         assert b"\n" not in text, "it is one line"
         interrupted(watch)
-        follow = cli.start(
-            "list", "--watch", "--every", "0.2", env=service(world) | size, stdout=theirs
-        )
+        follow = cli.start("list", "--watch", "--every", "0.2", env=size, stdout=theirs)
         os.close(theirs)
-        assert b"1 in use, 0 waiting; by waiting" in until(screen, b"web-3")
+        assert b"1 in use, 0 waiting; by waiting" in until(b"web-3")
         world.client().acquired("another")
-        until(screen, b"another")
-        os.kill(follow.pid, signal.SIGINT)
+        until(b"another")
+        follow.send_signal(signal.SIGINT)
         with suppress(OSError):  # nobody has the other end any more
             while screen.read(4096):
                 pass
@@ -163,18 +168,6 @@ def test_a_line_is_safe_to_look_at() -> None:
     assert "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert r"lock \xff\x07" in text
     assert text.endswith(r"a\x1b[2J, b\nc")
-
-
-def test_run_reports_why_it_cannot_renew_and_again_with_the_loss(cli: Cli, world: World) -> None:
-    key = world.key("acquire")
-    command = ("--ttl", "2s", "--json", "--", "sh", "-c", "echo held; exec sleep 60")
-    run = cli.start("run", "x", *command, env=service(world, key))
-    assert line(run) == "held"
-    world.revoke(key)
-    code, _, err = end(run)
-    told = [json.loads(each) for each in err.splitlines()]
-    assert (code, [each["event"] for each in told][:2]) == (76, ["unavailable", "lost"])
-    assert all("does not accept the API key" in each["message"] for each in told[:2])
 
 
 def test_a_waiter_reports_an_outage_and_who_held_it_before(cli: Cli, world: World) -> None:

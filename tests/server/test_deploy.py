@@ -4,15 +4,15 @@ No test here starts systemd, a container or a cluster. `systemd-analyze`, kustom
 validation read the files.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from configparser import ConfigParser
-from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -29,17 +29,24 @@ from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-SPARE = 5.0
-"""Seconds that a server may take to end, besides those in which requests do."""
+
+
+def takes(config: ServerConfig) -> float:
+    """Seconds that a server of these settings takes to end, of which 5 are for itself."""
+    return config.drain_delay + config.drain_time + 5.0
 
 
 def manifest(name: str) -> str:
     return (DEPLOY / name).read_text("utf-8")
 
 
-def takes(config: ServerConfig) -> float:
-    """How long a server of these settings takes to end."""
-    return config.drain_delay + config.drain_time + SPARE
+def read(
+    folder: Path, text: str, environ: Mapping[str, str] = MappingProxyType({})
+) -> ServerConfig:
+    """The settings in a file of this text."""
+    file = folder / "server.toml"
+    file.write_text(text, "utf-8")
+    return read_config(str(file), {}, environ)
 
 
 def run(*command: str | Path, text: str = "") -> "subprocess.CompletedProcess[str]":
@@ -67,9 +74,7 @@ def test_the_unit_and_the_file_beside_it_go_together(tmp_path: Path) -> None:
     assert int(service["LimitNOFILE"]) >= config.limits.connections + 256
 
     settings = manifest("server.toml").replace('listen = "127.0.0.1:5327"\n', "")
-    file = tmp_path / "server.toml"
-    file.write_text(re.sub(r"^# (\w+ = .*)$", r"\1", settings, flags=re.MULTILINE), "utf-8")
-    proposed = read_config(str(file), {}, {})
+    proposed = read(tmp_path, re.sub(r"^# (\w+ = .*)$", r"\1", settings, flags=re.MULTILINE))
     assert not proposed.is_loopback
     for path in (proposed.tls_cert, proposed.tls_key):
         assert path.removeprefix("/run/credentials/dibs.service/") in loaded
@@ -115,13 +120,12 @@ def test_the_health_check(tmp_path: Path, tls: bool) -> None:
         certificate = self_signed(tmp_path / "server.pem")
         settings = {"tls_cert": str(certificate), "tls_key": str(key_of(certificate))}
     with World.over(**settings) as world:
-        port = int(world.url.rpartition(":")[2])
-        found = {"listen": f"0.0.0.0:{port}", **settings}
+        found = {"listen": f"0.0.0.0:{world.url.rpartition(':')[2]}", **settings}
         env = {f"{VARIABLE}{name.upper()}": str(value) for name, value in found.items()}
         env |= dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{free_port()}")
-        check = partial(subprocess.run, [sys.executable, DEPLOY / "healthcheck.py"], env=env)
-        assert check(check=False).returncode == 0
-    assert check(check=False, stderr=subprocess.DEVNULL).returncode == 1
+        check = ("env", *(f"{name}={value}" for name, value in env.items()), sys.executable)
+        assert run(*check, DEPLOY / "healthcheck.py").returncode == 0
+    assert run(*check, DEPLOY / "healthcheck.py").returncode == 1
 
 
 def objects(text: str) -> list[Any]:
@@ -145,17 +149,15 @@ def test_the_overlay_on_the_page_and_the_servers_settings_go_together(tmp_path: 
     assert len(accepted(built.stdout)) == 4
     found = {each["kind"]: each for each in objects(built.stdout)}
     settings, deployment, service = found["ConfigMap"], found["Deployment"], found["Service"]
-    template = deployment["spec"]["template"]
+    template = deployment["spec"]["template"]  # whose labels match, or it was not accepted
     pod = template["spec"]
     (container,) = pod["containers"]
     assert container["image"].startswith("registry.example/dibs:")
-    file = tmp_path / "server.toml"
-    file.write_text(settings["data"]["server.toml"], "utf-8")
-    environ = {each["name"]: "postgresql://db/dibs" for each in container["env"]}
+    text, environ = settings["data"]["server.toml"], [each["name"] for each in container["env"]]
     assert all(name.startswith(VARIABLE) for name in environ)
-    config = read_config(str(file), {}, environ)
+    config = read(tmp_path, text, dict.fromkeys(environ, "postgresql://db/dibs"))
     assert container["args"] == [serve.name, "--config", "/etc/dibs/server.toml"]
-    assert not read_config(str(file), {}, {}).leases, "they come from a secret"
+    assert not read(tmp_path, text).leases, "they come from a secret"
 
     volumes = {each["name"]: each for each in pod["volumes"]}
     mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
@@ -178,10 +180,8 @@ def test_the_overlay_on_the_page_and_the_servers_settings_go_together(tmp_path: 
     (port,) = container["ports"]
     (outside,) = service["spec"]["ports"]
     assert (port["containerPort"], outside["targetPort"]) == (config.address[1], port["name"])
-    labels = template["metadata"]["labels"]
-    assert service["spec"]["selector"] == labels
-    for each in (deployment, found["PodDisruptionBudget"]):
-        assert each["spec"]["selector"]["matchLabels"] == labels
+    labels, budget = template["metadata"]["labels"], found["PodDisruptionBudget"]
+    assert service["spec"]["selector"] == budget["spec"]["selector"]["matchLabels"] == labels
 
 
 @pytest.mark.once
@@ -206,6 +206,5 @@ def test_the_cron_job_runs_as_the_account_that_has_the_rights(tmp_path: Path) ->
     accounts = [each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount"]
     assert accounts == [pod["serviceAccountName"]]
     (container,) = pod["containers"]
-    env = {**os.environ, "DIBS_URL": f"sqlite:///{tmp_path}/leases.db"}
-    words = [sys.executable, "-m", "dibs", *container["args"][:-1], "0"]
-    assert subprocess.run(words, env=env, check=False).returncode == 0
+    words = ("--url", f"sqlite:///{tmp_path}/leases.db", *container["args"][:-1], "0")
+    assert run(sys.executable, "-m", "dibs", *words).returncode == 0

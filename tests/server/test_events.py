@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from dibs.server.auth import credentials
 from dibs.server.limits import Limits
 from dibs.stores.http import wire
 from tests.server.inside import event_log, followers_of
-from tests.server.world import ID, Client, World, b64, head, key, lock, problem, written
+from tests.server.world import ID, Client, World, away, b64, head, key, lock, problem, written
 from tests.servers.waiting import wait_until
 
 WATCH = f"/v1/watch/locks/{b64('x')}"
@@ -52,23 +51,12 @@ def following(
     with client.stream("GET", path, params=params, headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
-        yield map(as_described, events(answer.iter_lines()), repeat(path))
+        routes = (r for r in TABLE if re.fullmatch(r.path.replace("{name}", "[^/]+"), path))
+        yield events(answer.iter_lines(), next(routes).events)
 
 
-def as_described(event: Event, path: str) -> Event:
-    """The event, if its data is what the OpenAPI document says."""
-    (described,) = (
-        r.events for r in TABLE if re.fullmatch(r.path.replace("{name}", "[^/]+"), path)
-    )
-    _, name, data = event
-    kind = described[name or "message"]
-    msgspec.convert(data, kind)
-    if kind is not str:
-        assert set(data) - {"is"} <= set(kind.__struct_fields__)
-    return event
-
-
-def events(lines: Iterator[str]) -> Iterator[Event]:
+def events(lines: Iterator[str], described: Mapping[str, Any]) -> Iterator[Event]:
+    """Each event, with data as the OpenAPI document has it."""
     number, name = "", ""
     for line in lines:
         field, _, value = line.partition(": ")
@@ -78,7 +66,11 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
             case "event":
                 name = value
             case "data":
-                yield number, name, json.loads(value) if value.startswith("{") else value
+                data = json.loads(value) if value.startswith("{") else value
+                kind = described[name or "message"]
+                msgspec.convert(data, kind)
+                assert kind is str or set(data) - {"is"} <= set(kind.__struct_fields__)
+                yield number, name, data
             case _:
                 name = ""
 
@@ -109,9 +101,6 @@ def acquired_by(client: Client, name: str, owner: str, **query: Any) -> dict[str
     return client.acquired(name, **query | {"client-id": owner})
 
 
-# -- all events -------------------------------------------------------------------------------------
-
-
 def test_events_of_a_lease(world: World) -> None:
     client = world.client()
     with following(client, renewals=True) as news, following(client) as few:
@@ -120,24 +109,14 @@ def test_events_of_a_lease(world: World) -> None:
         assert (name, hello["server"]) == ("hello", world.server.server_id)
         assert number == f"{hello['server']}-0"
         held = acquired_by(client, "jobs/1", "me", note="why not")
-        client.patch(lock("jobs/1"), params={"id": held["id"], "ttl": 60})
-        waiter: dict[str, Any] = {"wait": 0.05, "client-id": "you"}
-        assert client.post(lock("jobs/1"), params=waiter).status_code == 409
+        client.renewed("jobs/1", held["id"])
+        assert client.acquire("jobs/1", wait=0.05, **{"client-id": "you"}).status_code == 409
         number, name, granted = next(news)
         assert (number, name) == (f"{hello['server']}-1", "")
-        wanted = {
-            "what": "granted",
-            "kind": "lock",
-            "name": written("jobs/1"),
-            "lease": fingerprint(held["id"]),
-            "owner": "me",
-            "note": "why not",
-            "token": held["sequencer"],
-            "slots": [0],
-            "found": False,
-            "waited": 0.0,
-        }
-        assert {name: granted[name] for name in wanted} == wanted
+        wanted: dict[str, Any] = {"what": "granted", "kind": "lock", "name": written("jobs/1")}
+        wanted |= {"owner": "me", "note": "why not", "lease": fingerprint(held["id"])}
+        wanted |= {"token": held["sequencer"], "slots": [0], "found": False, "waited": 0.0}
+        assert granted | wanted == granted
         force: dict[str, Any] = {"force": True, "now": True, "reason": "a test"}
         client.delete(lock("jobs/1"), params=force)
         assert happened(news, 1) == ["renewed me"]
@@ -206,7 +185,7 @@ def test_a_stream_with_renewals_resumes_only_if_none_are_missing(world: World) -
         wait_until(lambda: world.do(lambda: not followers_of(world)), "no other stream")
         with following(client, last=last, renewals=renewals) as news:
             kinds = [next(news)[1]]
-            client.patch(lock("a"), params={"id": held["id"], "ttl": 60}).raise_for_status()
+            client.renewed("a", held["id"]).raise_for_status()
             while renewals and kinds[-1] != "":
                 last, kind, _ = next(news)
                 kinds.append(kind)
@@ -229,9 +208,6 @@ def test_a_client_that_is_behind_is_cut_off(world: World) -> None:
         wish = {"op": "acquire", "owner": "x", "ttl": 9}
         client.batch(*(wish | {"key": f"lock:{n}", "id": f"{n:022}"} for n in range(10)))
         assert rest(news) == [("bye", "behind")]
-
-
-# -- what is done in the store without this server --------------------------------------------------
 
 
 def test_what_others_do_is_found(filed: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,9 +245,7 @@ def test_streams_go_on_after_looks_that_fail(filed: World, monkeypatch: pytest.M
         return await scan(*asked)
 
     async def failing_call(*asked: Any) -> Any:
-        if errors:
-            raise BackendUnavailable("away")
-        return await call(*asked)
+        return await (away() if errors else call(*asked))
 
     client = filed.client()
     with (
@@ -289,21 +263,18 @@ def test_streams_go_on_after_looks_that_fail(filed: World, monkeypatch: pytest.M
             assert len(changes(watched, "granted")) == 1
 
 
-# -- every stream -----------------------------------------------------------------------------------
+def all_streams(stack: ExitStack, world: World, key: str) -> list[Iterator[Event]]:
+    paths, client = ("/v1/events", "/v1/stream", WATCH), world.client(key=key)
+    found = [stack.enter_context(following(client, path)) for path in paths]
+    for news in found:
+        next(news)
+    return found
 
 
 def test_streams_end_with_their_key_and_with_the_server(world: World) -> None:
     key, other = world.key("read"), world.key("read")
     with ExitStack() as stack:
-        ends, stays = (
-            [
-                stack.enter_context(following(world.client(key=each), path))
-                for path in ("/v1/events", "/v1/stream", WATCH)
-            ]
-            for each in (key, other)
-        )
-        for news in (*ends, *stays):
-            next(news)
+        ends, stays = (all_streams(stack, world, each) for each in (key, other))
         world.revoke(key)
         assert [rest(news) for news in ends] == [[("bye", "key ended")]] * 3
         world.do(world.server.stop)
@@ -319,11 +290,7 @@ def test_streams_end_with_their_token(world: World, monkeypatch: pytest.MonkeyPa
         stays = stack.enter_context(following(client))
         next(stays)
         token = client.post("/v1/token").text
-        ends = [
-            stack.enter_context(following(world.client(key=token), path))
-            for path in ("/v1/events", "/v1/stream", WATCH)
-        ]
-        for news in ends:
+        for news in all_streams(stack, world, token):
             assert rest(news)[-1] == ("bye", "token expired")
         assert problem(world.client(key=token).get("/v1/about")) == (401, "unauthenticated")
         acquired_by(client, "x", "me")

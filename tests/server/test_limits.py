@@ -5,17 +5,15 @@ API keys take turns: a flood by one delays another by a few turns, and costs nob
 
 import asyncio
 import re
-import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from dibs.model import Acquire, Command
+from dibs.model import Acquire, Command, Gone, Granted, Release
 from dibs.runtime.port import TimedReply
 from dibs.server import audit, quotas
 from dibs.server.auth import keys
@@ -23,7 +21,7 @@ from dibs.server.limits import Limits
 from dibs.server.placement import restrictions
 from dibs.server.quotas import FairQueue
 from tests.server.inside import has_looked
-from tests.server.world import ID, LONG, Client, World, b64, head, lock, problem, shared
+from tests.server.world import ID, LONG, Client, World, b64, head, key, lock, problem, shared
 from tests.servers.waiting import wait_until
 
 LIMITS = Limits(
@@ -35,14 +33,6 @@ world = shared(limits=LIMITS)
 hasty = shared(limits=Limits(request_time=0.4, idle_time=1.0))
 
 
-def received(line: socket.socket) -> bytes:
-    with line.makefile("rb") as file:
-        return file.read()
-
-
-# -- connections and bodies -------------------------------------------------------------------------
-
-
 def test_a_body_is_bounded_in_size_and_in_time(world: World, hasty: World) -> None:
     pieces = iter([b" " * 1000] * 70)  # without a length
     for content in (b" " * 70_000, pieces):
@@ -50,14 +40,11 @@ def test_a_body_is_bounded_in_size_and_in_time(world: World, hasty: World) -> No
     with hasty.connected() as line:
         line.sendall(head("POST /v1/batch", hasty.admin_key, 5000))
         line.settimeout(0.2)
-        give_up, answer = time.monotonic() + LONG, b""
-        while time.monotonic() < give_up and not answer:
-            try:
-                line.sendall(b" ")
-                answer = line.recv(65536)
-            except TimeoutError:
-                continue
-        assert answer.startswith(b"HTTP/1.1 408"), answer
+        while True:
+            line.sendall(b" ")
+            with suppress(TimeoutError):
+                assert line.recv(65536).startswith(b"HTTP/1.1 408")
+                break
 
 
 def test_the_server_hangs_up_on_what_is_no_http_and_on_the_idle(hasty: World) -> None:
@@ -70,34 +57,29 @@ def test_the_server_hangs_up_on_what_is_no_http_and_on_the_idle(hasty: World) ->
         start + b"Bad Header: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ):
-        with hasty.connected() as line:
-            line.sendall(sent)
-            top, _, body = received(line).partition(b"\r\n\r\n")
+        top, _, body = hasty.answer_to(sent).partition(b"\r\n\r\n")
         assert top.startswith(b"HTTP/1.1 400 "), sent
         assert b"content-type: text/plain" in top
         assert body.count(b"\n") == 0 < len(body)
-    chunked = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
-    star, twice = b"OPTIONS * HTTP/1.1\r\nHost: x\r\n" + end, start + b"Host: y\r\n" + end
-    for sent in (chunked, star, twice):
-        with hasty.connected() as line:
-            line.sendall(sent)
-            assert re.match(rb"HTTP/1.1 40[0145] ", received(line)), sent
-    with hasty.connected() as line:
-        line.sendall(b"GET /problems/held HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert received(line).startswith(b"HTTP/1.1 200"), "and then it hung up"
+    for sent in (
+        b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n" + end,
+        start + b"Host: y\r\n" + end,
+    ):
+        assert re.match(rb"HTTP/1.1 40[0145] ", hasty.answer_to(sent)), sent
+    idle = hasty.answer_to(b"GET /problems/held HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert idle.startswith(b"HTTP/1.1 200"), "and then it hung up"
     assert hasty.client("read").get("/v1/limits").status_code == 200
 
 
 def test_so_many_connections_in_all(world: World) -> None:
     with ExitStack() as stack:
-        lines = [stack.enter_context(world.connected()) for _ in range(60)]
+        for _ in range(60):
+            stack.enter_context(world.connected())
         world.settle()  # then all are there
-        lines[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert received(lines[-1]).startswith(b"HTTP/1.1 503")
+        refused = world.answer_to(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 503")
     world.settle()  # then all have ended
-
-
-# -- of an API key ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by_batch", [False, True], ids=["alone", "batch"])
@@ -109,8 +91,7 @@ def test_so_many_leases(world: World, by_batch: bool) -> None:
         name = f"{by_batch}/{number}"
         if not by_batch:
             return client.acquire(name, id=ID).status_code == 200
-        wish = {"op": "acquire", "key": f"lock:{name}", "id": ID, "owner": "x", "ttl": 60}
-        return bool(client.batch(wish)[0]["is"] == "granted")
+        return type(client.apply(Acquire(key(name), ID, "x", 60.0))[0]) is Granted
 
     assert [is_granted(number) for number in range(5)] == [True] * 3 + [False] * 2
     assert client.delete(lock(f"{by_batch}/0"), params={"id": ID}).status_code == 200
@@ -125,10 +106,7 @@ def test_so_many_waiters(world: World) -> None:
     account = world.server.quotas.of(key.split("_")[1])
     client = world.client(key=key)
     with ThreadPoolExecutor() as pool:
-        waits = [
-            pool.submit(client.acquire, "crowded", wait=50, **{"client-id": owner})
-            for owner in "ab"
-        ]
+        waits = [pool.submit(client.acquire, "crowded", wait=50) for _ in range(2)]
         wait_until(lambda: account.waiters == 2, "two in line")
         assert client.acquire("crowded", wait=50).status_code == 429
         assert client.acquire("crowded").status_code == 409, "trying is not waiting"
@@ -141,13 +119,11 @@ def test_tombstones_are_few(world: World) -> None:
     """They are counted for each name."""
     client, ids = world.client("acquire"), [f"{ID}{n}" for n in range(4)]
     for name in ("tombs", "other"):
-        resource = {"key": f"lock:{name}"}
-        release = resource | {"op": "release", "tombstone": 80_000}
-        client.batch(*(release | {"id": each} for each in (*ids[:1] * 5, *ids)))
+        k = key(name)
+        client.apply(*(Release(k, each, tombstone=80_000.0) for each in (*ids[:1] * 5, *ids)))
         for each, kept in zip(ids, [True] * 3 + [False], strict=True):
-            wish = resource | {"op": "acquire", "id": each, "owner": "x", "ttl": 60}
-            (reply,) = client.batch(wish)
-            assert (reply["is"] == "gone") == (kept and name == "tombs"), each
+            (reply,) = client.apply(Acquire(k, each, "x", 60.0))
+            assert (reply == Gone()) == (kept and name == "tombs"), each
 
 
 def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +184,14 @@ def test_a_large_page_is_split_by_bytes_and_nothing_is_left_out() -> None:
             ("/v1/scan", "items", "cursor", "cursor"),
             ("/v1/locks", "locks", "next", "from"),
         ):
-            pages, query = list[dict[str, Any]](), {"limit": "1000"}
-            while not pages or pages[-1][following]:
+            seen, pages, query = set[str](), 0, {"limit": "1000"}
+            while not pages or query[asked]:
                 answer = client.get(path, params=query)
                 assert len(answer.content) < 1 << 21
-                pages.append(answer.json())
-                query[asked] = pages[-1][following] or ""
-            seen = {each.get("key") or each["name"] for page in pages for each in page[items]}
-            assert (len(seen), len(pages) > 1) == (1000, True)
+                page, pages = answer.json(), pages + 1
+                seen |= {each.get("key") or each["name"] for each in page[items]}
+                query[asked] = page[following] or ""
+            assert (len(seen), pages > 1) == (1000, True)
 
 
 # -- API keys take turns ----------------------------------------------------------------------------
@@ -305,19 +281,21 @@ def test_batches_leave_room(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExe
             return await call_all(commands, *given)
 
         monkeypatch.setattr(runtime, "call_all", slow)
-        key, wish = world.key("acquire"), {"op": "acquire", "owner": "x", "ttl": 60}
-        floods = [
-            [wish | {"key": f"lock:{name}/{n}", "id": f"{name}-{n}"} for n in range(8)]
+        greedy = world.key("acquire")
+        flood = [
+            pool.submit(
+                world.client(key=greedy).apply,
+                *(Acquire(key(f"{name}/{n}"), f"{name}-{n}", "x", 60.0) for n in range(8)),
+            )
             for name in "ab"
         ]
-        flood = [pool.submit(world.client(key=key).batch, *each) for each in floods]
-        wait_until(lambda: total(world, key, "acquiring") == 16, "both batches are there")
+        wait_until(lambda: total(world, greedy, "acquiring") == 16, "both batches are there")
         for number in range(3):
             world.client("acquire").acquired(f"other/{number}")
         assert sent == [8]
         world.do(goes_on.set)
         for each in flood:
-            assert [reply["is"] for reply in each.result(LONG)] == ["granted"] * 8
+            assert {type(reply) for reply in each.result(LONG)} == {Granted}
         wait_until(lambda: not world.server.quotas.acquiring._shares, "nothing is left")
         assert world.server.quotas.acquiring.busy == 0
 

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from dibs.core.names import KINDS, fingerprint
-from dibs.model import Command
+from dibs.model import Acquire, Command
 from dibs.runtime.port import TimedReply
 from dibs.stores.http.names import decoded, encoded
-from tests.server.world import ID, LONG, Client, World, b64, lock, problem, shared, written
+from tests.server.world import ID, LONG, Client, World, b64, key, lock, problem, shared, written
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
@@ -47,9 +47,6 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"tests/{request.node.name}"
 
 
-# -- a lease's life ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", WAYS)
 def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
     client = world.client("acquire")
@@ -73,15 +70,14 @@ def test_acquire_renew_show_release(world: World, name: str, kind: str) -> None:
 @pytest.mark.parametrize("where", ["query", "header", "body"])
 def test_an_own_lease_id_makes_retries_safe(client: Client, name: str, where: str) -> None:
     """It may stand in a header or the body, so that no log of queries has it."""
-    given: dict[str, dict[str, Any]] = {
-        "query": {},
+    given: dict[str, Any] = {
         "header": {"headers": {"Dibs-Lease-Id": ID}},
         "body": {"json": {"id": ID}},
     }
 
     def ask(method: str, **params: Any) -> httpx2.Response:
-        query = params | ({"id": ID} if where == "query" else {})
-        return client.request(method, lock(name), params=query, **given[where])
+        own = {"id": ID} if where == "query" else {}
+        return client.request(method, lock(name), params=params | own, **given.get(where, {}))
 
     first, again = ask("POST").json(), ask("POST", wait=1).json()
     assert (first["id"], first["sequencer"]) == (ID, again["sequencer"])
@@ -122,9 +118,6 @@ def test_an_answer_that_comes_late_promises_no_more_than_there_is(
     assert renewal.result(LONG).status_code in (503, 410)  # 410: it was over before
 
 
-# -- who holds it, and who waits --------------------------------------------------------------------
-
-
 def test_a_refusal_names_the_holder(world: World, client: Client, name: str) -> None:
     held = client.acquired(name, note="nightly")
     answer = client.acquire(name)
@@ -162,10 +155,10 @@ def listed(
 ) -> list[tuple[str, bytes]]:
     """Kinds and names on all pages."""
     found: list[tuple[str, bytes]] = []
+    path = "/v1/locks" if folder is None else f"{lock(folder)}/"
     if start is not None:
         params["from"] = b64(start)
     while True:
-        path = "/v1/locks" if folder is None else f"{lock(folder)}/"
         page = client.get(path, params=params).json()
         assert len(page["locks"]) <= params["limit"]
         found += [(each["kind"], decoded(each["name"])) for each in page["locks"]]
@@ -216,9 +209,6 @@ def test_a_forced_release(world: World, name: str) -> None:
     hard = force.delete(lock(name), params=query | {"reason": "now", "now": True}).json()
     assert "fencing tokens" in hard["warning"]
     assert holder.acquired(name)["sequencer"] > held["sequencer"]
-
-
-# -- how requests are written -----------------------------------------------------------------------
 
 
 WRONG = [
@@ -297,8 +287,8 @@ def test_tokens(client: Client) -> None:
 
 def test_the_longest_line_comes_first(world: World, client: Client) -> None:
     for name, owners in (("a", "ab"), ("b", "abcd"), ("c", "a")):
-        wish = {"op": "acquire", "key": f"lock:lines/{name}", "ttl": 60, "queue": True}
-        client.batch(*(wish | {"id": f"{each:_<22}", "owner": each} for each in owners))
+        k = key(f"lines/{name}")
+        client.apply(*(Acquire(k, f"{each:_<22}", each, 60.0, queue=True) for each in owners))
     asked = {"names": encoded(b"lines/")}
     found = client.get("/v1/queues", params=asked).json()
     lines = [(each["key"], each["waiting"]) for each in found["items"]]

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dibs.server.api import service
 from dibs.server.logs import logging_to
 from dibs.server.placement.rules import PlacementSettings
 from dibs.sync import connect
-from tests.server.world import LONG, Client, Patch, World, b64, lock, problem
+from tests.server.world import LONG, Client, Patch, Pool, World, b64, lock, problem
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
 
@@ -42,28 +43,23 @@ def test_a_server_is_ready_until_it_is_about_to_stop(world: World) -> None:
 def test_not_ready_without_its_only_store(tmp_path: Path, monkeypatch: Patch) -> None:
     """It is without one of two stores, or it would not serve what lies in the other."""
     monkeypatch.setattr(service, "HEALTH_PATIENCE", 0.5)
-    file, records = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "records"))
+
+    def is_ready(world: World) -> bool:
+        return world.stranger().get("/readyz").status_code == 200
+
     with RedisServer(tmp_path) as redis:
-        places = tuple(
-            PlacementSettings(name=name, url=url)
-            for name, url in (("here", file), ("there", redis.url))
-        )
-        with (
-            World.over(leases=redis.url, records=records) as alone,
-            World.over(
-                leases="", placement=places, records=f"sqlite:///{tmp_path / 'r.db'}"
-            ) as two,
-        ):
-            client, other = alone.client(), two.client()
-            wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready")
+        urls = {"here": "memory://here", "there": redis.url}
+        places = [PlacementSettings(name=name, url=url) for name, url in urls.items()]
+        with World.over(leases=redis.url) as alone, World.over(leases="", placement=places) as two:
+            wait_until(lambda: is_ready(alone), "it is ready")
             redis.pause()
             try:
-                wait_until(lambda: client.get("/readyz").status_code == 503, "it is not ready")
-                assert client.get("/livez").status_code == 200
-                wait_until(lambda: other.get("/readyz").status_code == 200, "the other is ready")
+                wait_until(lambda: not is_ready(alone), "it is not ready")
+                assert alone.stranger().get("/livez").status_code == 200
+                wait_until(lambda: is_ready(two), "the other is ready")
             finally:
                 redis.resume()
-            wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready again")
+            wait_until(lambda: is_ready(alone), "it is ready again")
 
 
 class Measured:
@@ -84,7 +80,7 @@ class Measured:
         )
 
 
-def test_what_is_counted(world: World) -> None:
+def test_what_is_counted(world: World, pool: Pool) -> None:
     client, anybody, path = world.client(), world.stranger(), lock(SECRET_NAME)
     for name in ("dibs_wait_seconds_count", "dibs_expired_leases_total"):  # alerts compare with it
         assert f'{name}{{kind="lock"}} 0.0\n' in Measured(anybody).text
@@ -116,12 +112,11 @@ def test_what_is_counted(world: World) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
     ours = {each.name for each in found.families if each.name.startswith("dibs_")}
     assert {name.removesuffix("_total") for name in re.findall(r"`(dibs_\w+)", page)} == ours
-    with ThreadPoolExecutor() as pool:
-        waits = pool.submit(client.acquired, SECRET_NAME, wait=30)
-        wait_until(lambda: client.waiting(SECRET_NAME), "it waits")
-        assert Measured(anybody).of("dibs_waiters") == 1
-        client.release(SECRET_NAME, held)
-        client.release(SECRET_NAME, waits.result(LONG))
+    waits = pool.submit(client.acquired, SECRET_NAME, wait=30)
+    wait_until(lambda: client.waiting(SECRET_NAME), "it waits")
+    assert Measured(anybody).of("dibs_waiters") == 1
+    client.release(SECRET_NAME, held)
+    client.release(SECRET_NAME, waits.result(LONG))
     wait_until(lambda: Measured(anybody).of("dibs_streams") == 0, "the stream is closed")
     found = Measured(anybody)
     assert found.of("dibs_commands_total", command="acquire", reply="granted") == 2
@@ -181,14 +176,11 @@ def test_requests_and_errors_are_logged_without_secrets(
     ]
     for line in requests:
         assert set(line) == {"time", "level", "event", "method", "route", "status", "ms"}
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
-        assert (line["level"], line["event"]) == ("info", "request")
+        assert datetime.fromisoformat(line["time"]).tzinfo is UTC
         assert 0 < line["ms"] < LONG * 1e3
-    wrong = next(line for line in lines if line["level"] == "error")
-    assert wrong["logger"] == "dibs.server"
-    failure = "/readyz failed: ZeroDivisionError: 'the disk \\x1b[31m failed'\n"
-    assert wrong["message"].startswith(failure)
-    assert "test_operations" in wrong["message"], "and where it was"
+    wrong = next(line for line in lines if line["level"] == "error")["message"]
+    assert wrong.startswith("/readyz failed: ZeroDivisionError: 'the disk \\x1b[31m failed'\n")
+    assert "test_operations" in wrong, "and where it was"
 
 
 def test_programs_that_look_into_the_store_see_plain_notes(tmp_path: Path) -> None:

@@ -1,59 +1,67 @@
 """Real proxies, as `deploy/` configures them: clients without a key cost those with one no lease."""
 
-import os
 import re
 import socket
 import ssl
-import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import dibs.sync
 from dibs.server.config import read_config
 from tests.pages import write_files
+from tests.sampling import sampled
 from tests.server.world import LONG, Client, World, b64, lock
 from tests.servers.binaries import ROOT, caddy_program, nginx_program
 from tests.servers.certificates import key_of, self_signed
-from tests.servers.ports import free_port
-from tests.servers.waiting import wait_until
+from tests.servers.ports import HOST
+from tests.servers.server import Server
 
 pytestmark = pytest.mark.once
 
 CONNECTIONS = 256
 """Of nginx's: clients' and those to the server."""
 
+CROWD = CONNECTIONS + 20
 
-class Site(NamedTuple):
-    proxy: str
-    world: World
-    port: int
-    certificate: Path
-    trusted: ssl.SSLContext
-    folder: Path
 
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
+class Site(Server):
+    """A proxy with its file of `deploy/`, but for paths and ports, before a server."""
+
+    PORT_IS_TAKEN = "address already in use"
+    SCHEME = "https"
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
+        self.world, self.log = world, folder / "access.log"
+        self.certificate = self_signed(folder / "tls" / "server.pem")
+        self.trusted = ssl.create_default_context(cafile=self.certificate)
 
     def connected(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), LONG)
+        return socket.create_connection((HOST, self.port), LONG)
 
-    def trusting(self, number: int, stack: ExitStack) -> Iterator[ssl.SSLSocket]:
-        """Connections after their handshakes."""
-        for _ in range(number):
-            line = self.trusted.wrap_socket(self.connected(), server_hostname="127.0.0.1")
-            yield stack.enter_context(line)
+    def client(self, **headers: str) -> Client:
+        return Client(base_url=self.url, verify=self.trusted, headers=headers)
 
-    def client(self, scope: str) -> Client:
-        header = {"Authorization": f"Bearer {self.world.key(scope)}"}
-        return Client(base_url=self.url, verify=self.trusted, headers=header)
+    def write(self, file: str, changes: dict[str, object], around: str = "{}") -> Path:
+        """Write its configuration, with what is here in place of what the file names."""
+        text = (ROOT / "deploy" / file).read_text("utf-8")
+        changes |= {
+            "127.0.0.1:5327": self.world.url.removeprefix("http://"),
+            "/etc/dibs/tls.crt": self.certificate,
+            "/etc/dibs/tls.key": key_of(self.certificate),
+        }
+        for old, new in changes.items():
+            assert text.count(old) == 1, old
+            text = text.replace(old, str(new))
+        path = self.folder / file
+        path.write_text(around.replace("{}", text), "utf-8")
+        return path
 
-    def listens(self) -> bool:
+    def _answers(self) -> bool:
         try:
             self.connected().close()
         except OSError:
@@ -61,114 +69,67 @@ class Site(NamedTuple):
         return True
 
 
-def start(site: Site) -> "subprocess.Popen[bytes]":
-    """Start a proxy with its file of `deploy/`, but for paths and ports."""
-    folder, is_nginx = site.folder, site.proxy == "nginx"
-    file = "nginx.conf" if is_nginx else "Caddyfile"
-    changes = {
-        "127.0.0.1:5327": site.world.url.removeprefix("http://"),
-        "/etc/dibs/tls.crt": str(site.certificate),
-        "/etc/dibs/tls.key": str(key_of(site.certificate)),
-        f"/var/log/{site.proxy}/dibs.log": str(folder / "access.log"),
-    }
-    if is_nginx:
-        changes["listen 443 ssl"] = f"listen 127.0.0.1:{site.port} ssl"
-    else:  # without its port for administrators and the one for HTTP
-        changes["locks.example {"] = f"{site.url} {{"
-        changes["grace_period 10s"] = "admin off\nauto_https disable_redirects\ngrace_period 100ms"
-    text = (ROOT / "deploy" / file).read_text("utf-8")
-    for old, new in changes.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path, log = folder / file, folder / "error.log"
-    if is_nginx:
+class Nginx(Site):
+    def _command(self) -> list[str | Path]:
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
-        path.write_text(
-            f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {log};\n"
-            f"events {{ worker_connections {CONNECTIONS}; }}\nhttp {{\n{paths}{text}}}\n",
-            "utf-8",
-        )
-        return subprocess.Popen([nginx_program().path, "-p", folder, "-c", path, "-e", log])
-    path.write_text(text, "utf-8")
-    with log.open("wb") as stderr:
-        return subprocess.Popen(
-            [caddy_program().path, "run", "--adapter", "caddyfile", "--config", path],
-            stderr=stderr,
-            env={**os.environ, "HOME": str(folder)},
-        )
+        paths = "".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in kinds)
+        around = f"""daemon off; master_process off; pid {self.folder}/pid;
+        events {{ worker_connections {CONNECTIONS}; }}
+        http {{ {paths} {{}} }}"""
+        listen = {"listen 443 ssl": f"listen {HOST}:{self.port} ssl"}
+        path = self.write("nginx.conf", listen | {"/var/log/nginx/dibs.log": self.log}, around)
+        return [nginx_program().path, "-p", self.folder, "-c", path, "-e", "stderr"]
+
+
+class Caddy(Site):
+    def _command(self) -> list[str | Path]:
+        changes = {
+            "/var/log/caddy/dibs.log": self.log,
+            "locks.example {": f"{self.url} {{",
+            # without its port for administrators and the one for HTTP
+            "grace_period 10s": "admin off\nauto_https disable_redirects\ngrace_period 100ms",
+        }
+        path = self.write("Caddyfile", changes)
+        options = ("--adapter", "caddyfile", "--config", path)
+        return ["env", f"HOME={self.folder}", caddy_program().path, "run", *options]
 
 
 @contextmanager
-def proxied(name: str, folder: Path) -> Generator[Site]:
-    certificate = self_signed(folder / "tls" / "server.pem")
-    trusted = ssl.create_default_context(cafile=certificate)
+def proxied(proxy: type[Site], folder: Path) -> Generator[Site]:
     write_files("how-to/nginx.md", folder)
     settings = read_config(str(folder / "server.toml"), {}, {})
     assert settings.is_loopback
-    with World.over(folder, trusted_proxies=settings.trusted_proxies) as world:
-        found = Site(name, world, free_port(), certificate, trusted, folder)
-        proxy = start(found)
-        try:
-            wait_until(lambda: proxy.poll() is not None or found.listens(), f"{name} listens")
-            assert proxy.poll() is None
-            yield found
-        finally:
-            proxy.terminate()
-            proxy.wait(LONG)
-
-
-PROXIES = ("nginx", "caddy")
-
-
-@pytest.fixture(scope="module", params=PROXIES)
-def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    with proxied(request.param, tmp_path_factory.mktemp(request.param)) as site:
+    with (
+        World.over(folder, trusted_proxies=settings.trusted_proxies) as world,
+        proxy(folder, world) as site,
+    ):
         yield site
 
 
-def pipelining(site: Site, stack: ExitStack) -> None:
-    """Thousands of requests in one go, of which no answer is read."""
-    asks = b"GET /ui/views/timeline.js HTTP/1.1\r\nHost: x\r\n\r\n" * 990
-    for line in site.trusting(40, stack):
-        line.settimeout(0.5)
-        with suppress(OSError):  # it takes no more, or was cut off
-            line.sendall(asks)
+@pytest.fixture(scope="module", params=[Nginx, Caddy])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    with proxied(request.param, tmp_path_factory.mktemp(request.param.__name__)) as site:
+        yield site
 
 
-def dripping(site: Site, stack: ExitStack) -> None:
-    """Headers without an end, more than may be, on many connections."""
-    for line in site.trusting(40, stack):
-        with suppress(OSError):
-            line.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000)
+def get(path: str, end: bytes = b"\r\n") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + end
 
 
-def idling(site: Site, stack: ExitStack) -> None:
-    """More connections than there is room for, each with one answer and nothing more to say."""
-    for line in site.trusting(CONNECTIONS + 20, stack):
-        with suppress(OSError):
-            line.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-            line.recv(4096)
+ATTACKS = {
+    "headers without an end": (1.0, 40, get("/livez", b"X: y\r\n" * 20_000)),
+    "thousands of requests in one go": (3.0, 40, get("/ui/views/timeline.js") * 990),
+    "more connections than there is room for": (3.0, CROWD, get("/livez")),
+    "and without a TLS handshake": (3.0, CROWD, None),
+}
+"""The ttl of the lease, the number of connections, and what each sends; no answer is read."""
 
 
-def silent(site: Site, stack: ExitStack) -> None:
-    """More connections than there is room for, without a TLS handshake."""
-    for _ in range(CONNECTIONS + 20):
-        stack.enter_context(site.connected())
-
-
-@pytest.mark.parametrize(
-    ("attack", "ttl"),
-    [
-        (dripping, 1.0),
-        *(pytest.param(each, 3.0, marks=pytest.mark.long) for each in (pipelining, idling, silent)),
-    ],
-)
-def test_clients_without_a_key_cost_no_lease(
-    site: Site, attack: Callable[[Site, ExitStack], None], ttl: float
-) -> None:
+@pytest.mark.parametrize("attack", sampled(ATTACKS, every=len(ATTACKS)))
+def test_clients_without_a_key_cost_no_lease(site: Site, attack: str) -> None:
+    ttl, number, sent = ATTACKS[attack]
     key = site.world.key("acquire")
     url = f"https://{key}@127.0.0.1:{site.port}?cafile={site.certificate}"
     with (
@@ -176,7 +137,13 @@ def test_clients_without_a_key_cost_no_lease(
         dibs.sync.connect(url) as client,
         client.lock("precious", ttl=ttl) as lease,
     ):
-        attack(site, stack)
+        for _ in range(number):
+            line = site.connected()
+            if sent is not None:
+                line = site.trusted.wrap_socket(line, server_hostname=HOST)
+            stack.enter_context(line).settimeout(0.5)
+            with suppress(OSError):  # it takes no more, or was cut off
+                line.sendall(sent or b"")
         until = time.monotonic() + ttl * 1.3
         while time.monotonic() < until:
             lease.ensure()
@@ -189,7 +156,7 @@ def test_clients_without_a_key_cost_no_lease(
 @pytest.mark.parametrize("ttl", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
     """No limit of a proxy ends a request that waits in a queue, and no log has a lease id."""
-    with site.client("acquire") as client:
+    with site.client(Authorization=f"Bearer {site.world.key('acquire')}") as client:
         own = {"Dibs-Lease-Id": "x" * 22}
         held = client.post(lock("a"), headers=own)
         assert held.status_code == 200
@@ -206,29 +173,20 @@ def test_requests_through_a_proxy(site: Site, ttl: int) -> None:
         first = client.acquired("long", ttl=ttl)
         waited = client.post(lock("long"), params={"wait": 30}, timeout=LONG + 30)
         assert waited.json()["sequencer"] > first["sequencer"]
-    log = (site.folder / "access.log").read_text()
+    log = site.log.read_text()
     assert re.search(r"/v1/locks/base64:", log)
     assert "secret-" not in log
 
 
-@pytest.mark.parametrize("name", PROXIES)
-def test_a_proxy_without_its_server_logs_no_lease_id(name: str, tmp_path: Path) -> None:
-    """Nor do its messages about requests above a limit."""
-    header = {"Dibs-Lease-Id": "secret-"}
-    with proxied(name, tmp_path) as site, Client(verify=site.trusted, headers=header) as client:
+@pytest.mark.parametrize("proxy", [Nginx, Caddy])
+def test_a_proxy_without_its_server_logs_no_lease_id(proxy: type[Site], tmp_path: Path) -> None:
+    """Nor do nginx's messages about the requests above its limit for an address."""
+    with proxied(proxy, tmp_path) as site, site.client(**{"Dibs-Lease-Id": "secret-"}) as client:
         site.world.close()
-        url = site.url + lock("a")
-        statuses = {client.post(url, params={"id": "secret-"}).status_code for _ in range(60)}
-    assert statuses <= {502, 429}
-    logs = [(tmp_path / file).read_text() for file in ("access.log", "error.log")]
-    assert "502" in logs[0], "operators see it"
-    assert "secret-" not in "".join(logs)
-
-
-def test_requests_without_a_key_are_counted(site: Site) -> None:
-    if site.proxy == "caddy":
-        pytest.skip("Caddy has no limits per address")
-    with Client(base_url=site.url, verify=site.trusted) as nobody:
-        wait_until(lambda: nobody.get("/livez").status_code == 200, "room beside other tests")
-        statuses = {nobody.get("/livez").status_code for _ in range(200)}
-    assert statuses == {200, 429}
+        own = {"id": "secret-"}
+        statuses = {client.post(lock("a"), params=own).status_code for _ in range(200)}
+        messages = (tmp_path / f"{proxy.__name__}.log").read_text()
+    assert statuses == ({502, 429} if proxy is Nginx else {502})
+    log = site.log.read_text()
+    assert "502" in log, "operators see it"
+    assert "secret-" not in log + messages

@@ -1,12 +1,10 @@
 """A request that is lost, late or sent twice: nothing is granted that its caller does not know of."""
 
 import asyncio
-import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -36,22 +34,6 @@ def clients(servers: Servers) -> Clients:
     return [world.client(key=servers[0].admin_key) for world in servers]
 
 
-class Abandoned:
-    """A request at one server whose caller waits for it no more, and has asked another one."""
-
-    def __init__(self, world: World, name: str, **query: object) -> None:
-        self._world = world
-        self.line: socket.socket = world.connected()
-        self.line.sendall(head(f"POST {lock(name)}?{urlencode(query)}", world.admin_key))
-        wait_until(lambda: world.server.quotas.waiting, "it waits")
-
-    def end(self, *, hang_up: bool = False) -> None:
-        if hang_up:
-            self.line.close()
-        wait_until(lambda: not self._world.server.quotas.waiting, "it waits no more")
-        self.line.close()
-
-
 def in_line(
     pool: Pool, client: Client, world: World, name: str, **query: object
 ) -> Future[httpx2.Response]:
@@ -65,22 +47,26 @@ def in_line(
 @pytest.mark.parametrize("how", ["released", "hangs up", "drains"])
 def test_a_retry_elsewhere_owns_it(tmp_path: Path, pool: Pool, how: str) -> None:
     """Whatever becomes of the first request."""
-    with World.over(tmp_path) as one, World.over(tmp_path) as two:
+    with World.over(tmp_path) as one, World.over(tmp_path) as two, one.connected() as first:
         here, there = one.client(), two.client(key=one.admin_key)
         query: dict[str, Any] = {"id": ID, "ttl": 30}
         held = here.acquired("x")
-        first = Abandoned(one, "x", **query, wait=30)
+        first.sendall(head(f"POST {lock('x')}?id={ID}&ttl=30&wait=30", one.admin_key))
+        wait_until(lambda: one.server.quotas.waiting, "it waits")
         again = in_line(pool, there, two, "x", **query)
         here.release("x", held)
         granted = again.result(LONG).json()
+        match how:
+            case "released":
+                there.release("x", granted)
+            case "drains":
+                one.do(one.server.shutdown.begin)
+            case _:
+                first.close()
+        wait_until(lambda: not one.server.quotas.waiting, "it waits no more")
         if how == "released":
-            there.release("x", granted)
-            first.end()
             assert here.acquire("x").status_code == 200, "nobody has it"
             return
-        if how == "drains":
-            one.do(one.server.shutdown.begin)
-        first.end(hang_up=how == "hangs up")
         assert one.store.keeper.flush(LONG), "what the first server does about it is done"
         assert there.patch(lock("x"), params=query).status_code == 200
         assert there.get(lock("x")).json()["sequencer"] == granted["sequencer"]

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from dibs.errors import NotConfigured
 from dibs.server.front import context_for
 from dibs.server.main import new_loop
 from tests.cli.processes import Cli, end, line
-from tests.server.world import LONG, TRUST, Client, Patch, World, lock, problem
+from tests.server.world import LONG, TRUST, Client, Patch, Pool, World, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -35,15 +34,16 @@ def store(tmp_path: Path) -> tuple[str, str]:
 def test_from_nothing_to_a_lock_and_back(cli: Cli) -> None:
     serve = ("serve", "--listen", "127.0.0.1:0")
     served = cli.start(*serve)
-    first = re.fullmatch(r"Created an administrator .*: (dibs_\w+_[\w-]{22})", line(served))
-    where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", line(served))
-    link = re.fullmatch(r"Dashboard, for one sign-in .*: (http\S+)/#ticket=([\w.-]+)", line(served))
-    assert first
-    assert where
-    assert link
-    assert link[1] == where[1]
-    headers = {"Authorization": f"Bearer {first[1]}"}
-    with Client(base_url=where[1], headers=headers, verify=TRUST) as client:
+    printed = "\n".join(line(served) for _ in range(3))
+    found = re.fullmatch(
+        r"Created an administrator .*: (dibs_\w+_[\w-]{22})\n"
+        r"Listening on (http://127.0.0.1:\d+)\n"
+        r"Dashboard, for one sign-in .*: \2/#ticket=[\w.-]+",
+        printed,
+    )
+    assert found, printed
+    headers = {"Authorization": f"Bearer {found[1]}"}
+    with Client(base_url=found[2], headers=headers, verify=TRUST) as client:
         held = client.acquired("x")
     served.terminate()
     assert end(served) == (0, "", "")
@@ -135,24 +135,23 @@ def test_the_address_of_a_holder_behind_a_proxy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
-def test_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_uvloop_where_it_is_installed(monkeypatch: Patch, kind: str) -> None:
     if kind == "asyncio":
         monkeypatch.setitem(sys.modules, "uvloop", None)
     with closing(new_loop()) as loop:
         assert type(loop).__module__.partition(".")[0] == kind
 
 
-def test_the_end_is_graceful(tmp_path: Path) -> None:
+def test_the_end_is_graceful(tmp_path: Path, pool: Pool) -> None:
     """Those who wait are sent elsewhere, what runs ends, leases stay, and nothing is kept in memory."""
     world = World.over(tmp_path)
     keys, admin_key = weakref.ref(world.server.keys), world.admin_key
-    with ThreadPoolExecutor() as pool:
-        held = world.client().acquired("x")
-        waits = pool.submit(world.client().acquire, "x", wait=50)
-        wait_until(partial(world.client().waiting, "x"), "somebody in line")
-        world.do(world.server.stop)
-        answer = waits.result(LONG)
-        assert (*problem(answer), answer.headers["retry-after"]) == (503, "draining", "1")
+    held = world.client().acquired("x")
+    waits = pool.submit(world.client().acquire, "x", wait=50)
+    wait_until(partial(world.client().waiting, "x"), "somebody in line")
+    world.do(world.server.stop)
+    answer = waits.result(LONG)
+    assert (*problem(answer), answer.headers["retry-after"]) == (503, "draining", "1")
     world.close()
     del world
     gc.collect()

@@ -109,8 +109,7 @@ def test_variables_of_others_are_left_alone() -> None:
 def rows(section: str, page: str = PAGE) -> list[list[str]]:
     """The cells of a section's table, without its head."""
     text = (DOCS / page).read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
-    return [[cell.strip() for cell in re.split(r" \| ", line)] for line in lines[1:]]
+    return [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", text, re.MULTILINE)[1:]]
 
 
 def shown(value: Any, kind: Any) -> str:

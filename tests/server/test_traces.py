@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tests.server.world import LONG, Client, Patch, World, b64, lock
+from tests.server.world import LONG, Client, Patch, Pool, World, b64, lock
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 
@@ -20,25 +19,19 @@ SECRET_NAME = "payroll/x"
 CALLER = (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
 
 
-@pytest.fixture(scope="module")
-def kept() -> Iterator[Traces]:
+@pytest.fixture
+def traces() -> Iterator[Traces]:
     with traces_kept() as traces:
         yield traces
 
 
-@pytest.fixture(scope="module")
-def world(kept: Traces) -> Iterator[World]:
+@pytest.fixture
+def world(traces: Traces) -> Iterator[World]:
     with World.over() as world:
         yield world
 
 
 @pytest.fixture
-def traces(kept: Traces, world: World) -> Traces:
-    kept.clear()
-    return kept
-
-
-@pytest.fixture(scope="module")
 def client(world: World) -> Client:
     return world.client()
 
@@ -115,7 +108,9 @@ def test_no_span_has_what_a_caller_sends(traces: Traces, monkeypatch: Patch) -> 
         assert set(about(span)) <= ATTRIBUTES, span.name
 
 
-def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: World) -> None:
+def test_waits_are_linked_to_holders(
+    traces: Traces, client: Client, world: World, pool: Pool
+) -> None:
     """Unless that one's trace is not kept."""
     held = client.acquired("x", note="mine")
     refused = client.acquire("x")
@@ -128,11 +123,10 @@ def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: Worl
     assert about(left)["error.type"] == "hung_up"
     assert "http.response.status_code" not in about(left)
     assert {each.status.status_code for each in (second, left)} == {StatusCode.UNSET}
-    with ThreadPoolExecutor() as pool:
-        waits = pool.submit(client.acquired, "x", wait=30)
-        wait_until(lambda: client.waiting("x"), "it waits")
-        client.release("x", held)
-        waits.result(LONG)
+    waits = pool.submit(client.acquired, "x", wait=30)
+    wait_until(lambda: client.waiting("x"), "it waits")
+    client.release("x", held)
+    waits.result(LONG)
     waited = traces.some(f"POST {LOCK}", 4)[3]
     assert links(waited) == [ids(first)]
     assert ids(waited) in [parent(span) for span in traces.some("dibs.wait", 2)]
@@ -148,7 +142,7 @@ def test_waits_are_linked_to_holders(traces: Traces, client: Client, world: Worl
     "missing", ["a provider", "opentelemetry", "opentelemetry.instrumentation.asgi"]
 )
 def test_a_server_runs_without_opentelemetry(
-    kept: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: Patch, missing: str
+    traces: Traces, caplog: pytest.LogCaptureFixture, monkeypatch: Patch, missing: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "dibs.server.tracing", raising=False)
     if missing == "a provider":

@@ -108,8 +108,6 @@ class Client(httpx2.Client):
         told = msgspec.json.decode(answer.content, type=wire.BatchAnswer)
         return [wire.to_model(each) for each in told.replies]
 
-    # -- directories that move --
-
     def move(self, directory: str, to: str, **deadline: float | None) -> None:
         order = {"to": to} | deadline
         assert self.put(f"/v1/move/{b64(directory)}/", json=order).status_code == 200
@@ -227,6 +225,12 @@ class World:
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), LONG)
 
+    def answer_to(self, sent: bytes) -> bytes:
+        """All that comes back until the server hangs up."""
+        with self.connected() as line, line.makefile("rb") as file:
+            line.sendall(sent)
+            return file.read()
+
     def revoke(self, key: str) -> None:
         self.do(lambda: self.server.keys.revoke(key.split("_")[1]))
 
@@ -270,3 +274,41 @@ class World:
             self._loop.call_soon_threadsafe(self.server.stop)
             self._thread.join(LONG)
             assert not self._thread.is_alive()
+
+
+class Profile:
+    """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
+
+    def __init__(self, world: World) -> None:
+        self.client = world.stranger()
+        self.origin = {"origin": world.url}
+        self.page = dict(self.origin)
+
+    def sign_in(self, key: str = "", **body: str) -> httpx2.Response:
+        answer = self.client.post("/ui/session", json=body or {"key": key}, headers=self.origin)
+        if answer.status_code == 200:
+            self.page["dibs-csrf"] = answer.json()["csrf"]
+        return answer
+
+    def sign_out_elsewhere(self) -> httpx2.Response:
+        """Sign out on a connection of its own, as this client's may be busy."""
+        cookie = {"cookie": f"dibs_session={self.sealed}"}
+        with Client(base_url=self.client.base_url, verify=TRUST) as other:
+            return other.delete("/ui/session", headers=self.page | cookie)
+
+    @property
+    def sealed(self) -> str:
+        return self.client.cookies["dibs_session"]
+
+    def with_cookie(self, cookie: str) -> int:
+        """The status of a request with this cookie alone."""
+        self.client.cookies.clear()
+        return self.client.get("/v1/about", headers={"cookie": cookie}).status_code
+
+
+def entered(world: World, *scopes: str, key: str = "") -> Profile:
+    """One that has signed in with a key, or one of these scopes; an administrator's without."""
+    profile = Profile(world)
+    answer = profile.sign_in(key or (world.key(*scopes) if scopes else world.admin_key))
+    assert answer.status_code == 200, answer.text
+    return profile

@@ -71,9 +71,6 @@ class Program(NamedTuple):
         return f"{self.name}-{'.'.join(map(str, self.version))}"
 
 
-# -- one server after the other -----------------------------------------------------------------------
-
-
 def redis_program(*, tls: bool = False) -> Program:
     """The one that tests use unless they say otherwise: the first found that knows TLS, else the first."""
     found = redis_programs()
@@ -195,9 +192,6 @@ def missing() -> Mapping[str, str]:
         except MissingServer as error:
             found[name] = str(error)
     return found
-
-
-# -- where they are -----------------------------------------------------------------------------------
 
 
 def folder_name(kind: str) -> str:

@@ -1,14 +1,15 @@
 """An etcd for one test."""
 
-import json
 import os
 import ssl
 import subprocess
-import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from tests.servers.binaries import etcd_program, etcdctl_program
 from tests.servers.certificates import key_of, self_signed
@@ -59,7 +60,10 @@ class EtcdServer(Server):
 
     def call(self, method: str, request: Mapping[str, Any], *, token: str = "") -> Any:
         """Call the JSON gateway: `call("kv/range", {"key": base64(b"…")})`."""
-        return json.loads(self._fetch(f"/v3/{method}", json.dumps(request).encode(), token))
+        headers = {"Authorization": token} if token else {}
+        with self._client() as client:
+            answer = client.post(f"/v3/{method}", json=request, headers=headers)
+            return answer.raise_for_status().json()
 
     def ctl(self, *arguments: str) -> str:
         """Run `etcdctl` on this server, and return what it prints. Raises `CalledProcessError`."""
@@ -75,12 +79,9 @@ class EtcdServer(Server):
         self.call("auth/user/grant", {"user": "root", "role": "root"})
         self.call("auth/enable", {})
 
-    def _fetch(self, path: str, data: bytes | None = None, token: str = "") -> bytes:
-        headers = {"Authorization": token} if token else {}
-        request = urllib.request.Request(self.url + path, data, headers)
-        trust = ssl.create_default_context(cafile=self.certificate) if self.tls else None
-        with urllib.request.urlopen(request, timeout=5, context=trust) as response:
-            return bytes(response.read())
+    def _client(self) -> httpx2.Client:
+        trust = ssl.create_default_context(cafile=self.certificate) if self.tls else False
+        return httpx2.Client(base_url=self.url, verify=trust)
 
     def _command(self) -> list[str | Path]:
         command: list[str | Path] = [self.program.path]
@@ -100,9 +101,7 @@ class EtcdServer(Server):
         return command
 
     def _answers(self) -> bool:
-        try:
-            health = json.loads(self._fetch("/health"))
-            variables = json.loads(self._fetch("/debug/vars"))
-        except OSError:
-            return False
-        return health["health"] == "true" and str(self.folder / "data") in variables["cmdline"]
+        with self._client() as client, suppress(httpx2.HTTPError):
+            healthy = client.get("/health").raise_for_status().json()["health"] == "true"
+            return healthy and str(self.folder / "data") in client.get("/debug/vars").text
+        return False

@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx2
+
 from tests.servers.etcd import EtcdServer
 from tests.servers.ports import free_port
 from tests.servers.process import ServerFailed
@@ -56,7 +58,7 @@ class EtcdCluster(ServerGroup):
         running = [member for member in self.members if member.running]
         try:
             seen = [member.call("maintenance/status", {}) for member in running]
-        except OSError:
+        except httpx2.HTTPError:
             return []
         leaders = {status.get("leader") for status in seen}
         ids = [status["header"]["member_id"] for status in seen]

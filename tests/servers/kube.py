@@ -1,11 +1,10 @@
 """A Kubernetes API server for one test. It serves only Leases."""
 
-import json
-import urllib.error
-import urllib.request
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import httpx2
 
 from tests.servers.binaries import kube_program
 from tests.servers.ports import HOST
@@ -58,15 +57,9 @@ class KubeServer(Server):
 
     def request(self, method: str, path: str, body: Any = None) -> Answer:
         """Send one request as the admin, and return the answer, whatever its status."""
-        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=5) as response:
-                return Answer(HTTPStatus(response.status), json.load(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer(HTTPStatus(error.status or 0), json.load(error))
+        headers = {"Authorization": f"Bearer {ADMIN}"}
+        answer = httpx2.request(method, self.url + path, json=body, headers=headers, verify=False)
+        return Answer(HTTPStatus(answer.status_code), answer.json())
 
     def _command(self) -> list[str | Path]:
         second = self.port + self.SECOND_PORT

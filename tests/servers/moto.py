@@ -1,8 +1,9 @@
 """A server of the S3 API of its own for a test: moto, which keeps nothing and is fast."""
 
 import sys
-import urllib.request
 from pathlib import Path
+
+import httpx2
 
 from tests.servers.ports import HOST
 from tests.servers.server import Server
@@ -40,9 +41,7 @@ class MotoServer(Server):
         return [sys.executable, "-c", _SERVE, HOST, str(self.port)]
 
     def _answers(self) -> bool:
-        request = urllib.request.Request(f"{self.url}/{self.bucket}", method="PUT")
         try:
-            with urllib.request.urlopen(request, timeout=5):
-                return True
-        except OSError:
+            return httpx2.put(f"{self.url}/{self.bucket}", verify=False).is_success
+        except httpx2.TransportError:
             return False

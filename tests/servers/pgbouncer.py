@@ -38,19 +38,11 @@ class PgBouncer(Server):
         """A database of the server's, given by name or by its URL there, through the pooler."""
         return f"postgresql://{user}@{HOST}:{self.port}/{database.rpartition('/')[2]}"
 
-    def _prepare(self) -> None:
+    def _command(self) -> list[str | Path]:
         names = "".join(f'"{user}" ""\n' for user in self.users)
         (self.folder / "users.txt").write_text(names)
-        (self.folder / "pgbouncer.ini").write_text("")
-        give(self.folder)
-
-    def _command(self) -> list[str | Path]:
         configuration = self.folder / "pgbouncer.ini"
-        configuration.write_text(self._configuration())
-        return not_root([self.program.path, configuration])
-
-    def _configuration(self) -> str:
-        return f"""\
+        configuration.write_text(f"""\
 [databases]
 * = host={HOST} port={self.server.port}
 
@@ -65,7 +57,9 @@ pool_mode = transaction
 default_pool_size = {self.pool_size}
 max_client_conn = 1000
 ignore_startup_parameters = extra_float_digits
-"""
+""")
+        give(self.folder)
+        return not_root([self.program.path, configuration])
 
     def _answers(self) -> bool:
         try:

@@ -89,7 +89,15 @@ class PostgresServer(Server):
             new_cluster(self.program, self.data, superuser=SUPERUSER)
 
     def _launch(self) -> ServerProcess:
-        settings = {**self._settings(), **self.options}
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "shared_buffers": "32MB",
+            "dynamic_shared_memory_type": "mmap",  # in the data folder: nothing outlives a kill
+            "log_min_messages": "warning",
+            **self.options,
+        }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         return ServerProcess(
             not_root([self.program.path, "-D", self.data, *options]),
@@ -97,16 +105,6 @@ class PostgresServer(Server):
             stop_signal=signal.SIGINT,  # a fast shutdown: it does not wait for sessions to end
             end_signal=signal.SIGQUIT,  # an immediate one
         )
-
-    def _settings(self) -> dict[str, str]:
-        return {
-            "port": str(self.port),
-            "listen_addresses": HOST,
-            "unix_socket_directories": "",
-            "shared_buffers": "32MB",
-            "dynamic_shared_memory_type": "mmap",  # in the data folder: nothing outlives a kill
-            "log_min_messages": "warning",
-        }
 
     def _answers(self) -> bool:
         try:

@@ -85,23 +85,19 @@ class RedisServer(Server):
 
     def _lines(self) -> list[str]:
         lines = [f"bind {HOST}", f'dir "{self.folder}"', 'save ""', *PERSISTENCE[self.persistence]]
-        lines += self._tls_lines() if self.tls else [f"port {self.port}"]
+        if self.tls:
+            key = key_of(self.certificate)
+            lines += ["port 0", f"tls-port {self.port}", "tls-auth-clients no"]
+            lines += [f'tls-cert-file "{self.certificate}"', f'tls-key-file "{key}"']
+            lines.append(f'tls-ca-cert-file "{self.certificate}"')
+        else:
+            lines.append(f"port {self.port}")
         lines += [f"user {line}" for line in self.users]
         if self.unix_path is not None:
             lines.append(f'unixsocket "{self.unix_path}"')
         if self.requirepass:
             lines.append(f'requirepass "{self.requirepass}"')
         return [*lines, *self.extra]
-
-    def _tls_lines(self) -> list[str]:
-        return [
-            "port 0",
-            f"tls-port {self.port}",
-            f'tls-cert-file "{self.certificate}"',
-            f'tls-key-file "{key_of(self.certificate)}"',
-            f'tls-ca-cert-file "{self.certificate}"',
-            "tls-auth-clients no",
-        ]
 
     def _answers(self) -> bool:
         try:

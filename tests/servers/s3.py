@@ -3,7 +3,8 @@
 import json
 import secrets
 from pathlib import Path
-from urllib.request import urlopen
+
+import httpx2
 
 from tests.servers.binaries import seaweedfs_program
 from tests.servers.ports import HOST
@@ -12,12 +13,8 @@ from tests.servers.server import Server
 PARTS = ("s3", "master", "volume", "filer", "admin")
 """Parts of SeaweedFS, in the order of their ports. Each one's port for gRPC is 10,000 above."""
 
-UNSET = (
-    "-u",
-    "AWS_ACCESS_KEY_ID",
-    "-u",
-    "AWS_SECRET_ACCESS_KEY",
-)  # it would take them for a user's
+# it would take them for a user's
+UNSET = ("--unset=AWS_ACCESS_KEY_ID", "--unset=AWS_SECRET_ACCESS_KEY")
 
 
 class S3Server(Server):
@@ -68,7 +65,7 @@ class S3Server(Server):
             return False
         master = f"http://{HOST}:{self.port + PARTS.index('master')}"
         try:
-            with urlopen(f"{master}/dir/assign?collection={self.bucket}", timeout=5):
-                return True
-        except OSError:
+            url = f"{master}/dir/assign?collection={self.bucket}"
+            return httpx2.get(url, verify=False).is_success
+        except httpx2.TransportError:
             return False

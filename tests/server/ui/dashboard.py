@@ -1,4 +1,4 @@
-"""What tests of the dashboard use: a browser's profile on the wire, a visit by a browser, held locks."""
+"""What tests of the dashboard use: a visit by a browser, held locks."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
 
-import httpx2
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
-from tests.server.world import LONG, TRUST, Client, World
+from tests.server.world import LONG, World
 
 OPTIONS = (
     "--no-sandbox",  # tests may run as root
@@ -19,44 +18,6 @@ OPTIONS = (
 )
 
 expect.set_options(timeout=LONG * 1000)
-
-
-class Profile:
-    """A browser's profile, as the server sees it: its cookies, and the headers of the dashboard's page."""
-
-    def __init__(self, world: World) -> None:
-        self.client = world.stranger()
-        self.origin = {"origin": world.url}
-        self.page = dict(self.origin)
-
-    def sign_in(self, key: str = "", **body: str) -> httpx2.Response:
-        answer = self.client.post("/ui/session", json=body or {"key": key}, headers=self.origin)
-        if answer.status_code == 200:
-            self.page["dibs-csrf"] = answer.json()["csrf"]
-        return answer
-
-    def sign_out_elsewhere(self) -> httpx2.Response:
-        """Sign out on a connection of its own, as this client's may be busy."""
-        cookie = {"cookie": f"dibs_session={self.sealed}"}
-        with Client(base_url=self.client.base_url, verify=TRUST) as other:
-            return other.delete("/ui/session", headers=self.page | cookie)
-
-    @property
-    def sealed(self) -> str:
-        return self.client.cookies["dibs_session"]
-
-    def with_cookie(self, cookie: str) -> int:
-        """The status of a request with this cookie alone."""
-        self.client.cookies.clear()
-        return self.client.get("/v1/about", headers={"cookie": cookie}).status_code
-
-
-def entered(world: World, *scopes: str) -> Profile:
-    """One that has signed in with a key of these scopes; an administrator's without."""
-    profile = Profile(world)
-    answer = profile.sign_in(world.key(*scopes) if scopes else world.admin_key)
-    assert answer.status_code == 200, answer.text
-    return profile
 
 
 _NUMBERS = count(1)

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import httpx2
-import pytest
 
 import dibs.server.ui
 from tests.server.world import World
@@ -23,11 +22,6 @@ GUARDS = {
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
-@pytest.fixture
-def client(world: World) -> httpx2.Client:
-    return world.stranger()
-
-
 def check_guarded(answer: httpx2.Response) -> None:
     headers = answer.headers
     assert {name: headers.get(name) for name in GUARDS} == GUARDS
@@ -36,7 +30,8 @@ def check_guarded(answer: httpx2.Response) -> None:
     assert [name for name, _ in headers.multi_items() if headers.get_list(name)[1:]] == []
 
 
-def test_a_file_is_served_as_it_is_with_all_guards(client: httpx2.Client) -> None:
+def test_a_file_is_served_as_it_is_with_all_guards(world: World) -> None:
+    client = world.stranger()
     found = {f"/ui/{path.relative_to(ASSETS).as_posix()}": path for path in ASSETS.rglob("*.*")}
     for path, file in {"/": ASSETS / "index.html", **found}.items():
         answer = client.get(path)
@@ -55,7 +50,8 @@ def test_a_file_is_served_as_it_is_with_all_guards(client: httpx2.Client) -> Non
         check_guarded(answer)
 
 
-def test_programs_are_sent_to_the_api(client: httpx2.Client) -> None:
+def test_programs_are_sent_to_the_api(world: World) -> None:
+    client = world.stranger()
     answer = client.get("/", headers={"accept": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
     assert "/v1/openapi.json" in answer.json()["detail"]
@@ -82,17 +78,10 @@ TRICKS = [
 
 def test_no_path_leads_elsewhere(world: World) -> None:
     for path in TRICKS:
-        head, _, body = asked_as_written(world, path).partition(b"\r\n\r\n")
+        asked = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+        head, _, body = world.answer_to(asked.encode()).partition(b"\r\n\r\n")
         assert int(head.split()[1]) in (400, 404), head
         assert b"content-type: application/problem+json" in head.lower()
         for word in (b"root:", b"import", b"<html", str(ASSETS).encode()):
             assert word not in body
         assert b"default-src 'none'" in head
-
-
-def asked_as_written(world: World, path: str) -> bytes:
-    """The answer to a path that no client would send like that."""
-    with world.connected() as sock, sock.makefile("rb") as file:
-        head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
-        sock.sendall(head.encode())
-        return file.read()

@@ -12,8 +12,7 @@ import pytest
 from dibs.errors import NotConfigured
 from dibs.server.config import read_config
 from tests.server.inside import cookie_for, session_in, ticket_of
-from tests.server.ui.dashboard import entered
-from tests.server.world import Patch, World, b64, lock, problem
+from tests.server.world import Patch, World, b64, entered, lock, problem
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
 
@@ -163,17 +162,13 @@ def test_what_is_open_ends_on_signing_out(world: World, path: str) -> None:
     held = admin.acquired("secret")
     said: list[str] = []
 
-    def wait() -> None:
-        path = f"{lock('secret')}?wait=50"
-        said.append(profile.client.post(path, headers=profile.page, timeout=60).text)
-
     def listen() -> None:
-        with profile.client.stream("GET", path) as stream:
-            lines = stream.iter_lines()
-            said.append(next(lines))
-            said.extend(lines)
+        method, url = ("POST", f"{lock('secret')}?wait=50") if is_acquire else ("GET", path)
+        with profile.client.stream(method, url, headers=profile.page) as stream:
+            said.extend(stream.iter_lines())
 
-    waiter = threading.Thread(target=wait if path == "an acquire" else listen)
+    is_acquire = path == "an acquire"
+    waiter = threading.Thread(target=listen)
     with other.client.stream("GET", "/v1/events") as stays:
         others = stays.iter_lines()
         next(others)

@@ -4,17 +4,15 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.errors import NotConfigured
 from dibs.server.auth.policy import Scope
 from dibs.server.limits import Limits
-from tests.server.ui.dashboard import Profile
-from tests.server.world import LONG, Patch, World, lock, problem
+from tests.server.world import LONG, Patch, Pool, Profile, World, away, lock, problem
 
 type Start = Callable[..., World]
 
@@ -46,29 +44,23 @@ def test_a_key_begins_a_session_with_its_rights(world: World) -> None:
 def test_what_is_no_key_or_no_request_begins_no_session(world: World) -> None:
     profile = Profile(world)
     token = world.client().post("/v1/token").text
-    answers = [
-        profile.sign_in(key)
-        for key in ("", "dibs_000000000000_0123456789012345678901", "\0", "dibs_é", token)
-    ]
+    wrong = ("", "dibs_000000000000_0123456789012345678901", "\0", "dibs_é", token)
+    answers = [profile.sign_in(key) for key in wrong]
     assert {problem(each) for each in answers} == {(401, "unauthenticated")}
+    of_json = "application/json"
     for body, media, status in (
-        (b'{"key": "x", "ticket": "x"}', "application/json", 400),
-        (b"{}", "application/json", 400),
-        (b'{"key": 1}', "application/json", 400),
-        (b'{"key": "\xff"}', "application/json", 400),
+        (b'{"key": "x", "ticket": "x"}', of_json, 400),
+        *((body, of_json, 400) for body in (b"{}", b'{"key": 1}', b'{"key": "\xff"}')),
         (b'{"key": "x"}', "text/plain", 415),
         (b"key=x", "application/x-www-form-urlencoded", 415),
-        (b'{"key": "' + b"x" * 5000 + b'"}', "application/json", 413),
+        (b'{"key": "' + b"x" * 5000 + b'"}', of_json, 413),
     ):
         headers = profile.origin | {"content-type": media}
         answers.append(profile.client.post("/ui/session", content=body, headers=headers))
         assert answers[-1].status_code == status, body
     for header in (
-        {"origin": "null"},
-        {"origin": "http://127.0.0.1"},
-        {"origin": "https://locks.example"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
+        *({"origin": each} for each in ("null", "http://127.0.0.1", "https://locks.example")),
+        *({"sec-fetch-site": each} for each in ("cross-site", "same-site")),
         {},
     ):
         sent = header and profile.origin | header
@@ -93,9 +85,7 @@ def test_a_session_lasts_no_longer_than_its_key(world: World) -> None:
 
 
 def link_of(world: World) -> str:
-    url = world.server.sign_in_url
-    assert url is not None
-    return url.removeprefix(f"{world.url}/#ticket=")
+    return str(world.server.sign_in_url).removeprefix(f"{world.url}/#ticket=")
 
 
 def test_a_link_signs_in_once_at_any_server(start: Start, tmp_path: Path) -> None:
@@ -114,14 +104,14 @@ def test_a_link_signs_in_once_at_any_server(start: Start, tmp_path: Path) -> Non
     assert line["what"] == "signed in"
     assert line["detail"]["with"] == "the link that the server printed"
     here.close()
-    assert start(tmp_path).server.sign_in_url is None
+    assert there.server.sign_in_url is None, "it did not make the first key"
     restarted = start(tmp_path, sign_in=True)
     assert Profile(restarted).sign_in(ticket=link).status_code == 401, "still"
     assert Profile(restarted).sign_in(ticket=link_of(restarted)).json()["admin"]
 
 
 def test_of_two_servers_at_once_one_signs_in(
-    start: Start, tmp_path: Path, monkeypatch: Patch
+    start: Start, tmp_path: Path, monkeypatch: Patch, pool: Pool
 ) -> None:
     two = start(tmp_path), start(tmp_path)
     link, both = link_of(two[0]), threading.Barrier(2)
@@ -134,20 +124,16 @@ def test_of_two_servers_at_once_one_signs_in(
 
         monkeypatch.setattr(world.server.audit, "write", write_together)
     visitors = [Profile(world) for world in two]
-    with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda each: each.sign_in(ticket=link), visitors))
+    answers = list(pool.map(lambda each: each.sign_in(ticket=link), visitors))
     assert sorted(each.status_code for each in answers) == [200, 401]
     for profile, answer in zip(visitors, answers, strict=True):
         assert profile.client.get("/ui/session").is_success == (answer.status_code == 200)
 
 
 def test_a_failure_does_not_use_the_link(world: World, monkeypatch: Patch) -> None:
-    async def append(value: bytes) -> int:
-        raise BackendUnavailable("away")
-
     profile, link = Profile(world), link_of(world)
     with monkeypatch.context() as patch:
-        patch.setattr(world.server.audit._records, "append", append)
+        patch.setattr(world.server.audit._records, "append", away)
         assert profile.sign_in(ticket=link).status_code == 503
     assert [profile.sign_in(ticket=link).status_code for _ in range(2)] == [200, 401]
 

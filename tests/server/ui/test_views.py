@@ -44,6 +44,11 @@ def page(visit: Visit, held: Held) -> Page:
     return visit.page
 
 
+def fill_in(page: Page, key: str) -> None:
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
 def lock_page(kind: str, name: str) -> str:
     return f"lock/{kind}/{encoded(name.encode())}"
 
@@ -112,7 +117,7 @@ def test_the_summary_counts_what_expires_and_what_was_lost(page: Page, held: Hel
     expect(page.get_by_text("No match")).to_be_visible()
     held.take("lock:summed/kept", "is alive")
     page.evaluate(NOTE_FIGURES)
-    held.take("lock:summed/dies", "was killed", ttl=7)  # it is about to expire for a fifth of that
+    held.take("lock:summed/dies", "was killed", ttl=6)  # it is about to expire for a fifth of that
     expect(figure(page, "held")).to_have_text("2 held")
     expect(figure(page, "lost")).to_have_text(re.compile(r"1 lost in the last \d+ (s|min)"))
     expect(figure(page, "held")).to_have_text("1 held")
@@ -153,8 +158,7 @@ def test_a_reader_sees_its_own_and_can_end_nothing(world: World, page: Page, hel
     go(page, "events")
     expect(page.locator("li.event").filter(has_text="worker-7").nth(0)).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
-    page.get_by_label("API key").fill(world.key("read", prefixes=[b"deploy/"]))
-    page.get_by_role("button", name="Sign in").click()
+    fill_in(page, world.key("read", prefixes=[b"deploy/"]))
     expect(page.locator("li.event").filter(has_text="ci-12").nth(0)).to_be_visible()
     expect(page.get_by_text("worker-7")).to_have_count(0)
     expect(page.get_by_role("link", name="Audit")).to_have_count(0)
@@ -190,10 +194,11 @@ def end_lease(page: Page, name: str, *, at_once: bool) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("The holder may still be running.")
     end = dialog.get_by_role("button", name="End the lease")
+    typed = dialog.get_by_label("type the name")
     dialog.get_by_label("Reason").fill("its host is gone")
-    dialog.get_by_label("type the name").fill(name[:-1])
+    typed.fill(name[:-1])
     expect(end).to_be_disabled()
-    dialog.get_by_label("type the name").fill(name)
+    typed.fill(name)
     dialog.get_by_label("Free it at once").set_checked(at_once)
     end.click()
     expect(dialog).to_contain_text("Revoked one lease")
@@ -216,11 +221,9 @@ def test_a_walk(world: World, browser: Browser, held: Held) -> None:
 
         page.goto("/")
         check_layout()
-        page.get_by_label("API key").fill("dibs_000000000000_0000000000000000000000")
-        page.get_by_role("button", name="Sign in").click()
+        fill_in(page, "dibs_000000000000_0000000000000000000000")
         expect(page.get_by_role("alert")).to_contain_text("wrong, expired or revoked")
-        page.get_by_label("API key").fill(world.admin_key)
-        page.get_by_role("button", name="Sign in").click()
+        fill_in(page, world.admin_key)
         for title, part in VIEWS.items():
             navigation.get_by_role("link", name=title).click()
             expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
@@ -276,14 +279,12 @@ def test_the_list_is_windowed_to_its_end_and_shows_what_changes(world: World, vi
     take_many(world)
     visit.sign_in()
     page, held = visit.page, Held(world)
-    first = page.get_by_role("link", name="jobs/000000")
     last = page.get_by_role("link", name=f"jobs/{MANY - 1:06}")
-    expect(first).to_be_visible()
 
     def check_rows() -> None:
-        assert page.evaluate("document.querySelectorAll('[role=row]').length") < ROWS
+        assert page.locator("[role=row]").count() < ROWS
 
-    first.focus()
+    page.get_by_role("link", name="jobs/000000").focus()
     page.keyboard.press("End")
     expect(last).to_be_focused(timeout=120_000)  # it is counted in a part of the time only
     check_rows()
@@ -294,9 +295,9 @@ def test_the_list_is_windowed_to_its_end_and_shows_what_changes(world: World, vi
     middle = page.get_by_role("link", name="jobs/000805", exact=True)
     expect(middle).to_be_visible()
     held.take("lock:jobs/000805-and-a-half", "somebody new")
+    held.release("lock:jobs/000805", f"{805:0>22}")
     new = page.get_by_role("row").filter(has_text="jobs/000805-and-a-half")
     expect(new).to_contain_text("somebody new")
-    held.release("lock:jobs/000805", f"{805:0>22}")
     expect(middle).to_have_count(0)
     check_rows()
 

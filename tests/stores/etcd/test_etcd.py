@@ -8,8 +8,8 @@ from base64 import b64encode
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from urllib.error import HTTPError
 
+import httpx2
 import pytest
 
 import dibs
@@ -207,7 +207,7 @@ def test_old_revisions_that_nobody_deletes_fill_etcd(tmp_path: Path) -> None:
         assert findings(url)["history"].level == "warning"
         compact(server)
         assert findings(url)["history"].level == "ok"
-        with pytest.raises(HTTPError):
+        with pytest.raises(httpx2.HTTPStatusError):
             for _ in range(1000):
                 server.call("kv/put", {"key": key, "value": large})
         with pytest.raises(BackendUnavailable, match="auto-compaction"):

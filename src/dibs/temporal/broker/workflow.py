@@ -64,6 +64,9 @@ its work on them when it is asked for more.
 KEPT = 64
 """Notifications of one inbox, and inboxes, that are kept for clients that do not wait just now."""
 
+TAKEN = 8
+"""Of one inbox, those that the next run has."""
+
 LEAST_TURN = 0.04
 """The shortest hold, in seconds, that clients far back in the queue reckon with."""
 
@@ -103,8 +106,8 @@ class DibsBroker:
         self._book = BrokerBook(bytes_of(given.key), state.get("book"))
         self._front = self._book.front(BLOCKED)
         self._outbox = Outbox(given.key, self._landed, state.get("outbox"))
-        self._notifications: dict[str, list[Packed]] = {}
-        """By inbox of a plain client, what it has not received. They are hints, and the next run has none."""
+        self._notifications: dict[str, list[Packed]] = state.get("notifications", {})
+        """By inbox of a plain client, what it has not received."""
         self._watch = OwnerWatch(self._closed, state.get("watch", 0.0))
         self._alarm = Alarm()
         """Rung when there is something to do."""
@@ -398,6 +401,7 @@ class DibsBroker:
         state = {
             "book": self._book.dump(),
             "outbox": self._outbox.dump(),
+            "notifications": {each: kept[-TAKEN:] for each, kept in self._notifications.items()},
             "watch": self._watch.dump(),
             "now": self._now,
             "cancelled": self._cancelled,
