@@ -35,22 +35,23 @@ def record[T](cls: type[T]) -> type[T]:
 class Record:
     """Equal if type and values are. Written once: generated for each class, it is a third of our import."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
 
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+    def _fields(self) -> dict[str, object]:
+        names: tuple[str, ...] = self.__slots__
+        return {name: getattr(self, name) for name in names}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._values() == other._values()
+        return self._fields() == other._fields()
 
     def __hash__(self) -> int:
-        return hash(self._values())
+        return hash(tuple(self._fields().values()))
 
     def __repr__(self) -> str:
-        values = zip(self.__slots__, self._values(), strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._fields().items())
+        return f"{type(self).__name__}({shown})"
 
 
 # ---- commands -------------------------------------------------------------------------------------

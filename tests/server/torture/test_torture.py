@@ -27,13 +27,13 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_held_twice_while_servers_and_ways_are_struck(tmp_path: Path) -> None:
-    plan = TorturePlan(seconds=6, processes=2, tasks=4, ttl=1, seed=3, primitives=KINDS)
+    plan = TorturePlan(seconds=60, cycles=20, processes=2, tasks=4, ttl=1, seed=3, primitives=KINDS)
     with tortured(tmp_path, "redis", plan, raw=1) as torture:
         verdict = torture.run()
     assert verdict.violations == [], str(verdict)
     assert verdict.trouble == "", str(verdict)
     assert torture.storm.counts.total() > 2
-    assert verdict.cycles > 20
+    assert verdict.cycles >= 20
 
 
 @pytest.mark.long

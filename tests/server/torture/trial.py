@@ -22,6 +22,9 @@ from tests.torture.in_line import IN_LINE
 
 WORKER = "tests.server.torture.worker"
 KINDS = ("lock", "semaphore", "rwlock")
+FEW = 2
+"""Faults of servers and ways that a run has at least, if its time allows."""
+
 LOADED = 30.0
 """Seconds more in which all may begin: two servers are busy with it, and maybe others with this machine."""
 
@@ -129,6 +132,9 @@ class ServiceTorture(Torture):
 
     def _judge(self) -> Judge:
         return self.judged_by
+
+    def _enough(self) -> bool:
+        return super()._enough() and self.storm.counts.total() > FEW
 
     def _round(self, number: int, url: str, prefix: str, folder: Path) -> Round:
         crew = ServiceCrew(url, prefix, self.plan, folder)

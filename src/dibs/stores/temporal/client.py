@@ -41,7 +41,7 @@ CONNECT_TIMEOUT = 5.0
 LOOK = timedelta(seconds=1)
 """How long a question about a task queue or the server can take."""
 
-PARALLEL = 16
+PARALLEL = 8
 """Brokers that a batch calls at a time. Many of them may have to start."""
 
 RECENT = 100
