@@ -1,0 +1,49 @@
+"""The Rust SDK: its own tests with a real service, the renewal arithmetic, and Rust beside Python."""
+
+from pathlib import Path
+
+import pytest
+
+from dibs.testing import TorturePlan
+from tests.sdk.cargo import BUILD, CRATE, run_cargo
+from tests.sdk.torture import mixed
+from tests.sdk.vectors import FILE, vectors
+from tests.server.torture.site import StoreName
+from tests.stores.http.processes import DibsServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(BUILD)]
+
+
+def test_the_vectors_are_what_the_runtime_computes_now() -> None:
+    assert FILE.read_text() == vectors(), "run `python -m tests.sdk.vectors`, and mend the SDK"
+
+
+def test_the_crate_passes_its_tests_with_a_real_service(tmp_path: Path) -> None:
+    with DibsServer(tmp_path, f"sqlite:///{tmp_path / 'leases.db'}") as server:
+        run_cargo(
+            "test", "--all-features", "--lib", "--tests", "--examples", DIBS_TEST_URL=server.url
+        )
+
+
+def test_the_lock_file_names_only_the_registry() -> None:
+    lines = (CRATE / "Cargo.lock").read_text().splitlines()
+    sources = {line for line in lines if line.startswith("source = ")}
+    assert sources == {'source = "registry+https://github.com/rust-lang/crates.io-index"'}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_rust_and_python_exclude_each_other_under_faults(
+    tmp_path: Path, store: StoreName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.testing.torture.supervise.LINGER", 0.0)  # the store ends anyway
+    plan = TorturePlan(
+        seconds=6, processes=2, tasks=4, ttl=1, seed=3, primitives=("lock", "semaphore", "rwlock")
+    )
+    with mixed(tmp_path, store, plan) as torture:
+        verdict = torture.run()
+    assert verdict.violations == [], str(verdict)
+    assert verdict.trouble == "", str(verdict)
+    assert torture.storm.counts.total() > 2
+    assert torture.judged_by.rust > 10, str(verdict)
+    assert torture.judged_by.python > 10, str(verdict)
