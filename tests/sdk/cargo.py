@@ -44,8 +44,8 @@ def run_cargo(*words: str, **environment: str) -> None:
 
 
 @cache
-def built(example: str) -> Path:
-    """Build a worker of the tests; where it is."""
-    run_cargo("build", "--example", example)
+def built(example: str, *, release: bool = False) -> Path:
+    """Build a worker of the tests or benchmarks; where it is."""
+    run_cargo("build", "--example", example, *(["--release"] if release else []))
     target = os.environ.get("CARGO_TARGET_DIR", CRATE / "target")
-    return Path(CRATE, target, "debug/examples", example)
+    return Path(CRATE, target, "release" if release else "debug", "examples", example)

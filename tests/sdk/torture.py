@@ -5,7 +5,6 @@ Two `dibs serve` over one store, a failing way to each and a balancer before bot
 """
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -33,7 +32,7 @@ class MixedCrew(ServiceCrew):
     def program(self, number: int) -> list[str]:
         if number % 2:
             return super().program(number)
-        return ["tests.sdk.torture", "--exec", str(built("torture_worker"))]
+        return ["tests.sdk.replace", str(built("torture_worker"))]
 
 
 class MixedJudge(ServiceJudge):
@@ -82,10 +81,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--ttl", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exec", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.exec:
-        os.execv(chosen.exec, [chosen.exec])  # the same process, for its supervisor
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all is ended on every way out
     sizes = ("seconds", "cycles", "processes", "ttl", "seed")
     plan = TorturePlan(**{name: getattr(chosen, name) for name in sizes}, primitives=KINDS)
