@@ -9,6 +9,7 @@ from tests.sdk.cargo import BUILD, CRATE, run_cargo
 from tests.sdk.torture import mixed
 from tests.sdk.vectors import FILE, vectors
 from tests.server.torture.site import StoreName
+from tests.servers.certificates import key_of, self_signed
 from tests.stores.http.processes import DibsServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(BUILD)]
@@ -19,10 +20,11 @@ def test_the_vectors_are_what_the_runtime_computes_now() -> None:
 
 
 def test_the_crate_passes_its_tests_with_a_real_service(tmp_path: Path) -> None:
-    with DibsServer(tmp_path, f"sqlite:///{tmp_path / 'leases.db'}") as server:
-        run_cargo(
-            "test", "--all-features", "--lib", "--tests", "--examples", DIBS_TEST_URL=server.url
-        )
+    certificate = self_signed(tmp_path / "tls.pem")
+    tls = ("--tls-cert", certificate, "--tls-key", key_of(certificate))
+    with DibsServer(tmp_path, f"sqlite:///{tmp_path / 'leases.db'}", options=tls) as server:
+        url = f"{server.url.replace('http', 'https', 1)}?cafile={certificate}"
+        run_cargo("test", "--all-features", "--lib", "--tests", "--examples", DIBS_TEST_URL=url)
 
 
 def test_the_lock_file_names_only_the_registry() -> None:

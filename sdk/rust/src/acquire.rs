@@ -126,9 +126,10 @@ impl Attempt {
                     }
                     if now < until {
                         self.is_doubtful = true; // its polls can be at several servers
-                        continue;
                     }
-                    boot::sleep_until(now + PAUSES.0).await;
+                    if is_try || now < sent + poll / 2.0 {
+                        boot::sleep_until(now + PAUSES.0).await;
+                    }
                     continue;
                 }
                 Ok(Outcome::Gone) => {

@@ -1,17 +1,17 @@
 //! Server-sent events: what happens to locks, and the state of one lock after each change.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Response;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use tokio::sync::mpsc;
 
 use crate::client::Inner;
 use crate::names::{Key, decoded};
 use crate::runtime::Task;
 use crate::{Error, Kind, Status};
-use std::sync::Arc;
 
 /// Events that wait for a slow reader. The stream is not read further meanwhile.
 const BACKLOG: usize = 256;
@@ -128,7 +128,6 @@ impl Reconnect {
 
 /// Something that happened to a lease.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "EventOnWire")]
 #[non_exhaustive]
 pub struct Event {
     /// The server's time, in seconds since 1970.
@@ -138,6 +137,7 @@ pub struct Event {
     /// The kind of primitive.
     pub kind: Kind,
     /// The name: any bytes.
+    #[serde(deserialize_with = "name")]
     pub name: Vec<u8>,
     /// Fingerprint of the lease id.
     pub lease: String,
@@ -159,41 +159,8 @@ pub struct Event {
     pub waited: Option<f64>,
 }
 
-#[derive(Deserialize)]
-struct EventOnWire {
-    at: f64,
-    what: String,
-    kind: Kind,
-    name: String,
-    lease: String,
-    owner: String,
-    note: String,
-    token: u64,
-    units: Option<u64>,
-    slots: Vec<u32>,
-    reason: String,
-    held_for: Option<f64>,
-    waited: Option<f64>,
-}
-
-impl From<EventOnWire> for Event {
-    fn from(wire: EventOnWire) -> Event {
-        Event {
-            name: decoded(&wire.name).unwrap_or_else(|_| wire.name.into_bytes()),
-            at: wire.at,
-            what: wire.what,
-            kind: wire.kind,
-            lease: wire.lease,
-            owner: wire.owner,
-            note: wire.note,
-            token: wire.token,
-            units: wire.units,
-            slots: wire.slots,
-            reason: wire.reason,
-            held_for: wire.held_for,
-            waited: wire.waited,
-        }
-    }
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    decoded(&String::deserialize(from)?).map_err(serde::de::Error::custom)
 }
 
 /// News of one lock.

@@ -6,6 +6,13 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
+use rustls_platform_verifier::BuilderVerifierExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -312,12 +319,9 @@ fn full(error: &reqwest::Error) -> String {
 
 /// TLS 1.2 or newer, with the system's certificate authorities or those of a file.
 fn tls(cafile: Option<&Path>) -> Result<rustls::ClientConfig, Error> {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
-    use rustls_platform_verifier::BuilderVerifierExt;
-
     let wrong = |error: &dyn std::fmt::Display| Error::Invalid(format!("TLS: {error}"));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(&error))?;
     let Some(file) = cafile else {
@@ -327,10 +331,66 @@ fn tls(cafile: Option<&Path>) -> Result<rustls::ClientConfig, Error> {
     let in_file = |error: &dyn std::fmt::Display| {
         Error::Invalid(format!("the certificates in {}: {error}", file.display()))
     };
-    let mut roots = rustls::RootCertStore::empty();
+    let (mut known, mut roots) = (vec![], rustls::RootCertStore::empty());
     for each in CertificateDer::pem_file_iter(file).map_err(|error| in_file(&error))? {
         let certificate = each.map_err(|error| in_file(&error))?;
-        roots.add(certificate).map_err(|error| in_file(&error))?;
+        roots.add(certificate.clone()).map_err(|error| in_file(&error))?;
+        known.push(certificate);
     }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    let authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    let authority = authority.map_err(|error| in_file(&error))?;
+    let verifier = Arc::new(CertificatesInFile { known, authority });
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+/// Trusts the authorities in a file, and a certificate there that is its own authority.
+#[derive(Debug)]
+struct CertificatesInFile {
+    known: Vec<CertificateDer<'static>>,
+    authority: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for CertificatesInFile {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verify = WebPkiServerVerifier::verify_server_cert;
+        match verify(&self.authority, end_entity, intermediates, server_name, ocsp, now) {
+            // its dates are checked; rustls takes no authority for a server
+            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+                if self.known.contains(end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            found => found,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authority.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authority.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authority.supported_verify_schemes()
+    }
 }
