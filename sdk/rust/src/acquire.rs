@@ -292,11 +292,7 @@ impl Drop for Attempt {
 enum Reply {
     Released,
     Unknown,
-    Failed {
-        detail: String,
-    },
-    #[serde(other)]
-    Other,
+    Failed { detail: String },
 }
 
 /// Give up the lease or the queue position of an id; return whether there was one.
@@ -315,7 +311,6 @@ pub(crate) async fn release(
         Reply::Released => Ok(true),
         Reply::Unknown => Ok(false),
         Reply::Failed { detail } => Err(Error::unavailable(format!("{key}: {detail}"))),
-        Reply::Other => Err(Error::unavailable("the service answered what this crate can't read")),
     }
 }
 

@@ -183,12 +183,7 @@ impl Client {
         #[serde(tag = "is", rename_all = "lowercase")]
         enum Reply {
             Status(Status),
-            Failed {
-                reason: String,
-                detail: String,
-            },
-            #[serde(other)]
-            Other,
+            Failed { reason: String, detail: String },
         }
         let key = Key::new(kind, name);
         key.check()?;
@@ -202,9 +197,6 @@ impl Client {
                 Err(Error::Forbidden(detail))
             }
             Reply::Failed { detail, .. } => Err(Error::unavailable(format!("{key}: {detail}"))),
-            Reply::Other => {
-                Err(Error::unavailable("the service answered what this crate can't read"))
-            }
         }
     }
 

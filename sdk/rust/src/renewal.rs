@@ -182,8 +182,6 @@ enum Reply {
     Failed {
         detail: String,
     },
-    #[serde(other)]
-    Other,
 }
 
 /// What the store told about a lease.
@@ -220,7 +218,6 @@ pub(crate) async fn ask_for_renewal(
         }
         Reply::Lost { .. } | Reply::Queued {} => Ok(forgotten()),
         Reply::Failed { detail } => Err(Error::unavailable(format!("{key}: {detail}"))),
-        Reply::Other => Err(Error::unavailable("the service answered what this crate can't read")),
     }
 }
 
