@@ -8,12 +8,14 @@ import argparse
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dibs.testing import TorturePlan
 from dibs.testing.history import read
+from dibs.testing.torture.rounds import Wait
 from dibs.testing.torture.verdict import Verdict
 from tests.sdk.cargo import built
 from tests.server.torture.site import StoreName, running
@@ -25,6 +27,9 @@ from tests.server.torture.trial import (
     ServiceTorture,
 )
 
+STARTING = 60.0
+"""Seconds more in which all may begin: Rust programs are at work long before Python has imported all."""
+
 
 class MixedCrew(ServiceCrew):
     """Every second process is a Rust program."""
@@ -33,6 +38,16 @@ class MixedCrew(ServiceCrew):
         if number % 2:
             return super().program(number)
         return ["tests.sdk.replace", str(built("torture_worker"))]
+
+
+class MixedRound(ServiceRound):
+    """Faults strike for their whole time, however long all took to begin."""
+
+    def _warm_up(self, until: float, wait: Wait) -> None:
+        super()._warm_up(until + STARTING, wait)
+
+    def _storm(self, until: float, wait: Wait) -> None:
+        super()._storm(time.monotonic() + self._plan.storm, wait)
 
 
 class MixedJudge(ServiceJudge):
@@ -60,7 +75,7 @@ class MixedTorture(ServiceTorture):
 
     def _round(self, number: int, url: str, prefix: str, folder: Path) -> ServiceRound:
         crew = MixedCrew(url, prefix, self.plan, folder)
-        turns = ServiceRound(crew, self.plan, folder, number, self._enough)
+        turns = MixedRound(crew, self.plan, folder, number, self._enough)
         turns.storm, turns.spared = self.storm, False
         return turns
 

@@ -58,6 +58,10 @@ pub use restrictions::{Restriction, Rule};
 pub use status::{Holder, Revoked, Status, Waiter};
 pub use tokio_util::sync::CancellationToken;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// The renewal arithmetic, for tests of this crate.
 #[doc(hidden)]
 pub mod arithmetic {
