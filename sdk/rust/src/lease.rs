@@ -241,20 +241,23 @@ impl Lease {
     /// Fails with [`Error::Lost`] if it was lost before. Fails with [`Error::Unavailable`] if the service
     /// does not answer: then the release continues in the background.
     pub async fn release(&self) -> Result<(), Error> {
-        if let Err(error) = self.state.ensure() {
-            let was_released = matches!(error, Error::Released(_));
-            return if was_released { Ok(()) } else { Err(error) };
+        self.state.end(); // it may be lost by now
+        let is_first = self.state.look(|hold| {
+            let is_first = hold.end.is_none();
+            hold.end.get_or_insert(End::Released);
+            is_first
+        });
+        if !is_first {
+            return self.loss().map_or(Ok(()), |loss| Err(Error::Lost(Box::new(loss))));
         }
-        let state = self.state.clone();
-        state.look(|hold| hold.end = Some(End::Released));
-        let handle = self.state.client.handle.clone();
-        Task::spawn(&handle, release_now(state)).await
+        let background = InBackground(Some(self.state.clone()));
+        Task::spawn(&self.state.client.handle, release_now(background)).await
     }
 }
 
 /// Release a lease that has just been given up. If nobody answers, continue in the background.
-async fn release_now(state: Arc<State>) -> Result<(), Error> {
-    let mut background = InBackground(Some(state.clone()));
+async fn release_now(mut background: InBackground) -> Result<(), Error> {
+    let Some(state) = background.0.clone() else { return Ok(()) };
     let limit = call_limit(state.ttl, state.client.transport.call_timeout);
     let is_held = release(&state.client, &state.key, &state.id, state.is_doubtful, limit).await?;
     background.0 = None;
@@ -262,15 +265,8 @@ async fn release_now(state: Arc<State>) -> Result<(), Error> {
         return Ok(());
     }
     // another holder may have had it meanwhile
-    let detail = FORGOTTEN.to_owned();
-    let loss = Loss {
-        reason: LossReason::Expired,
-        detail,
-        what: state.key.to_string(),
-        token: state.token,
-    };
-    state.look(|hold| hold.end = Some(End::Lost(loss.reason, loss.detail.clone())));
-    Err(Error::Lost(Box::new(loss)))
+    state.look(|hold| hold.end = Some(End::Lost(LossReason::Expired, FORGOTTEN.into())));
+    state.ensure()
 }
 
 /// Releases in the background when it is dropped, unless it was emptied.
