@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dibs.testing import TorturePlan
+from tests.pages import blocks
 from tests.sdk.cargo import BUILD, CRATE, run_cargo
 from tests.sdk.torture import mixed
 from tests.sdk.vectors import FILE, vectors
@@ -25,6 +26,19 @@ def test_the_crate_passes_its_tests_with_a_real_service(tmp_path: Path) -> None:
     with DibsServer(tmp_path, f"sqlite:///{tmp_path / 'leases.db'}", options=tls) as server:
         url = f"{server.url.replace('http', 'https', 1)}?cafile={certificate}"
         run_cargo("test", "--all-features", "--lib", "--tests", "--examples", DIBS_TEST_URL=url)
+
+
+PROGRAMS = ("pay", "operate", "threads")
+
+
+def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
+    """They are examples of the crate, and the page shows them as they are."""
+    files = [CRATE / "tests/page" / f"{each}.rs" for each in PROGRAMS]
+    assert blocks("rust.md", "rust") == [each.read_text() for each in files]
+    with DibsServer(tmp_path, f"sqlite:///{tmp_path / 'leases.db'}") as server:
+        for each in PROGRAMS:
+            words = ("--all-features", "--example", f"page_{each}")
+            run_cargo("run", *words, DIBS_URL=server.url)
 
 
 def test_the_lock_file_names_only_the_registry() -> None:
