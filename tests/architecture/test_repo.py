@@ -52,13 +52,26 @@ def offences(text: str) -> list[str]:
     return [host for host in REGISTRIES if host in lowered] + HOME.findall(text)
 
 
+def _text_of(path: Path) -> str:
+    """The text of a file; of a `Cargo.lock` without the lines that cargo needs."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    return text.replace(CARGO_SOURCE, "") if path.name == "Cargo.lock" else text
+
+
+CARGO_SOURCE = 'source = "registry+https://github.com/rust-lang/{}.{}-index"'.format("crates", "io")
+"""The one line by which a `Cargo.lock` names where a package comes from. Cargo writes no other for its index."""
+
+
+def test_a_cargo_lock_names_only_the_index_of_cargo() -> None:
+    locks = [path for path in repository_files() if path.name == "Cargo.lock"]
+    lines = [line for lock in locks for line in lock.read_text().splitlines()]
+    assert {line for line in lines if line.startswith("source")} == {CARGO_SOURCE}
+
+
 def test_no_file_names_a_registry_or_a_home() -> None:
     files = repository_files()
     assert ROOT / "pyproject.toml" in files
-    found = {
-        str(path.relative_to(ROOT)): offences(path.read_bytes().decode("utf-8", "replace"))
-        for path in files
-    }
+    found = {str(path.relative_to(ROOT)): offences(_text_of(path)) for path in files}
     assert {path: what for path, what in found.items() if what} == {}
 
 

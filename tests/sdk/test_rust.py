@@ -41,12 +41,6 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
             run_cargo("run", *words, DIBS_URL=server.url)
 
 
-def test_the_lock_file_names_only_the_registry() -> None:
-    lines = (CRATE / "Cargo.lock").read_text().splitlines()
-    sources = {line for line in lines if line.startswith("source = ")}
-    assert sources == {'source = "registry+https://github.com/rust-lang/crates.io-index"'}
-
-
 @pytest.mark.serial
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_rust_and_python_exclude_each_other_under_faults(
