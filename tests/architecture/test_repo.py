@@ -59,7 +59,7 @@ def _text_of(path: Path) -> str:
 
 
 CARGO_SOURCE = 'source = "registry+https://github.com/rust-lang/{}.{}-index"'.format("crates", "io")
-"""The one line by which a `Cargo.lock` names where a package comes from. Cargo writes no other for its index."""
+"""The one line by which a `Cargo.lock` names where a package comes from."""
 
 
 def test_a_cargo_lock_names_only_the_index_of_cargo() -> None:
