@@ -93,9 +93,9 @@ check: env ## lint, formatting, the generated side, types, architecture, prose, 
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) tools/unasync.py --check
-	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose docs
+	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose check-rust docs
 
-.PHONY: check-mypy check-pyright check-complete check-layers check-prose
+.PHONY: check-mypy check-pyright check-complete check-layers check-prose check-rust
 check-mypy:
 	$(PYTHON) -m mypy
 check-pyright:
@@ -105,6 +105,14 @@ check-complete: # of the symbols that users can see, 99 % at least have a type t
 		awk '/completeness score/ { print; good = $$4 + 0 >= 99 } END { exit !good }'
 check-layers:
 	$(PYTHON) -m pytest -q tests/architecture
+check-rust: # the Rust SDK, where cargo is; with CI=true it must be
+	@cd sdk/rust; PATH="$$PATH:$$HOME/.cargo/bin"; \
+	if ! command -v cargo >/dev/null; then \
+		echo "check-rust: there is no cargo, so the Rust SDK is not checked"; test -z "$$CI"; exit; \
+	fi; \
+	cargo fmt --check && \
+	cargo clippy --quiet --all-targets --all-features -- -D warnings && \
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features
 check-prose: # short sentences, and words to avoid
 	$(PYTHON) tools/prose.py
 
@@ -149,6 +157,7 @@ torture: env env-servers ## the long runs: proofs, a million cycles, kills and p
 	$(PYTHON) -m tests.torture processes --store s3 --cycles 10000
 	$(PYTHON) -m benchmarks.churn
 	$(PYTHON) -m tests.server.torture.hostile $(ARGS)
+	@for store in sqlite redis; do $(PYTHON) -m tests.sdk.torture --store $$store --cycles 20000 || exit 1; done
 
 MODES := slot fair
 
@@ -172,5 +181,5 @@ lock: $(UV) ## compile requirements/*.in again (ARGS=--upgrade for newer version
 
 .PHONY: clean
 clean: ## remove environments, tools, builds and caches
-	rm -rf .venv .venv-* .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf sdk/rust/target .venv .venv-* .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -62,6 +62,7 @@ _ETCD_PEERS = ("aetcd", "etcd-client-py", "Go's concurrency.Mutex")
 _KUBE = ("dibs kubernetes", "dibs kubernetes, async with", "dibs kubernetes, sync")
 _EPAIR, _PUTS = "bare etcd pair", "bare PUT pair"
 _FRAMEWORK, _PLAIN = "bare framework pair", "plain HTTP to the service"
+_OF_SERVICE = (*_SERVICE, "Rust SDK", _PLAIN, _FRAMEWORK)
 
 GROUPS: tuple[Group, ...] = (
     Group("memory, 1 task", 1, 1, _LEDGER, (*_MEMORY, *_OTHERS)),
@@ -83,8 +84,8 @@ GROUPS: tuple[Group, ...] = (
     Group(
         "Postgres, 64 tasks", 1, 64, _PPAIR, (*_POSTGRES, _PPAIR, _POSTGRES_PEERS[0]), "postgres"
     ),
-    Group("service, 1 task", 1, 1, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
-    Group("service, 64 tasks", 1, 64, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
+    Group("service, 1 task", 1, 1, _FRAMEWORK, _OF_SERVICE, "service"),
+    Group("service, 64 tasks", 1, 64, _FRAMEWORK, _OF_SERVICE, "service"),
     Group("etcd, 1 task", 1, 1, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),
     Group("etcd, 16 tasks", 1, 16, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),
     Group("etcd, 64 tasks", 1, 64, _EPAIR, (*_ETCD, _EPAIR, *_ETCD_PEERS), "etcd", CPU),

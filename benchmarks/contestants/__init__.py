@@ -37,6 +37,7 @@ _OF = {
     "Go's rueidis": "go_peers",
     "bare PUT": "kubernetes_peers",
     "plain HTTP": "service",
+    "Rust SDK": "service",
     "bare framework": "service",
 }
 """Which module has a contestant, by how its name begins: the longest that fits."""

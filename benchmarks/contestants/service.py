@@ -10,8 +10,9 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
+from benchmarks.contestants.kinds import Async, AsyncRun, Contestant, Program
 from benchmarks.place import Place
 from dibs.stores.http.aio import AsyncHttpLink, dial
 from dibs.stores.http.url import HttpSettings, read_url
@@ -71,7 +72,16 @@ async def _constant(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
         await asyncio.to_thread(server.communicate)
 
 
+def _rust(place: Place, tasks: int, seconds: float) -> list[str | Path]:
+    """The Rust SDK. Each task has a lock; all share connections."""
+    from tests.sdk.cargo import built
+
+    worker = built("bench_worker", release=True)
+    return [worker, place.server_url, str(tasks), str(seconds)]
+
+
 CYCLES: dict[str, Contestant] = {
     "plain HTTP to the service": Async(_service),
     "bare framework pair": Async(_constant),
+    "Rust SDK": Program(_rust),
 }

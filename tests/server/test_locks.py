@@ -273,6 +273,18 @@ def test_the_old_python_sdk_is_answered_as_it_expects(client: Client, name: str)
     assert client.delete(lock(name), params=own, headers=sdk).json() == "OK"
 
 
+def test_the_old_rust_sdk_is_refused_before_it_is_granted(world: World, name: str) -> None:
+    """It reads tokens as 32-bit integers, and sends exactly these headers."""
+    client = world.client("acquire")
+    del client.headers["User-Agent"]
+    sdk = {"Accept": "*/*", "Content-Type": "application/json"}
+    refused = client.post(lock(name), params={"ttl": "15", "client-id": "x"}, headers=sdk)
+    assert problem(refused) == (400, "malformed")
+    assert "nothing was acquired" in refused.json()["detail"]
+    assert client.get(lock(name)).status_code == 404
+    assert client.post(lock(name), params={"id": ID}, headers=sdk).status_code == 200
+
+
 def test_tokens(client: Client) -> None:
     text = client.post("/v1/token")
     assert text.headers["content-type"].startswith("text/plain")

@@ -27,7 +27,12 @@ from dibs.model import (
 )
 from dibs.server.api.bounds import CommandBounds
 from dibs.server.api.problems import ApiProblem, too_often
-from dibs.server.api.responses import done_response, is_seaplane_sdk, json_response
+from dibs.server.api.responses import (
+    done_response,
+    is_seaplane_rust_sdk,
+    is_seaplane_sdk,
+    json_response,
+)
 from dibs.server.api.routing import SEEING, Caller, on_path, route
 from dibs.server.api.schemas import (
     AcquireQuery,
@@ -90,6 +95,12 @@ class LockRoutes:
         Acquires at once, or within `wait` seconds.
         """
         keep_id = query.id is not None
+        if not keep_id and is_seaplane_rust_sdk(caller.headers):
+            raise ApiProblem(  # it could not read the grant, and so not release it
+                "malformed",
+                "nothing was acquired: Seaplane's Rust SDK reads `sequencer` as a 32-bit integer, and "
+                "fencing tokens are larger. Use the crate in sdk/rust. Any other client: send a User-Agent",
+            )
         command = self._command(caller, name, query)
         self._quotas.check_lease(caller.principal.key_id, (command.key, command.id))
         if query.wait:

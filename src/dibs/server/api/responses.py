@@ -65,6 +65,20 @@ def is_seaplane_sdk(headers: Mapping[bytes, bytes]) -> bool:
     )
 
 
+def is_seaplane_rust_sdk(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether Seaplane's Rust SDK sent an acquire: a media type, but no body and no `User-Agent`.
+
+    No other client is known to send these headers together.
+    """
+    return (
+        b"user-agent" not in headers
+        and headers.get(b"accept") == b"*/*"
+        and headers.get(b"content-type") == b"application/json"
+        and headers.get(b"content-length", b"0") == b"0"
+        and b"transfer-encoding" not in headers
+    )
+
+
 _DONE = json_response(Done())
 
 
