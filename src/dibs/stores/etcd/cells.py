@@ -62,7 +62,7 @@ class EtcdCells:
             if len(value) > (MAX_SIZE if change.grows else HARD_LIMIT):
                 raise TooLarge(f"{len(value)} bytes")
             writes.append({"requestPut": {"key": at, "value": as_text(value)}})
-        puts = self._inboxes.puts(change.notifications)
+        puts = self._inboxes.puts(change.notifications) if change.notifications else []
         writes += puts[:AT_ONCE]
         compare = {"key": at, "target": "MOD", "result": "EQUAL", "mod_revision": version or "0"}
         request = {
@@ -72,7 +72,8 @@ class EtcdCells:
         }
         found = await self._gateway.call(b"/v3/kv/txn", request, repeatable=False)
         if found.get("succeeded"):
-            await self._inboxes.put(puts[AT_ONCE:])
+            if len(puts) > AT_ONCE:
+                await self._inboxes.put(puts[AT_ONCE:])
             return found["header"]["revision"]
         raise SwapConflict(
             self._cell(key, found["responses"][0]["response_range"].get("kvs") or ())
