@@ -35,7 +35,7 @@ help: ## show this
 
 .PHONY: env env-servers
 env: .venv/made ## make or refresh .venv, the environment for development
-env-servers: .venv/made .tools/airflow/made ## fetch the servers that the tests run, as far as they are missing
+env-servers: .venv/made ## fetch the servers that the tests run, as far as they are missing
 	@$(PYTHON) tools/servers.py
 
 define MAKE_ENV
@@ -147,7 +147,7 @@ THOROUGH := --hypothesis-profile=thorough --timeout=1800 tests/core tests/locks 
 	@touch $@
 
 .PHONY: torture
-torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
+torture: env env-servers .tools/airflow/made ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "hypothesis and not long" $(THOROUGH)
 	DIBS_WHOLE_CONFORMANCE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal tests/conformance
