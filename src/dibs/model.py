@@ -32,7 +32,7 @@ def record[T](cls: type[T]) -> type[T]:
     return dataclass(slots=True, eq=False, repr=False)(cls)
 
 
-class Record:
+class Message:
     """Equal if type and values are. Written once: generated for each class, it is a third of our import."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class Record:
 
 
 @record
-class Acquire(Record):
+class Acquire(Message):
     """Take `units` of `key`, renew the hold that `id` already has, or send the heartbeat of its position."""
 
     key: bytes
@@ -85,7 +85,7 @@ class Acquire(Record):
 
 
 @record
-class Renew(Record):
+class Renew(Message):
     """Renew a hold, claim a grant made by notification, or send a heartbeat. Never shortens the time."""
 
     key: bytes
@@ -96,7 +96,7 @@ class Renew(Record):
 
 
 @record
-class Release(Record):
+class Release(Message):
     """Give up the hold or the queue position of `id`."""
 
     key: bytes
@@ -108,7 +108,7 @@ class Release(Record):
 
 
 @record
-class Resize(Record):
+class Resize(Message):
     """Change the units of a hold. The store ignores a copy older than the newest `seq`."""
 
     key: bytes
@@ -118,14 +118,14 @@ class Resize(Record):
 
 
 @record
-class Inspect(Record):
+class Inspect(Message):
     """Ask for the holders and waiters."""
 
     key: bytes
 
 
 @record
-class Revoke(Record):
+class Revoke(Message):
     """Refuse further renewals of one lease, by its fingerprint, or of all (None)."""
 
     key: bytes
@@ -142,7 +142,7 @@ type Command = Acquire | Renew | Release | Resize | Inspect | Revoke
 
 
 @record
-class Holder(Record):
+class Holder(Message):
     """A hold as others can see it, without its id."""
 
     lease: str
@@ -160,7 +160,7 @@ class Holder(Record):
 
 
 @record
-class Waiter(Record):
+class Waiter(Message):
     """A queue position as others can see it, without its id."""
 
     lease: str
@@ -177,7 +177,7 @@ class Waiter(Record):
 
 
 @record
-class Granted(Record):
+class Granted(Message):
     """The units are granted until `ttl` seconds after the command was sent, less the margin."""
 
     token: int
@@ -186,7 +186,7 @@ class Granted(Record):
 
 
 @record
-class Queued(Record):
+class Queued(Message):
     """The id waits in the queue. Ask again within `recheck_in` seconds."""
 
     position: int
@@ -197,7 +197,7 @@ class Queued(Record):
 
 
 @record
-class Refused(Record):
+class Refused(Message):
     """Not granted now (`held`, `closed`, `queue_full`, `moving`), or never (`too_large`).
 
     `moving`: a lock service is moving the key's directory to another store, and grants nothing there.
@@ -209,19 +209,19 @@ class Refused(Record):
 
 
 @record
-class Gone(Record):
+class Gone(Message):
     """The id has ended. Nothing will be granted to it again."""
 
 
 @record
-class Renewed(Record):
+class Renewed(Message):
     """The hold is renewed until `ttl` seconds after the command was sent, less the margin."""
 
     ttl: float
 
 
 @record
-class Lost(Record):
+class Lost(Message):
     """The id has no hold or position any more."""
 
     reason: Literal["expired", "revoked"] = "expired"
@@ -229,17 +229,17 @@ class Lost(Record):
 
 
 @record
-class Released(Record):
+class Released(Message):
     """The hold or position of the id is given up."""
 
 
 @record
-class Unknown(Record):
+class Unknown(Message):
     """The id had nothing."""
 
 
 @record
-class Revoked(Record):
+class Revoked(Message):
     """Number of revoked holds, and the seconds within which the last of them ends."""
 
     count: int
@@ -247,7 +247,7 @@ class Revoked(Record):
 
 
 @record
-class Status(Record):
+class Status(Message):
     """Holders and waiters of a key.
 
     It lists at most 100 holders, those whose leases end first, in the order of their tokens; and at most
@@ -280,7 +280,7 @@ class Status(Record):
 
 
 @record
-class Failed(Record):
+class Failed(Message):
     """This command failed; others of its batch can have succeeded."""
 
     reason: Literal["invalid", "busy", "away", "corrupt", "forbidden"]
@@ -311,7 +311,7 @@ type Event = Literal["granted", "head", "revoked", "refused"]
 
 
 @record
-class Notification(Record):
+class Notification(Message):
     """A hint to one client. It can be late, doubled, lost or forged, and safety never depends on it."""
 
     key: bytes
@@ -331,7 +331,7 @@ class Notification(Record):
 
 
 @record
-class Page(Record):
+class Page(Message):
     """Some keys of a store, and the cursor of the next page; None after the last."""
 
     items: Sequence[Status]
@@ -339,7 +339,7 @@ class Page(Record):
 
 
 @record
-class Finding(Record):
+class Finding(Message):
     """Result of one check of a store, for people."""
 
     about: str
@@ -369,7 +369,7 @@ type Promise = Literal[
 
 
 @record
-class Capabilities(Record):
+class Capabilities(Message):
     """Promises of a store.
 
     `survives` names the failures after which exclusion and the order of tokens still hold: `crash` (of any

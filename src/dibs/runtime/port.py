@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dibs.errors import DibsError
-from dibs.model import Capabilities, Command, Finding, Record, Reply, record
+from dibs.model import Capabilities, Command, Finding, Message, Reply, record
 from dibs.runtime.holding import HeldByOwner
 from dibs.stores.port import TransactionConnection as TransactionConnection
 from dibs.stores.port import step as step
 
 
 @record
-class TimedReply(Record):
+class TimedReply(Message):
     """A reply, and the time on this machine's clock when its command was first sent."""
 
     reply: Reply
