@@ -88,6 +88,10 @@ OTHER_TESTS := $(addprefix tests/,api config conformance contrib core fencing lo
 test-3.%: .venv-3.%/made env-servers
 	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")
 
+.PHONY: test-rust
+test-rust: env env-servers ## build and test the Rust SDK, where cargo is (some minutes at first; part of make torture)
+	$(PYTHON) -m pytest -q tests/sdk -m "long or not long"
+
 .PHONY: check
 check: env ## lint, formatting, the generated side, types, architecture, prose, documentation
 	$(PYTHON) -m ruff check

@@ -13,13 +13,14 @@ from tests.server.torture.site import StoreName
 from tests.servers.certificates import key_of, self_signed
 from tests.stores.http.processes import DibsServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(BUILD)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(BUILD)]
 
 
 def test_the_vectors_are_what_the_runtime_computes_now() -> None:
     assert FILE.read_text() == vectors(), "run `python -m tests.sdk.vectors`, and mend the SDK"
 
 
+@pytest.mark.long
 def test_the_crate_passes_its_tests_with_a_real_service(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path / "tls.pem")
     tls = ("--tls-cert", certificate, "--tls-key", key_of(certificate))
@@ -31,6 +32,7 @@ def test_the_crate_passes_its_tests_with_a_real_service(tmp_path: Path) -> None:
 PROGRAMS = ("pay", "operate", "threads")
 
 
+@pytest.mark.long
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     """They are examples of the crate, and the page shows them as they are."""
     files = [CRATE / "tests/page" / f"{each}.rs" for each in PROGRAMS]
@@ -41,8 +43,9 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
             run_cargo("run", *words, DIBS_URL=server.url)
 
 
+@pytest.mark.long
 @pytest.mark.serial
-@pytest.mark.parametrize("store", ["redis", pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize("store", ["redis", "sqlite"])
 def test_rust_and_python_exclude_each_other_under_faults(
     tmp_path: Path, store: StoreName, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,7 +244,7 @@ async def test_a_quarantine_outlasts_the_work_of_an_ended_holder(
     first = await world.hold(wish)
     await until(lambda: first.id in world.work.begun)
     await getattr(first, how)()
-    next_one = await world.hold(replace(wish, hold=0.1))
+    next_one = await world.hold(replace(wish, hold=0.1, acquire={"ttl": 20.0}))
     await next_one.result()
     spans = world.work.spans
     await until(lambda: spans.keys() >= {first.id, next_one.id})
