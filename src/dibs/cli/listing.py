@@ -289,7 +289,7 @@ def _pages(service: "Remote", path: str) -> Iterator[Shape]:
 
 
 def _locks_in_store(name: bytes) -> Iterator[Shape]:
-    """In a store."""
+    """Locks that are held, read from the store itself."""
     with options.open_to_look() as client:
         if name and not name.endswith(b"/"):
             found: Iterator[Status] = iter((client.status(name, "lock"),))

@@ -18,7 +18,7 @@ _FOR_ALL = (
 
 
 def _settings_of(kind: str) -> Collection[str]:
-    """Settings of one resource of this kind, or one store; for all, if it is empty."""
+    """Settings of one resource of this kind, or one store; without a kind, settings such as DIBS_TTL."""
     match kind:
         case "tasklock" | "leader":
             import dibs

@@ -51,9 +51,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     acquires_per_key: int = 2_048
     """Acquires under way or waiting for their turn."""
     renewals_at_once: int = 4_096
-    """The same for renewals and releases, which wait for acquires and reads only in a mixed batch."""
+    """Renewals and releases under way, which wait for acquires and reads only in a mixed batch."""
     reads_at_once: int = 256
-    """The same for reads: an inspect counts as one, a look of a watch as 16, a read for a page as 100."""
+    """Reads under way: an inspect counts as one, a look of a watch as 16, a read for a page as 100."""
     reads_per_key: int = 10_000
     changes_per_key: int = 8
     """Changes of API keys and restrictions."""

@@ -37,7 +37,7 @@ class LockEvent(NamedTuple):
     held_for: float | None = None
     reason: str = ""
     found: bool = False
-    """No command of this server caused it: it follows from a look at the store or from a later grant.
+    """Noticed later, in the store or by a later grant; no command of this server caused it.
     Then the end of a hold is inferred: `expired` if its ttl was over by then, otherwise `released`."""
     is_own: bool = False
     """A command of this server granted or renewed the hold last."""

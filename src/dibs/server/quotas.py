@@ -45,12 +45,12 @@ class ExpiringSet:
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, tuple[float, float]] = {}
-        """Until when each counts, and the seconds of that for which units stay taken after the lease."""
+        """Until when each counts, and how many seconds of that are the delay after its lease."""
         self._swept_at = 0.0
         """When those whose time was over were removed."""
 
     def put(self, each: Hashable, end: float, delay: float = 0.0) -> None:
-        """Count one until `end`, and then for its longest `delay` so far."""
+        """Count one until `end`, and then for the longest `delay` that it had so far."""
         old = self._entries.get(each)
         if old is not None and old[1] > delay:
             delay = old[1]
@@ -66,12 +66,12 @@ class ExpiringSet:
             self._entries.pop(each, None)
 
     def lives(self, each: Hashable, now: float) -> bool:
-        """Whether it counts without its delay, and surely does so at the store too."""
+        """Whether its lease, without the delay, has more than `SURELY` left."""
         end, delay = self._entries.get(each, _NEVER)
         return end - delay > now + SURELY
 
     def has_room(self, each: Hashable, most: int, now: float) -> bool:
-        """Whether it counts already, or one more may."""
+        """Whether it counts already, or there is room for one more."""
         if len(self._entries) < most or each in self._entries:
             return True
         if now - self._swept_at > SWEPT_EVERY:  # else each refused request would cost a sweep

@@ -1,4 +1,4 @@
-"""Starlette responses with a body that is there as a whole, and with the headers of every answer."""
+"""Starlette responses whose whole body is known. Headers of every answer: `Front`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

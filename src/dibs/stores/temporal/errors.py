@@ -65,7 +65,7 @@ _SIGNS: tuple[tuple[str, type[DibsError], str], ...] = (
     (f"tcp connect|transport|{SILENT}", BackendUnavailable,
      "can't be reached: check that the server runs, and the host, port and firewall"),
 )  # fmt: skip
-"""What an error's status or text contains, the error of Dibs, and advice."""
+"""Patterns for an error's status and text, the error of Dibs, and advice. The first that matches counts."""
 
 
 def is_no_broker(error: RPCError) -> bool:

@@ -62,10 +62,13 @@ its work on them when it is asked for more.
 """
 
 KEPT = 64
-"""Notifications of one inbox, and inboxes, that are kept for clients that do not wait just now."""
+"""Notifications that are kept of one inbox, while its client does not wait."""
 
-TAKEN = 8
-"""Of one inbox, those that the next run has."""
+KEPT_INBOXES = 64
+"""Inboxes of which notifications are kept."""
+
+HANDED_ON = 8
+"""Notifications of one inbox that the next run gets."""
 
 LEAST_TURN = 0.04
 """The shortest hold, in seconds, that clients far back in the queue reckon with."""
@@ -338,7 +341,7 @@ class DibsBroker:
         """Keep a notification until a plain client's `wait` takes it."""
         if inbox:
             self._notifications[inbox] = [*self._notifications.pop(inbox, []), packed][-KEPT:]
-        if len(self._notifications) > KEPT:
+        if len(self._notifications) > KEPT_INBOXES:
             del self._notifications[next(iter(self._notifications))]
 
     def _landed(self, inbox: str, granted: Sequence[str], there: bool) -> None:
@@ -401,7 +404,9 @@ class DibsBroker:
         state = {
             "book": self._book.dump(),
             "outbox": self._outbox.dump(),
-            "notifications": {each: kept[-TAKEN:] for each, kept in self._notifications.items()},
+            "notifications": {
+                each: kept[-HANDED_ON:] for each, kept in self._notifications.items()
+            },
             "watch": self._watch.dump(),
             "now": self._now,
             "cancelled": self._cancelled,
