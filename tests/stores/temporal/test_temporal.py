@@ -26,6 +26,7 @@ from dibs.model import (
     Failed,
     Granted,
     Inspect,
+    Lost,
     Queued,
     Refused,
     Release,
@@ -33,6 +34,7 @@ from dibs.model import (
     Renew,
     Renewed,
     Status,
+    Unknown,
 )
 from dibs.stores.registry import store_for
 from dibs.stores.temporal import ids, wire
@@ -95,6 +97,29 @@ async def test_an_acquire_costs_one_update_and_looking_starts_nothing(
     assert await updates(broker) == 2
     assert await backend.apply([release("b", key)]) == [Released()]
     assert await updates(broker) == 3
+
+
+@in_tasks
+async def test_a_name_is_not_taken_for_the_error(temporal_url: str, side: Side) -> None:
+    """The server quotes the name: "workflow not found for ID: dibs:lock:namespace …"."""
+    backend, key = await side.open(temporal_url), b"lock:namespace " + uuid4().hex.encode()
+    assert await backend.apply([Renew(key, "a", 30.0), Release(key, "a")]) == [Lost(), Unknown()]
+
+
+@in_tasks
+async def test_silent_brokers_delay_no_renewal_of_others(temporal_url: str, side: Side) -> None:
+    """Theirs are on a task queue that nobody serves any more."""
+    backend, key = await side.open(temporal_url), new_key()
+    away = await side.open(f"{temporal_url}?task_queue=nobody")
+    silent = [new_key() for _ in range(10)]
+    with pytest.raises(BackendUnavailable):
+        await away.apply([acquire("s", each, ttl=1.0) for each in silent])
+    await backend.apply([acquire("a", key)])
+    renewals = [Renew(each, "s", 1.0) for each in silent]
+    began = time.monotonic()
+    (*_, reply) = await backend.apply([*renewals, Renew(key, "a", 30.0)])
+    assert isinstance(reply, Renewed)
+    assert time.monotonic() - began < 8.0, "not one silent broker after the other"
 
 
 @in_tasks

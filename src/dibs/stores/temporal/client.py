@@ -42,7 +42,7 @@ LOOK = timedelta(seconds=1)
 """How long a question about a task queue or the server can take."""
 
 PARALLEL = 8
-"""Brokers that a batch calls at a time. Many of them may have to start."""
+"""Brokers that a batch calls at a time, if they may have to start."""
 
 RECENT = 100
 """Keys that a store lists before the server's index has them."""
@@ -107,8 +107,11 @@ class BrokerClient:
         room = asyncio.Semaphore(PARALLEL)
 
         async def ask(key: bytes, part: Sequence[int]) -> Sequence[Reply] | DibsError:
+            of_key = [commands[number] for number in part]
+            if not any(map(_leaves_something, of_key)):  # a renewal waits for no silent broker
+                return await self._ask(key, of_key, seconds)
             async with room:
-                return await self._ask(key, [commands[number] for number in part], seconds)
+                return await self._ask(key, of_key, seconds)
 
         parts: dict[bytes, list[int]] = {}
         for number, command in enumerate(commands):

@@ -49,7 +49,7 @@ SILENT = "no answer in time"
 _SIGNS: tuple[tuple[str, type[DibsError], str], ...] = (
     ("ExecuteMultiOperation|UNIMPLEMENTED", IncompatibleVersion,
      "is too old: it must take an update together with a start, as Temporal 1.28 and newer do by default"),
-    ("not_?found.*namespace", NotConfigured,
+    (r"not_?found\W+(message\W+)?namespace ", NotConfigured,
      ("can't be used, as there is no such namespace: check the URL, or make it with "
      "`temporal operator namespace create --namespace {}`")),
     ("PERMISSION_?DENIED|UNAUTHENTICATED", Forbidden,
@@ -70,4 +70,6 @@ _SIGNS: tuple[tuple[str, type[DibsError], str], ...] = (
 
 def is_no_broker(error: RPCError) -> bool:
     """Whether no broker runs, while the namespace exists."""
-    return error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower()
+    return error.status is RPCStatusCode.NOT_FOUND and not re.match(
+        "namespace ", error.message, re.IGNORECASE
+    )
