@@ -89,7 +89,7 @@ test-3.%: .venv-3.%/made env-servers
 	$(call RUN_TESTS,.venv-3.$*,$(OTHER_TESTS) -m "not once and not long")
 
 .PHONY: test-rust
-test-rust: env env-servers ## build and test the Rust SDK, where cargo is (some minutes at first; part of make torture)
+test-rust: env env-servers check-rust ## lint, build and test the Rust SDK, where cargo is (some minutes at first; part of make torture)
 	$(PYTHON) -m pytest -q tests/sdk -m "long or not long"
 
 .PHONY: check
@@ -97,7 +97,7 @@ check: env ## lint, formatting, the generated side, types, architecture, prose, 
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) tools/unasync.py --check
-	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose check-rust docs
+	@$(MAKE) -j 3 check-mypy check-pyright check-complete check-layers check-prose docs
 
 .PHONY: check-mypy check-pyright check-complete check-layers check-prose check-rust
 check-mypy:
