@@ -235,7 +235,7 @@ impl Transport {
         match answer.status.as_u16() {
             401 => Error::Forbidden(format!("{message}; {}", self.source.advice())),
             403 => Error::Forbidden(message),
-            408 | 413 | 421 | 425 | 429 | 500 | 502..=504 => Error::Unavailable {
+            status if is_passing(status) => Error::Unavailable {
                 message,
                 retry_after: problem.retry_after.or(answer.retry_after).map(seconds),
             },
@@ -248,7 +248,7 @@ impl Transport {
         let status = response.status().as_u16();
         let base = &self.base;
         match status {
-            408 | 413 | 421 | 425 | 429 | 500 | 502..=504 => Error::Unavailable {
+            status if is_passing(status) => Error::Unavailable {
                 message: format!(
                     "{base}: a proxy in front of the service answered {status}; check that the \
                      service runs"
@@ -295,6 +295,11 @@ impl Answer {
     pub(crate) fn problem(&self) -> Problem {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
+}
+
+/// Whether the trouble passes, be it the service's or a proxy's. Cloudflare has 520 to 530.
+fn is_passing(status: u16) -> bool {
+    matches!(status, 408 | 413 | 421 | 425 | 429 | 500 | 502..=504 | 507 | 520..=530)
 }
 
 fn retry_after(response: &Response) -> Option<f64> {

@@ -142,6 +142,8 @@ MISSPELT = answer(
         (answer(500, b"<html>"), BackendUnavailable, "status 500"),
         (problem(503, "soon", retry_after="3"), BackendUnavailable, "soon"),
         (answer(503, server=None, retry_after="soon"), BackendUnavailable, "answered 503"),
+        (answer(524, server=None), BackendUnavailable, "answered 524"),
+        (answer(501, server=None), NotConfigured, "is no Dibs service"),
         (answer(400, b"hi", server=None), NotConfigured, "want TLS"),
         (batch(GRANTED, dibs_format="2"), IncompatibleVersion, "format 2"),
         (batch(), BackendUnavailable, "0 replies to 1 commands"),

@@ -11,8 +11,8 @@ from dibs.stores.http.url import HOW, ApiKey, HttpSettings
 from dibs.stores.web.endpoint import reason
 from dibs.stores.web.reading import NotHttp, Response
 
-_BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
-"""Statuses of passing trouble, whether the service or a proxy answers with them."""
+_BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504, 507, *range(520, 531)})
+"""Statuses of passing trouble, the service's or a proxy's. Cloudflare has 520 to 530."""
 
 _BEGINS = "dibs_"
 """How every API key begins."""
